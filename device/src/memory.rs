@@ -1,6 +1,7 @@
 //! Guest memory: the DMA map of the client, and memory regions accessed by key.
 
 pub mod dma;
+pub mod key_op;
 pub mod keys;
 pub mod limits;
 pub mod queue;

@@ -7,7 +7,7 @@ use protocol::net::layers::Tci;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{Dropped, Instant, LocalOp, RecvRequest, SendRequest, Status};
+use crate::{Dropped, Instant, LocalToken, RecvRequest, SendRequest, Status};
 
 /// Result of fetching the next request from a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,12 +304,21 @@ pub trait Host {
     /// Those of `read`.
     fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Executes a key operation. It affects every later access.
+    /// Executes a local operation. It affects every later access.
+    ///
+    /// # Errors
+    /// Nothing has changed.
+    fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {
+        let _ = (initiator, token);
+        Err(AccessError::Kind)
+    }
+
+    /// Invalidates the local key of a READ with invalidate, after its data has arrived.
     ///
     /// # Errors
     /// The key stays as it was.
-    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
-        let _ = (initiator, op);
+    fn invalidate(&mut self, initiator: Initiator, key: Lkey) -> Result<(), AccessError> {
+        let _ = (initiator, key);
         Err(AccessError::Kind)
     }
 

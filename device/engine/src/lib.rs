@@ -29,6 +29,7 @@ mod local;
 mod pkeys;
 mod pooled_slots;
 pub(crate) mod qp;
+mod rights;
 mod segment;
 mod states;
 mod stats;
@@ -44,12 +45,13 @@ pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
 pub use host::{Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, RecvSource, XrcError};
-pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
+pub use local::{LocalOp, LocalToken};
 pub use pooled_slots::PooledSlots;
 pub use qp::attr::{
     AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
     State,
 };
+pub use rights::Rights;
 pub use states::QpStates;
 pub use stats::{ByVersion, Congestion, IpTraffic, Messages, Naks, Recovery, Stats};
 pub use time::Instant;

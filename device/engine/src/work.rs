@@ -97,7 +97,7 @@ pub enum SendOp {
         /// Value to add to the target.
         add: u64,
     },
-    /// Local key operation; no packet is sent.
+    /// Local operation; no packet is sent.
     Local(LocalOp),
     /// No operation; completes in queue order.
     Nop,

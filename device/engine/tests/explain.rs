@@ -8,6 +8,7 @@ use crate::common::*;
 use engine::*;
 use protocol::ids::{Lkey, Pkey, Qpn};
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet};
+use sim::key_op::KeyOp;
 
 const MS: Duration = Duration::from_millis(1);
 /// RNR NAK timer code 12.
@@ -167,7 +168,7 @@ fn fenced_request_reports_older_requests() {
     }
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
-    pair.post(A, request(2, SendOp::Local(LocalOp::Invalidate(Lkey::new(KEY))), &[]));
+    pair.post(A, request(2, SendOp::Local(KeyOp::Invalidate(Lkey::new(KEY)).into()), &[]));
     lose_all(&mut pair);
     assert_eq!(wait_reason(&mut pair), WaitReason::Invalidation { older: 1 });
 }

@@ -2,11 +2,12 @@
 
 use crate::common::*;
 use engine::{
-    AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,
-    RecvDone, Rights, SendOp, SendRequest, Service, Sge, State, Status, Success, WindowKind,
+    AccessError, AsyncEvent, Completion, Fence, Flush, RecvDone, Rights, SendOp, SendRequest, Service, Sge,
+    State, Status, Success,
 };
 use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
 use sim::host::{HostEvent, Key, KeyKind, Mapping};
+use sim::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 
 /// Keys, in full, of a fast registration region and of a window. Software owns the low 8 bits.
 const FAST: u32 = 0x2000_0000;
@@ -44,12 +45,12 @@ fn registered() -> Pair {
     pair
 }
 
-fn local(wr_id: u64, op: LocalOp) -> SendRequest {
-    request(wr_id, SendOp::Local(op), &[])
+fn local(wr_id: u64, op: KeyOp) -> SendRequest {
+    request(wr_id, SendOp::Local(op.into()), &[])
 }
 
 fn invalidate(wr_id: u64, key: u32) -> SendRequest {
-    local(wr_id, LocalOp::Invalidate(Lkey::new(key)))
+    local(wr_id, KeyOp::Invalidate(Lkey::new(key)))
 }
 
 /// Returns a fast registration of the whole region.
@@ -60,9 +61,9 @@ fn fast_register(wr_id: u64, key: u32) -> SendRequest {
         len: REGION as u64,
         rights: Rights::all(),
         zero_based: false,
-        pages: Pages::Contiguous { base: Iova::new(u64::from(KEY) << 32), page_shift: PageShift::MIN },
+        base: Iova::new(u64::from(KEY) << 32),
     };
-    local(wr_id, LocalOp::FastRegister(op))
+    local(wr_id, KeyOp::FastRegister(op))
 }
 
 fn bind(wr_id: u64, key: u32) -> SendRequest {
@@ -75,7 +76,7 @@ fn bind(wr_id: u64, key: u32) -> SendRequest {
         zero_based: false,
         kind: WindowKind::Type2B,
     };
-    local(wr_id, LocalOp::Bind(op))
+    local(wr_id, KeyOp::Bind(op))
 }
 
 fn send_invalidate(wr_id: u64, key: u32, len: u32) -> SendRequest {
@@ -88,7 +89,7 @@ fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
 }
 
 /// Returns the key operations that a side executed since the last call.
-fn executed(side: &mut Side) -> Vec<LocalOp> {
+fn executed(side: &mut Side) -> Vec<KeyOp> {
     let host_events = side.host.host_events.replace(Vec::new()).unwrap_or_default();
     let op = |event| match event {
         HostEvent::Local { op, .. } => Some(op),
@@ -224,7 +225,7 @@ fn invalidation_waits_for_older_requests() {
     assert_eq!(executed(&mut pair.a).len(), 1, "the registration only");
     pair.advance(TIMEOUT);
     pair.flow();
-    assert_eq!(executed(&mut pair.a), [LocalOp::Invalidate(Lkey::new(FAST | 1))]);
+    assert_eq!(executed(&mut pair.a), [KeyOp::Invalidate(Lkey::new(FAST | 1))]);
     let late = Err(Status::LocalProtection(AccessError::Invalid));
     assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Ok(())), (3, Ok(())), (4, late)]);
     assert_eq!(pair.bytes(B, 0x8000, 300), pair.bytes(A, 0, 300));
@@ -241,7 +242,7 @@ fn read_invalidate_takes_effect_after_data() {
     assert_eq!(executed(&mut pair.a), [], "the last packet is lost");
     pair.advance(TIMEOUT);
     pair.flow();
-    assert_eq!(executed(&mut pair.a), [LocalOp::Invalidate(Lkey::new(FAST))]);
+    assert_eq!(executed(&mut pair.a), [KeyOp::Invalidate(Lkey::new(FAST))]);
     assert_eq!(pair.a.sends(), ok([1]));
     assert_eq!(pair.bytes(A, 0x100, 600), pair.bytes(B, 0x8000, 600));
 }
@@ -270,7 +271,7 @@ fn invalidated_key_blocks_message_in_progress() {
         first.iter().for_each(|frame| pair.deliver(B, frame));
         pair.post(B, invalidate(9, FAST));
         pair.frames(B);
-        assert_eq!(executed(&mut pair.b), [LocalOp::Invalidate(Lkey::new(FAST))]);
+        assert_eq!(executed(&mut pair.b), [KeyOp::Invalidate(Lkey::new(FAST))]);
         last.iter().for_each(|frame| pair.deliver(B, frame));
         pair.advance(TIMEOUT);
         pair.flow();
@@ -307,8 +308,9 @@ fn bound_window_blocks_region_invalidation() {
     let mut pair = pair();
     pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
     let over = |wr_id, len| {
-        let SendOp::Local(LocalOp::Bind(of)) = bind(wr_id, WINDOW | 1).op else { panic!() };
-        local(wr_id, LocalOp::Bind(Bind { parent: Lkey::new(FAST | 1), len, ..of }))
+        let SendOp::Local(op) = bind(wr_id, WINDOW | 1).op else { panic!() };
+        let Some(KeyOp::Bind(of)) = KeyOp::of(&op.token) else { panic!() };
+        local(wr_id, KeyOp::Bind(Bind { parent: Lkey::new(FAST | 1), len, ..of }))
     };
     pair.a.host.post_send(A.qpn(), over(2, 100));
     pair.post(A, invalidate(3, FAST | 1));

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
+use crate::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 use engine::{
-    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, Instant,
-    LocalOp, Pages, RecvRequest, RecvSource, Rights, SendRequest, Sge, WindowKind, XrcError,
+    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, Instant, LocalToken, RecvRequest,
+    RecvSource, Rights, SendRequest, Sge, XrcError,
 };
 
 #[derive(Clone, Debug)]
@@ -159,11 +160,11 @@ pub enum HostEvent {
         op: AtomicOp,
         original: u64,
     },
-    /// A local key operation was executed.
+    /// An operation on a key was executed.
     Local {
         /// In the name of which QP.
         qpn: Qpn,
-        op: LocalOp,
+        op: KeyOp,
     },
     /// A key named by the peer was invalidated.
     Invalidated {
@@ -308,10 +309,9 @@ impl SimHost {
         if found.mapping.is_some() {
             return Err(AccessError::Valid);
         }
-        let Pages::Contiguous { base, .. } = of.pages else { return Err(AccessError::Unmapped) };
-        let region = u32::try_from(base.get() >> 32).map_err(|_| AccessError::Unmapped)?;
+        let region = u32::try_from(of.base.get() >> 32).map_err(|_| AccessError::Unmapped)?;
         let start = if of.zero_based { 0 } else { of.start.get() };
-        let first = base.get() & u64::from(u32::MAX);
+        let first = of.base.get() & u64::from(u32::MAX);
         found.key = of.key.get();
         found.mapping =
             Some(Mapping { region, first, start, len: of.len, rights: of.rights, qpn: None, parent: None });
@@ -367,7 +367,7 @@ impl SimHost {
     }
 
     /// Invalidates a key that has no windows bound to it.
-    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
+    fn invalidate_key(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);
         let found = self.key_mut(key)?;
@@ -489,19 +489,26 @@ impl Host for SimHost {
         Ok(original)
     }
 
-    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
-        match op {
-            LocalOp::Invalidate(key) => self.invalidate(initiator, key.get())?,
-            LocalOp::FastRegister(of) => self.fast_register(initiator, of)?,
-            LocalOp::Bind(of) => self.bind(initiator, of)?,
+    fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {
+        let op = KeyOp::of(token).ok_or(AccessError::Kind)?;
+        match &op {
+            KeyOp::Invalidate(key) => self.invalidate_key(initiator, key.get())?,
+            KeyOp::FastRegister(of) => self.fast_register(initiator, of)?,
+            KeyOp::Bind(of) => self.bind(initiator, of)?,
         }
-        self.record(|| HostEvent::Local { qpn: initiator.qpn, op: *op });
+        self.record(|| HostEvent::Local { qpn: initiator.qpn, op });
+        Ok(())
+    }
+
+    fn invalidate(&mut self, initiator: Initiator, key: Lkey) -> Result<(), AccessError> {
+        self.invalidate_key(initiator, key.get())?;
+        self.record(|| HostEvent::Local { qpn: initiator.qpn, op: KeyOp::Invalidate(key) });
         Ok(())
     }
 
     fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         match self.keys.get(&index(key.get())) {
-            Some(_) => self.invalidate(initiator, key.get())?,
+            Some(_) => self.invalidate_key(initiator, key.get())?,
             None if self.regions.contains_key(&key.get()) => return Err(AccessError::Kind),
             None => return Err(AccessError::Key),
         }

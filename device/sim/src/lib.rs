@@ -11,6 +11,7 @@
 
 pub mod check;
 pub mod host;
+pub mod key_op;
 pub mod net;
 pub mod plan;
 mod stale;

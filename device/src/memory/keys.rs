@@ -2,12 +2,13 @@
 
 mod translation_cache;
 
-use engine::{AccessError, WindowKind};
+use engine::AccessError;
 use protocol::ids::{Lkey, Pdn, Va};
 
 pub use self::translation_cache::Generation;
 use self::translation_cache::TranslationCache;
 pub(super) use self::translation_cache::{ListCursor, TlbEntry};
+use super::key_op::WindowKind;
 use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 

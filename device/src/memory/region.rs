@@ -3,9 +3,12 @@
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
 
-use engine::{Access, AccessError, Initiator, Pages, WindowKind};
-pub use engine::{PageShift, Rights};
+pub use engine::Rights;
+use engine::{Access, AccessError, Initiator};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
+
+pub use super::key_op::PageShift;
+use super::key_op::{Pages, WindowKind};
 
 /// How bus addresses of a key's bytes are determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,10 @@
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, invalidation), 10.6.7 (memory windows) and 11.2.8.
 
-use engine::{AccessError, Bind, FastRegister, Initiator, LocalOp, Rights, WindowKind};
+use engine::{AccessError, Initiator, Rights};
 use protocol::ids::{Lkey, Qpn, Rkey};
 
+use super::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 use super::keys::{Allocated, Entry, KeyTable, Purpose};
 use super::region::{Kind, MemoryRegion, Origin, Translation};
 
@@ -22,15 +23,15 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes a local operation of a work request of `initiator`.
+    /// Executes an operation of a work request of `initiator`.
     ///
     /// # Errors
     /// Why it is rejected; nothing has changed then.
-    pub fn run(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
+    pub fn run(&mut self, initiator: Initiator, op: &KeyOp) -> Result<(), AccessError> {
         match op {
-            LocalOp::Invalidate(key) => self.invalidate(initiator, *key),
-            LocalOp::FastRegister(of) => self.fast_register(initiator, of),
-            LocalOp::Bind(of) => self.bind(initiator, of),
+            KeyOp::Invalidate(key) => self.invalidate(initiator, *key),
+            KeyOp::FastRegister(of) => self.fast_register(initiator, of),
+            KeyOp::Bind(of) => self.bind(initiator, of),
         }
     }
 

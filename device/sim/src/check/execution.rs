@@ -4,8 +4,9 @@ use protocol::ids::Rkey;
 
 use super::{Checker, SideId, Violation, ensure};
 use crate::host::HostEvent;
+use crate::key_op::KeyOp;
 use crate::plan::{Area, CELLS, Op, Pair, va};
-use engine::{Access, AtomicOp, Fence, LocalOp, SendOp};
+use engine::{Access, AtomicOp, Fence, SendOp};
 
 /// Part of a request's effect that a [`Cursor`] follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,10 +180,10 @@ impl Checker<'_> {
     }
 
     /// Checks a local key operation: it must be the next one due, happen once, and not too early.
-    pub(super) fn on_key_access(&mut self, id: SideId, op: &LocalOp) -> Result<(), Violation> {
+    pub(super) fn on_key_access(&mut self, id: SideId, op: &KeyOp) -> Result<(), Violation> {
         let (ops, side) = (self.ops(id), self.side_mut(id));
         let ops = &ops[..side.sends.posted];
-        if let LocalOp::Invalidate(key) = *op
+        if let KeyOp::Invalidate(key) = *op
             && ops.iter().any(|op| op.ends_key() == Some(key))
         {
             let index = side.ended.next(ops)?;
@@ -192,9 +193,9 @@ impl Checker<'_> {
             return Ok(());
         }
         let index = side.worked.next(ops)?;
-        ensure!(ops[index].request.op == SendOp::Local(*op), "expected request {index}");
+        ensure!(ops[index].request.op == SendOp::Local((*op).into()), "expected request {index}");
         ensure!(side.flight.ends_with(index), "packets of later requests than {index} were sent");
-        let waits = matches!(op, LocalOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
+        let waits = matches!(op, KeyOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
         ensure!(!waits || side.flight.is_answered(index), "requests before {index} are outstanding");
         side.worked.offset += 1;
         Ok(())

@@ -7,10 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_source, of_bytes, pick};
 use super::{Area, HOT, HOT_BYTES, Op, Pair, Recv, SOURCE, va};
 use crate::host::{Key, KeyKind, Mapping};
-use engine::{
-    AccessError, Bind, FastRegister, Fence, LocalOp, PageShift, Pages, Payload, Remote, Rights, SendOp,
-    SendRequest, Sge, SgeList, Status, WindowKind,
-};
+use crate::key_op::{Bind, FastRegister, KeyOp, WindowKind};
+use engine::{AccessError, Fence, Payload, Remote, Rights, SendOp, SendRequest, Sge, SgeList, Status};
 
 type Work = (Op, Option<Recv>);
 
@@ -217,7 +215,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
             // The region cannot be invalidated while the window is bound.
             (WindowKind::Type1, Some(parent)) => {
                 let op = match op {
-                    LocalOp::Bind(bind) => LocalOp::Bind(Bind { len: 0, parent: Lkey::new(parent), ..bind }),
+                    KeyOp::Bind(bind) => KeyOp::Bind(Bind { len: 0, parent: Lkey::new(parent), ..bind }),
                     other => other,
                 };
                 work.push((local(op), None));
@@ -232,9 +230,9 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
 }
 
 /// Returns the same bind for another region, whose first address is `start`.
-fn within(op: LocalOp, parent: u32, start: u64) -> LocalOp {
+fn within(op: KeyOp, parent: u32, start: u64) -> KeyOp {
     match op {
-        LocalOp::Bind(bind) => LocalOp::Bind(Bind {
+        KeyOp::Bind(bind) => KeyOp::Bind(Bind {
             parent: Lkey::new(parent),
             va: Va::new(start + (bind.va.get() - va(HOT))),
             ..bind
@@ -273,7 +271,7 @@ fn fast_register(
     key: u32,
     area: Area,
     rights: Rights,
-) -> (LocalOp, u64) {
+) -> (KeyOp, u64) {
     let zero_based = rng.random();
     let start = rng.random_range(0..1u64 << 48);
     let base = Iova::new(u64::from(pair.key(side, area.region)) << 32 | area.offset as u64);
@@ -283,15 +281,15 @@ fn fast_register(
         len: area.len as u64,
         rights,
         zero_based,
-        pages: Pages::Contiguous { base, page_shift: PageShift::MIN },
+        base,
     };
-    (LocalOp::FastRegister(op), if zero_based { 0 } else { start })
+    (KeyOp::FastRegister(op), if zero_based { 0 } else { start })
 }
 
-fn bind(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, key: u32, kind: WindowKind) -> LocalOp {
+fn bind(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, key: u32, kind: WindowKind) -> KeyOp {
     let offset = rng.random_range(0..HOT_BYTES);
     let least = u64::from(kind == WindowKind::Type2B);
-    LocalOp::Bind(Bind {
+    KeyOp::Bind(Bind {
         window: Rkey::new(key),
         parent: Lkey::new(pair.key(side, HOT)),
         va: Va::new(va(HOT) + offset as u64),
@@ -302,12 +300,12 @@ fn bind(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, key: u32, kind: WindowKi
     })
 }
 
-fn invalidate(key: u32) -> LocalOp {
-    LocalOp::Invalidate(Lkey::new(key))
+fn invalidate(key: u32) -> KeyOp {
+    KeyOp::Invalidate(Lkey::new(key))
 }
 
-fn local(op: LocalOp) -> Op {
-    bare(SendOp::Local(op), list([]))
+fn local(op: KeyOp) -> Op {
+    bare(SendOp::Local(op.into()), list([]))
 }
 
 /// Draws a message, and a receive request of exactly its length.

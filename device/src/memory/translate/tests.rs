@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::memory::key_op::WindowKind;
 use crate::memory::region::{Kind, MemoryRegion, PageShift, Rights, Translation};
 use crate::memory::testing::guest_memory;
 
@@ -485,7 +486,7 @@ mod cached_translations {
     fn windows_are_not_cached() {
         let window = |owner| MemoryRegion {
             rights: Rights::REMOTE_READ,
-            kind: Kind::Window { kind: engine::WindowKind::Type2B, owner: Some(Qpn::new(owner)), parent: 0 },
+            kind: Kind::Window { kind: WindowKind::Type2B, owner: Some(Qpn::new(owner)), parent: 0 },
             ..region()
         };
         let (pages, dma) = (VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());

@@ -1,9 +1,10 @@
-use engine::{Access, Pages};
+use engine::Access;
 use proptest::prelude::*;
 use protocol::ids::{Iova, Pdn, Va};
 
 use super::*;
 use crate::memory::GuestMemory;
+use crate::memory::key_op::Pages;
 use crate::memory::region::PageShift;
 use crate::memory::translate::{AccessTarget, PageTable, RegionAccess, Segment};
 
@@ -69,15 +70,15 @@ fn bind(key: u32, kind: WindowKind) -> Bind {
 }
 
 fn register(keys: &mut KeyTable, of: FastRegister) -> Result<(), AccessError> {
-    keys.run(OWNER, &LocalOp::FastRegister(of))
+    keys.run(OWNER, &KeyOp::FastRegister(of))
 }
 
 fn bound(keys: &mut KeyTable, of: Bind) -> Result<(), AccessError> {
-    keys.run(OWNER, &LocalOp::Bind(of))
+    keys.run(OWNER, &KeyOp::Bind(of))
 }
 
 fn invalidate(keys: &mut KeyTable, initiator: Initiator, key: u32) -> Result<(), AccessError> {
-    keys.run(initiator, &LocalOp::Invalidate(lkey(key)))
+    keys.run(initiator, &KeyOp::Invalidate(lkey(key)))
 }
 
 fn check(
@@ -166,7 +167,7 @@ fn fast_registration_reports_each_error() {
     for (of, refused) in cases {
         assert_eq!(register(&mut table(WindowKind::Type1), of), Err(refused), "{of:?}");
     }
-    let foreign = table(WindowKind::Type1).run(STRANGER, &LocalOp::FastRegister(fast(FAST)));
+    let foreign = table(WindowKind::Type1).run(STRANGER, &KeyOp::FastRegister(fast(FAST)));
     assert_eq!(foreign, Err(AccessError::Pd));
 }
 
@@ -261,13 +262,13 @@ fn type_2_window_needs_invalidation_first() {
     let mut keys = table(WindowKind::Type2B);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
     assert_eq!(bound(&mut keys, bind(WINDOW | 2, WindowKind::Type2B)), Err(AccessError::Valid));
-    let foreign = keys.run(NEIGHBOUR, &LocalOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
+    let foreign = keys.run(NEIGHBOUR, &KeyOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
     assert_eq!(foreign, Err(AccessError::Qp));
     assert_eq!(invalidate(&mut keys, NEIGHBOUR, WINDOW | 1), Err(AccessError::Qp));
     assert_eq!(invalidate(&mut keys, OWNER, WINDOW | 1), Ok(()));
     let first = START + 0x1000;
     assert_eq!(check(&keys, OWNER, WINDOW | 1, first, Access::RemoteRead), Err(AccessError::Invalid));
-    let other = keys.run(NEIGHBOUR, &LocalOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
+    let other = keys.run(NEIGHBOUR, &KeyOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
     assert_eq!(other, Ok(()), "the QP that binds it has it");
     assert_eq!(check(&keys, NEIGHBOUR, WINDOW | 2, first, Access::RemoteRead), Ok(()));
 }
@@ -303,7 +304,7 @@ fn bind_reports_each_error() {
     ] {
         assert_eq!(bound(&mut keys, of), Err(refused), "{of:?}");
     }
-    assert_eq!(keys.run(STRANGER, &LocalOp::Bind(ours)), Err(AccessError::Pd));
+    assert_eq!(keys.run(STRANGER, &KeyOp::Bind(ours)), Err(AccessError::Pd));
     assert_eq!(bound(&mut keys, Bind { parent: lkey(0x400), rights: Rights::REMOTE_READ, ..ours }), Ok(()));
 }
 

@@ -383,7 +383,7 @@ impl Requester {
     fn execute_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         let Some(request) = self.queue.get_mut(self.cursor) else { return };
         if let (SendOp::Local(op), false) = (&request.wr.op, request.executed)
-            && let Err(reason) = ctx.host.run_local(core.initiator(), op)
+            && let Err(reason) = ctx.host.run_local(core.initiator(), &op.token)
         {
             request.failure = Some(Status::MemoryManagement(reason));
             return;

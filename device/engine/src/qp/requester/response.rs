@@ -16,7 +16,7 @@ use crate::gather::scatter;
 use crate::qp::attr::RnrTimer;
 use crate::qp::{Core, Ctx, FatalError, ahead};
 use crate::segment::payload_len;
-use crate::{DropReason, Dropped, Host, LocalOp, Payload, SendOp, Status};
+use crate::{DropReason, Dropped, Host, Payload, SendOp, Status};
 
 impl Requester {
     /// Handles a packet with a response opcode.
@@ -226,7 +226,7 @@ impl Requester {
         self.unacked = self.unacked.advance(1);
         if self.unacked == front.end() {
             if let SendOp::Read { invalidate: Some(key), .. } = front.wr.op
-                && let Err(reason) = ctx.host.run_local(core.initiator(), &LocalOp::Invalidate(key))
+                && let Err(reason) = ctx.host.invalidate(core.initiator(), key)
             {
                 return Err(self.fail_front(core, ctx, Status::MemoryManagement(reason)));
             }

@@ -93,7 +93,7 @@ impl Requester {
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
             // Older requests may be retransmitted, and so gathered again through this key, until they are done.
-            _ if matches!(request.wr.op, SendOp::Local(LocalOp::Invalidate(_))) => {
+            _ if matches!(request.wr.op, SendOp::Local(LocalOp { wait_for_older: true, .. })) => {
                 Some(StallReason::Invalidation)
             }
             // IBTA 10.8.3.3: a fenced request waits for outstanding READs and atomics.

@@ -96,7 +96,7 @@ impl Sender {
                     if !core.attrs.service.is_datagram() =>
                 {
                     // Older requests have been sent and are never retransmitted, so no fence is needed.
-                    if let Err(reason) = ctx.host.run_local(core.initiator(), &op) {
+                    if let Err(reason) = ctx.host.run_local(core.initiator(), &op.token) {
                         return Err(fail(core, ctx, wr_id, Status::MemoryManagement(reason)));
                     }
                     ctx.complete_send(core, wr_id, SendOp::Local(op), 0);

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalOp, Modify, RecvRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
     RecvSource, SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
@@ -15,6 +15,7 @@ use super::hmc::Pages;
 use super::queue_pair::PathContext;
 use super::trace;
 use crate::frontend::{Context, HostContext};
+use crate::memory::key_op::KeyOp;
 use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// [`engine::Host`] of the RDMA half.
@@ -29,6 +30,12 @@ impl RdmaHost<'_> {
     fn access(&self) -> RegionAccess<'_, Pages<'_>> {
         let Rdma { regions, hmc, .. } = &*self.rdma;
         RegionAccess { keys: &regions.keys, pages: hmc.pages(self.cx.dma), dma: self.cx.dma }
+    }
+
+    fn run(&mut self, initiator: Initiator, op: &KeyOp) -> Result<(), AccessError> {
+        self.rdma.regions.keys.run(initiator, op)?;
+        self.rdma.counts.count_key_op(op);
+        Ok(())
     }
 }
 
@@ -107,10 +114,13 @@ impl engine::Host for RdmaHost<'_> {
         self.cx.monitor.packet_dropped(dropped);
     }
 
-    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
-        self.rdma.regions.keys.run(initiator, op)?;
-        self.rdma.counts.count_local(op);
-        Ok(())
+    fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {
+        let op = KeyOp::of(token).ok_or(AccessError::Kind)?;
+        self.run(initiator, &op)
+    }
+
+    fn invalidate(&mut self, initiator: Initiator, key: Lkey) -> Result<(), AccessError> {
+        self.run(initiator, &KeyOp::Invalidate(key))
     }
 
     fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {

@@ -3,7 +3,7 @@
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
 
-use engine::{AccessError, Pages, WindowKind};
+use engine::AccessError;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::page_list::ListLevel;
 use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr, StagRights};
@@ -11,6 +11,7 @@ use protocol::ids::Lkey;
 
 use super::dispatch::Outcome;
 use crate::frontend::e810::limits::Limits;
+use crate::memory::key_op::{Pages, WindowKind};
 use crate::memory::keys::{Allocated, KeyTable, Purpose};
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 

@@ -6,12 +6,13 @@
 //! # Spec
 //! E810 interface, section 10.7.
 
-use engine::{LocalOp, Stats};
+use engine::Stats;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 
 use super::dispatch::Outcome;
 use crate::memory::GuestMemory;
+use crate::memory::key_op::KeyOp;
 
 /// Counters that the engine does not keep, and the baseline of those that it does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,12 +28,12 @@ impl Counts {
         Self { baseline: *baseline, ..Self::default() }
     }
 
-    /// Counts a successful local operation.
-    pub(super) const fn count_local(&mut self, op: &LocalOp) {
+    /// Counts a successful operation on a key.
+    pub(super) const fn count_key_op(&mut self, op: &KeyOp) {
         match op {
-            LocalOp::Bind(_) => self.binds += 1,
-            LocalOp::Invalidate(_) => self.count_invalidate(),
-            LocalOp::FastRegister(_) => {}
+            KeyOp::Bind(_) => self.binds += 1,
+            KeyOp::Invalidate(_) => self.count_invalidate(),
+            KeyOp::FastRegister(_) => {}
         }
     }
 

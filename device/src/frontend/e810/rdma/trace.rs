@@ -1,6 +1,6 @@
 //! Trace records of the RDMA half: work requests fetched, and completion and event queue entries written.
 
-use engine::{Fetch, LocalOp, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
+use engine::{Fetch, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
 use protocol::describe::{Code, Describe, Field as _, Hex, Visitor};
 use protocol::hca::e810::rdma::cqe::{Cqe, ExtendedCqe};
 use protocol::hca::e810::rdma::event_queue::{AsyncEvent, EventCode};
@@ -10,6 +10,7 @@ use protocol::ids::{Cqn, Qpn};
 
 use super::completion_queue::PushError;
 use super::send_queue::SendTag;
+use crate::memory::key_op::KeyOp;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 
@@ -59,7 +60,12 @@ fn describe_request(request: &SendRequest, to: &mut dyn Visitor) {
             remote(at, to);
             invalidate.show("invalidate", to);
         }
-        SendOp::Local(op) => return describe_local(op, to),
+        SendOp::Local(op) => {
+            if let Some(op) = KeyOp::of(&op.token) {
+                describe_key_op(&op, to);
+            }
+            return;
+        }
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Nop => return,
     }
     request.payload.len().show("len", to);
@@ -74,17 +80,17 @@ fn describe_request(request: &SendRequest, to: &mut dyn Visitor) {
     }
 }
 
-fn describe_local(op: &LocalOp, to: &mut dyn Visitor) {
+fn describe_key_op(op: &KeyOp, to: &mut dyn Visitor) {
     match op {
-        LocalOp::Invalidate(key) => key.show("key", to),
-        LocalOp::FastRegister(region) => {
+        KeyOp::Invalidate(key) => key.show("key", to),
+        KeyOp::FastRegister(region) => {
             region.key.show("key", to);
             region.start.show("va", to);
             region.len.show("len", to);
             Hex(region.rights.bits()).show("rights", to);
             format_args!("{}", region.pages).show("pages", to);
         }
-        LocalOp::Bind(bind) => {
+        KeyOp::Bind(bind) => {
             bind.window.show("window", to);
             bind.parent.show("parent", to);
             bind.va.show("va", to);

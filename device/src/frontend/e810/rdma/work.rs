@@ -3,14 +3,14 @@
 //! # Spec
 //! E810 interface, sections 13.4 and 13.7.
 
-use engine::{
-    Bind, FastRegister, Fence, LocalOp, PageShift, Pages, Payload, Remote, Rights, SendOp, WindowKind,
-};
+use engine::{Fence, Payload, Remote, Rights, SendOp};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::send_wqe::{self, Control, Data, FastPages, Operation};
 use protocol::roce::Imm;
 
 use super::queue_pair::sge;
+use crate::memory::key_op::{Bind, FastRegister, KeyOp, Pages, WindowKind};
+use crate::memory::region::PageShift;
 
 /// Returns the fence of a WQE. A local fence includes the read fence.
 pub(super) const fn fence(control: &Control) -> Fence {
@@ -27,7 +27,7 @@ pub(super) const fn fence(control: &Control) -> Fence {
 /// `FastRegisterLength` for a fast register WQE with an invalid page size.
 pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), EventCode> {
     let nothing = || Payload::Sges(engine::SgeList::new());
-    let local = |op| (SendOp::Local(op), nothing(), false);
+    let local = |op: KeyOp| (SendOp::Local(op.into()), nothing(), false);
     Ok(match operation {
         Operation::Write { remote: to, imm: with, solicited, data } => {
             (SendOp::Write { remote: remote(to), imm: with.map(imm) }, payload(data), solicited)
@@ -42,7 +42,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
         | Operation::Datagram { imm: with, solicited, data, .. } => {
             (SendOp::Send { imm: with.map(imm) }, payload(data), solicited)
         }
-        Operation::Bind(bind) => local(LocalOp::Bind(Bind {
+        Operation::Bind(bind) => local(KeyOp::Bind(Bind {
             window: bind.window.as_rkey(),
             parent: bind.parent,
             va: bind.va,
@@ -51,7 +51,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
             zero_based: !bind.virtual_addresses,
             kind: if bind.type1 { WindowKind::Type1 } else { WindowKind::Type2B },
         })),
-        Operation::FastRegister(region) => local(LocalOp::FastRegister(FastRegister {
+        Operation::FastRegister(region) => local(KeyOp::FastRegister(FastRegister {
             key: region.key,
             start: region.va,
             len: region.len,
@@ -59,7 +59,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
             zero_based: !region.virtual_addresses,
             pages: pages(region.pages, region.page_size).ok_or(EventCode::FastRegisterLength)?,
         })),
-        Operation::LocalInvalidate(key) => local(LocalOp::Invalidate(key)),
+        Operation::LocalInvalidate(key) => local(KeyOp::Invalidate(key)),
         Operation::Nop => (SendOp::Nop, nothing(), false),
     })
 }

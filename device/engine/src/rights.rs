@@ -1,0 +1,35 @@
+//! Permissions of a key.
+
+use bitflags::bitflags;
+
+use crate::Access;
+
+bitflags! {
+    /// Permissions of a key. Local read is always permitted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Rights: u8 {
+        /// Local write.
+        const LOCAL_WRITE = 1 << 0;
+        /// Remote write.
+        const REMOTE_WRITE = 1 << 1;
+        /// Remote read.
+        const REMOTE_READ = 1 << 2;
+        /// Remote atomic.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows can be bound to the region.
+        const BIND = 1 << 4;
+    }
+}
+
+impl Rights {
+    /// Returns whether `access` is permitted.
+    pub const fn permit(self, access: Access) -> bool {
+        match access {
+            Access::LocalRead => true,
+            Access::LocalWrite => self.contains(Self::LOCAL_WRITE),
+            Access::RemoteWrite => self.contains(Self::REMOTE_WRITE),
+            Access::RemoteRead => self.contains(Self::REMOTE_READ),
+            Access::RemoteAtomic => self.contains(Self::REMOTE_ATOMIC),
+        }
+    }
+}

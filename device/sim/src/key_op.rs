@@ -1,0 +1,109 @@
+//! Operations on keys that simulated work requests ask for.
+
+use engine::{LocalOp, LocalToken, Rights};
+use protocol::ids::{Iova, Lkey, Rkey, Va};
+
+/// Fast registration: makes a key valid, for a part of an ordinary region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastRegister {
+    /// New key, in full. It differs from the allocated key only in the bits that software owns.
+    pub key: Lkey,
+    /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
+    pub start: Va,
+    /// Bytes.
+    pub len: u64,
+    /// Permissions.
+    pub rights: Rights,
+    /// Zero-based: addresses are offsets from the first byte.
+    pub zero_based: bool,
+    /// Address of the first byte: the key of an ordinary region, and an offset in it.
+    pub base: Iova,
+}
+
+/// Type of a memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowKind {
+    /// Type 1: usable by all QPs of its PD; can be bound again at any time.
+    Type1,
+    /// Type 2B: usable by the QP that bound it; bound once, then invalidated.
+    Type2B,
+}
+
+/// Binds a memory window to a range of a region, or unbinds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// New key of the window, in full. It differs from the previous key only in the bits that software owns.
+    pub window: Rkey,
+    /// L_Key of the region.
+    pub parent: Lkey,
+    /// Virtual address of the first byte in the region.
+    pub va: Va,
+    /// Length in bytes; 0 unbinds the window.
+    pub len: u64,
+    /// Permissions of the peer.
+    pub rights: Rights,
+    /// Zero-based: remote addresses are offsets from the first byte of the window.
+    pub zero_based: bool,
+    /// Window type expected by software.
+    pub kind: WindowKind,
+}
+
+/// An operation on a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOp {
+    /// Invalidates the key of a fast-registered region or of a type 2 window.
+    Invalidate(Lkey),
+    /// Fast registration.
+    FastRegister(FastRegister),
+    /// Memory window bind or unbind.
+    Bind(Bind),
+}
+
+impl From<KeyOp> for LocalOp {
+    fn from(op: KeyOp) -> Self {
+        let head = |tag: u8, rights: Rights, zero_based: bool, type1: bool, key: u32| {
+            let [a, b, c, d] = key.to_le_bytes();
+            u64::from_le_bytes([tag, rights.bits(), zero_based.into(), type1.into(), a, b, c, d])
+        };
+        let token = match op {
+            KeyOp::Invalidate(key) => [head(0, Rights::empty(), false, false, key.get()), 0, 0, 0],
+            KeyOp::FastRegister(of) => {
+                let head = head(1, of.rights, of.zero_based, false, of.key.get());
+                [head, of.start.get(), of.len, of.base.get()]
+            }
+            KeyOp::Bind(of) => {
+                let type1 = of.kind == WindowKind::Type1;
+                let head = head(2, of.rights, of.zero_based, type1, of.window.get());
+                [head, of.va.get(), of.len, of.parent.get().into()]
+            }
+        };
+        Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
+    }
+}
+
+impl KeyOp {
+    /// Returns the operation of a token; `None` if it is not one of [`KeyOp`].
+    pub fn of(token: &LocalToken) -> Option<Self> {
+        let LocalToken([head, start, len, last]) = *token;
+        let [tag, rights, zero_based, type1, a, b, c, d] = head.to_le_bytes();
+        let (key, rights) = (u32::from_le_bytes([a, b, c, d]), Rights::from_bits_truncate(rights));
+        let (start, zero_based) = (Va::new(start), zero_based != 0);
+        match tag {
+            0 => Some(Self::Invalidate(Lkey::new(key))),
+            1 => {
+                let (key, base) = (Lkey::new(key), Iova::new(last));
+                Some(Self::FastRegister(FastRegister { key, start, len, rights, zero_based, base }))
+            }
+            2 => Some(Self::Bind(Bind {
+                window: Rkey::new(key),
+                parent: Lkey::new(u32::try_from(last).ok()?),
+                va: start,
+                len,
+                rights,
+                zero_based,
+                kind: if type1 == 0 { WindowKind::Type2B } else { WindowKind::Type1 },
+            })),
+            _ => None,
+        }
+    }
+}
