@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use super::entries::{ENTRY, EntryRing};
 use super::hcr::Op;
 use super::idle::Idle;
 use super::layout::Cqc;
-use super::mr::Region;
 use super::open::{Hca, Inbox};
-use super::wqe::{CQE, CQE_OWNER, OWNED_BY_DEVICE, parse_cqe};
+use super::wqe::parse_cqe;
 use crate::error::bad_step;
 use crate::vfio::{Arena, Doorbell};
 use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
@@ -19,11 +19,8 @@ use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
 pub(crate) struct Cq {
     /// Number of the CQ, upper bits included.
     pub(crate) cqn: u32,
-    ring: Region,
-    log_entries: u8,
-    /// Number of entries consumed, free-running.
-    consumed: u32,
-    /// Entries consumed from the ring but not yet returned.
+    ring: EntryRing,
+    /// Entries consumed from the ring and not taken yet.
     kept: VecDeque<Cqe>,
 }
 
@@ -42,18 +39,7 @@ impl Cq {
     }
 
     fn consume(&mut self, arena: &Arena) -> Option<Cqe> {
-        let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // Entries never cross a page, because their size and the page size are powers of two and the ring is
-        // page-aligned.
-        let at = self.ring.locate(slot as usize * CQE);
-        if arena.observe_byte(at + CQE_OWNER) & OWNED_BY_DEVICE != 0 {
-            return None;
-        }
-        let mut raw = [0; CQE];
-        arena.read(at, &mut raw);
-        arena.publish_byte(at + CQE_OWNER, OWNED_BY_DEVICE);
-        self.consumed = self.consumed.wrapping_add(1);
-        Some(parse_cqe(&raw))
+        self.ring.take(arena).map(|raw| parse_cqe(&raw))
     }
 }
 
@@ -65,11 +51,8 @@ impl Hca {
         let index = self.cqns.alloc(1, 1).ok_or_else(|| bad_step("no free completion queue"))?;
         let cqn = self.full_number(self.log_cqs(), index, step.high_bits);
         let buffer_pd = step.buffer_pd.unwrap_or(step.pd);
-        let created = self.register_queue(CQE << step.log_entries, buffer_pd, true).and_then(|ring| {
-            let len = ring.len();
-            for entry in (0..len).step_by(CQE) {
-                ring.set(&self.arena, entry..entry + CQE, OWNED_BY_DEVICE);
-            }
+        let created = self.register_queue(ENTRY << step.log_entries, buffer_pd, true).and_then(|ring| {
+            EntryRing::hand_over(&ring, &self.arena);
             let CreateCq { log_entries, pd, arm, .. } = *step;
             let context = Cqc { cqn, log_entries, pd, lkey: ring.key, eqn, arm };
             match self.command(Op::Sw2HwCq, 0, cqn, Inbox::Bytes(&context.emit())) {
@@ -89,8 +72,8 @@ impl Hca {
         };
         let id = CqId(self.next_id());
         let info = CqInfo { id, cqn, lkey: ring.key };
-        self.cqs
-            .insert(id, Cq { cqn, ring, log_entries: step.log_entries, consumed: 0, kept: VecDeque::new() });
+        let ring = EntryRing::new(ring, step.log_entries);
+        self.cqs.insert(id, Cq { cqn, ring, kept: VecDeque::new() });
         Ok(info)
     }
 
@@ -101,7 +84,7 @@ impl Hca {
         let cq = self.cqs.remove(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let index = cq.cqn & ((1 << self.log_cqs()) - 1);
         self.cqns.free(index, 1);
-        self.unregister(&cq.ring)
+        self.unregister(&cq.ring.region)
     }
 
     /// Requests an event for the next CQE.

@@ -7,49 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::entries::{ENTRY, EntryRing};
 use super::hcr::Op;
 use super::idle::Idle;
 use super::layout::Eqc;
-use super::mr::Region;
 use super::open::{Hca, Inbox};
-use super::wqe::OWNED_BY_DEVICE;
 use crate::error::bad_step;
-use crate::vfio::{Arena, Doorbell, Signal};
+use crate::vfio::{Doorbell, Signal};
 use crate::wire::{
     ArmEq, CreateEq, EnableInterrupts, EqId, EqInfo, Eqe, Events, Hex, Interrupts, MapEq, PollEq,
     WaitInterrupt,
 };
 
-/// Size of an EQE in bytes.
-const EQE: usize = 32;
-/// Offset of the owner byte in an EQE.
-const EQE_OWNER: usize = 0x1f;
-
 #[derive(Debug)]
 pub(crate) struct Eq {
     eqn: u32,
-    ring: Region,
-    log_entries: u8,
-    /// Number of entries consumed, free-running.
-    consumed: u32,
-}
-
-impl Eq {
-    /// Consumes the next entry if the device has written it.
-    fn take(&mut self, arena: &Arena) -> Option<Eqe> {
-        let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // Entries never cross a page, because their size and the page size are powers of two and the ring is
-        // page-aligned.
-        let at = self.ring.locate(slot as usize * EQE);
-        if arena.observe_byte(at + EQE_OWNER) & OWNED_BY_DEVICE != 0 {
-            return None;
-        }
-        let mut raw = [0; EQE];
-        arena.read(at, &mut raw);
-        arena.publish_byte(at + EQE_OWNER, OWNED_BY_DEVICE);
-        self.consumed = self.consumed.wrapping_add(1);
-        Some(parse_eqe(&raw))
-    }
+    ring: EntryRing,
 }
 
 impl Hca {
@@ -58,11 +31,9 @@ impl Hca {
         ensure!(step.log_entries <= 16, bad_step(format!("2^{} events", step.log_entries)));
         let eqn = self.eqns.alloc(1, 1).ok_or_else(|| bad_step("no free event queue"))?;
         let buffer_pd = step.buffer_pd.unwrap_or(step.pd);
-        let created = self.register_queue(EQE << step.log_entries, buffer_pd, true).and_then(|ring| {
+        let created = self.register_queue(ENTRY << step.log_entries, buffer_pd, true).and_then(|ring| {
             if step.prepared {
-                for entry in (0..ring.len()).step_by(EQE) {
-                    ring.set(&self.arena, entry..entry + EQE, OWNED_BY_DEVICE);
-                }
+                EntryRing::hand_over(&ring, &self.arena);
             }
             let CreateEq { log_entries, vector, pd, armed, .. } = *step;
             let context = Eqc { log_entries, vector, pd, lkey: ring.key, armed };
@@ -83,7 +54,7 @@ impl Hca {
         };
         let id = EqId(self.next_id());
         let info = EqInfo { id, eqn, lkey: ring.key };
-        self.eqs.insert(id, Eq { eqn, ring, log_entries: step.log_entries, consumed: 0 });
+        self.eqs.insert(id, Eq { eqn, ring: EntryRing::new(ring, step.log_entries) });
         Ok(info)
     }
 
@@ -93,7 +64,7 @@ impl Hca {
         self.command(Op::Hw2SwEq, 0, eqn, Inbox::None)?;
         self.eqns.free(eqn, 1);
         let eq = self.eqs.remove(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?;
-        self.unregister(&eq.ring)
+        self.unregister(&eq.ring.region)
     }
 
     /// Maps event types to an event queue.
@@ -116,9 +87,9 @@ impl Hca {
         let mut idle = Idle::new();
         let mut eqes = Vec::new();
         while eqes.len() < step.count as usize {
-            match eq.take(&self.arena) {
-                Some(eqe) => {
-                    eqes.push(eqe);
+            match eq.ring.take(&self.arena) {
+                Some(raw) => {
+                    eqes.push(parse_eqe(&raw));
                     idle.found();
                 }
                 None if started.elapsed() >= patience => break,
@@ -159,7 +130,7 @@ impl Hca {
 }
 
 /// Parses an event queue entry.
-fn parse_eqe(raw: &[u8; EQE]) -> Eqe {
+fn parse_eqe(raw: &[u8; ENTRY]) -> Eqe {
     let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
     Eqe {
         event: raw[0x01],

@@ -4,6 +4,7 @@
 //! Layouts are plain functions over bytes, tested with the vectors of the specification without a device.
 
 mod cq;
+mod entries;
 mod eq;
 mod hcr;
 mod icm;

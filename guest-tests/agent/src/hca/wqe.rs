@@ -5,17 +5,12 @@
 
 use anyhow::Result;
 
+use super::entries::ENTRY;
 use crate::error::bad_step;
 use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 
 /// Unit of WQE positions and sizes, in bytes.
 pub(crate) const UNIT: usize = 16;
-/// Size of a CQE in bytes.
-pub(crate) const CQE: usize = 32;
-/// Offset of the owner byte in a CQE.
-pub(crate) const CQE_OWNER: usize = 0x1f;
-/// Owner byte of a CQE that the device may write.
-pub(crate) const OWNED_BY_DEVICE: u8 = 0x80;
 
 /// Largest send WQE in units: the size field of a link has 6 bits.
 const MAX_UNITS: usize = 63;
@@ -196,7 +191,7 @@ fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     Ok(unit)
 }
 
-pub(crate) fn parse_cqe(raw: &[u8; CQE]) -> Cqe {
+pub(crate) fn parse_cqe(raw: &[u8; ENTRY]) -> Cqe {
     const SEND_ERROR: u8 = 0xff;
     const RECEIVE_ERROR: u8 = 0xfe;
     let opcode = raw[0x1c];
@@ -222,7 +217,7 @@ fn put32(bytes: &mut [u8], offset: usize, value: u32) {
     bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-fn get32(raw: &[u8; CQE], offset: usize) -> u32 {
+fn get32(raw: &[u8; ENTRY], offset: usize) -> u32 {
     u32::from_le_bytes([raw[offset], raw[offset + 1], raw[offset + 2], raw[offset + 3]])
 }
 
