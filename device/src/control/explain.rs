@@ -7,7 +7,7 @@ use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
-use crate::frontend::snapshot::QpState;
+use crate::frontend::snapshot::{self, QpState};
 use crate::hca::Explanation;
 
 /// Returns the lines that explain the queue pair `qpn`.
@@ -27,13 +27,10 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
-        Service::Rc => "RC",
-        Service::XrcIni => "XRC INI",
-        Service::XrcTgt => "XRC TGT",
-        Service::Uc => "UC",
-        Service::Ud => "UD",
+        // These have no QP numbers of their own on the wire.
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
+        other => snapshot::Service::from(other).name(),
     };
     let draining = situation.send == WaitReason::Draining;
     let state = QpState::of(situation.state, draining);

@@ -150,6 +150,21 @@ pub enum Service {
     Gsi,
 }
 
+impl Service {
+    /// Returns the service's name in IBTA volume 1.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::XrcIni => "XRC INI",
+            Self::XrcTgt => "XRC TGT",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Smi => "SMI",
+            Self::Gsi => "GSI",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqRow {
     /// CQN, as software knows it.
@@ -293,16 +308,7 @@ impl Row for QpRow {
         vec![
             hex(self.qpn),
             self.state.to_string(),
-            match self.service {
-                Service::Rc => "RC",
-                Service::XrcIni => "XRC INI",
-                Service::XrcTgt => "XRC TGT",
-                Service::Uc => "UC",
-                Service::Ud => "UD",
-                Service::Smi => "SMI",
-                Service::Gsi => "GSI",
-            }
-            .to_owned(),
+            self.service.name().to_owned(),
             hex(self.pd),
             hex(self.send_psn),
             hex(self.unacked_psn),

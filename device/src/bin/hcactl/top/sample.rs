@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use device::control::message::{Counters, DeviceRow, DeviceState, PortState};
-use device::frontend::snapshot::{Peer, QpCounters, QpRow, Service};
+use device::frontend::snapshot::{Peer, QpCounters, QpRow};
 use serde::Serialize;
 
 use crate::{Daemon, counters};
@@ -132,7 +132,7 @@ impl Sample {
             QpLine {
                 device: *device,
                 qpn: row.qpn,
-                service: service(row.service),
+                service: row.service.name(),
                 state: row.state.to_string(),
                 peer: row.peer.as_ref().map(peer).unwrap_or_default(),
                 sends: rate(|counters| counters.sends_completed),
@@ -204,18 +204,6 @@ fn state(row: &DeviceRow) -> (&'static str, bool) {
         (DeviceState::Running, Some(PortState::Down)) => ("down", false),
         (DeviceState::Running, _) if !row.connected => ("no VMM", true),
         (DeviceState::Running, _) => ("up", true),
-    }
-}
-
-fn service(service: Service) -> &'static str {
-    match service {
-        Service::Rc => "RC",
-        Service::XrcIni => "XRC INI",
-        Service::XrcTgt => "XRC TGT",
-        Service::Uc => "UC",
-        Service::Ud => "UD",
-        Service::Smi => "SMI",
-        Service::Gsi => "GSI",
     }
 }
 
