@@ -2,12 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::{Daemon, hcad, until, with_control};
+use crate::common::{Daemon, Guest, hcad, until, with_control};
 use device::frontend::list;
 use drivers::Bus;
 use drivers::hcr;
@@ -20,10 +19,7 @@ use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Lid, Qpn};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::{Value, json};
-use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
-use vfio_user::Client;
 
 /// Size of guest memory, from bus address 0 on.
 const MEMORY: u64 = 1 << 20;
@@ -52,45 +48,10 @@ fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// A guest that uses the device.
-struct Guest {
-    client: Client,
-    memory: OwnedFd,
-}
-
-impl Bus for Guest {
-    fn configure(&mut self, offset: u64, bytes: &[u8]) {
-        self.client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, offset, bytes).unwrap();
-    }
-
-    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
-        self.client.region_write(bar.into(), offset, bytes).unwrap();
-    }
-
-    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        self.client.region_read(bar.into(), offset, &mut bytes).unwrap();
-        bytes
-    }
-
-    fn poke(&mut self, at: u64, bytes: &[u8]) {
-        rustix::io::pwrite(&self.memory, bytes, at).unwrap();
-    }
-
-    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        rustix::io::pread(&self.memory, &mut bytes, at).unwrap();
-        bytes
-    }
-}
-
 /// Connects the driver of a new guest.
 fn connect(daemon: &Daemon) -> Driver<Guest> {
-    let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&memory, MEMORY).unwrap();
-    let mut guest = Guest { client: Client::new(&daemon.socket).unwrap(), memory };
+    let mut guest = Guest::attach(&daemon.socket, MEMORY);
     guest.enable();
-    guest.client.dma_map(0, 0, MEMORY, guest.memory.as_raw_fd()).unwrap();
     Driver::new(guest)
 }
 

@@ -2,25 +2,18 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Daemon, hcad, rests, until};
+use crate::common::{Daemon, Guest, hcad, rests, until};
 use device::frontend::list;
 use drivers::Bus;
-use drivers::mthca::{Cq, Driver, Mpt, eq_context};
+use drivers::mthca::{Cq, Driver, Mpt, SMALL_LAYOUT, eq_context};
 use protocol::hca::mthca::icm::Block;
-use protocol::hca::mthca::init::InitHca;
-use protocol::hca::table::Table;
 use protocol::ids::{IcmAddr, Iova};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, ftruncate, memfd_create};
-use rustix::io::{pread, pwrite};
+use rustix::fs::{SealFlags, fcntl_get_seals, ftruncate};
 use serde_json::{Value, json};
-use vfio_bindings::bindings::vfio::{
-    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-};
-use vfio_user::Client;
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX};
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
 /// Size of guest memory in bytes, from bus address 0 on.
@@ -34,45 +27,30 @@ const EQ_BUFFER: u64 = 0x2_1000;
 /// ICM address of the page table. The records of UAR page 2 are in the third page.
 const MTT: u64 = 0x10_0000;
 const CQN: u32 = 1;
-const LAYOUT: InitHca = InitHca {
-    qpc: Table { base: IcmAddr::new(0), log_entries: 5 },
-    srqc: Table { base: IcmAddr::new(0), log_entries: 4 },
-    cqc: Table { base: IcmAddr::new(0), log_entries: 4 },
-    eqc: Table { base: IcmAddr::new(0), log_entries: 3 },
-    mpt: Table { base: IcmAddr::new(0), log_entries: 6 },
-    group_buckets: 8,
-    log_groups: 4,
-    log_uarc: 12,
-    uarc_base: IcmAddr::new(0),
-};
 
 /// A device whose VMM has mapped BAR 2.
 struct Vmm {
-    client: Client,
-    memory: OwnedFd,
+    guest: Guest,
     pages: MmapRegion,
 }
 
 impl Vmm {
     fn attach(daemon: &Daemon) -> Self {
-        let mut client = Client::new(&daemon.socket).unwrap();
-        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&memory, MEMORY).unwrap();
-        client.dma_map(0, 0, MEMORY, memory.as_raw_fd()).unwrap();
-        let region = client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
+        let guest = Guest::attach(&daemon.socket, MEMORY);
+        let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
         assert!(region.sparse_areas.is_empty(), "all of it may be mapped");
         let file = region.file_offset.as_ref().expect("a file");
         assert_eq!(file.start(), 0);
         let file = file.file().try_clone().unwrap();
         let len = usize::try_from(region.size).unwrap();
         let pages = MmapRegion::from_file(FileOffset::new(file, 0), len).unwrap();
-        Self { client, memory, pages }
+        Self { guest, pages }
     }
 }
 
 impl Bus for Vmm {
     fn configure(&mut self, offset: u64, bytes: &[u8]) {
-        self.client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, offset, bytes).unwrap();
+        self.guest.configure(offset, bytes);
     }
 
     fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
@@ -81,24 +59,20 @@ impl Bus for Vmm {
             let at = usize::try_from(offset).unwrap();
             self.pages.as_volatile_slice().write_obj(word, at).unwrap();
         } else {
-            self.client.region_write(bar.into(), offset, bytes).unwrap();
+            self.guest.store(bar, offset, bytes);
         }
     }
 
     fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        self.client.region_read(bar.into(), offset, &mut bytes).unwrap();
-        bytes
+        self.guest.load(bar, offset)
     }
 
     fn poke(&mut self, at: u64, bytes: &[u8]) {
-        assert_eq!(pwrite(&self.memory, bytes, at).unwrap(), bytes.len());
+        self.guest.poke(at, bytes);
     }
 
     fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        assert_eq!(pread(&self.memory, &mut bytes, at).unwrap(), len);
-        bytes
+        self.guest.peek(at, len)
     }
 }
 
@@ -134,7 +108,7 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let block = |start, bus| Block { start: IcmAddr::new(start), bus: Iova::new(bus), length: 4096 };
     let blocks = [block(MTT, MTT_BUS), block(2 * 4096, RECORDS)];
     driver.ok(0xffa, &blocks.iter().flat_map(Block::emit).collect::<Vec<u8>>(), 2);
-    driver.ok(0x007, &LAYOUT.emit(), 0);
+    driver.ok(0x007, &SMALL_LAYOUT.emit(), 0);
     for (place, buffer) in (0..).zip([CQ_BUFFER, EQ_BUFFER]) {
         driver.poke(buffer, &[0x80; 0x1000]);
         driver.write_mtt(MTT_BUS + 8 * place, [buffer]);
@@ -183,14 +157,14 @@ fn doorbell_file_is_sealed_and_per_client() {
     let daemon = start(&[]);
     let first = with_cq(&daemon);
     let file = |vmm: &Vmm| -> File {
-        let region = vmm.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
+        let region = vmm.guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
         region.file_offset.as_ref().unwrap().file().try_clone().unwrap()
     };
     let old = file(&first.bus);
     assert!(fcntl_get_seals(&old).unwrap().contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
     assert!(ftruncate(&old, 0).is_err());
-    assert!(first.bus.client.region(VFIO_PCI_BAR0_REGION_INDEX).unwrap().file_offset.is_none());
-    first.bus.client.shutdown().unwrap();
+    assert!(first.bus.guest.client.region(VFIO_PCI_BAR0_REGION_INDEX).unwrap().file_offset.is_none());
+    first.bus.guest.client.shutdown().unwrap();
     let Vmm { pages, .. } = first.bus;
 
     let mut second = with_cq(&daemon);

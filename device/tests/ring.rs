@@ -1,21 +1,17 @@
 //! `hcad` processes on one host that communicate through shared memory, confined as by default.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Daemon, hcad, until};
+use crate::common::{Daemon, Guest, hcad, until};
 use drivers::Bus;
 use drivers::jingzhao::{self, Driver, Queues, cqc, data_unit, region, remote_unit, signalled};
 use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Lid, Qpn};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
-use vfio_user::Client;
 
 /// Size of guest memory in bytes. Pages are allocated on first use.
 const MEMORY: u64 = 0x2000_0000;
@@ -40,38 +36,6 @@ const VA: u64 = 0x7f00_0000_0000;
 
 const WRITE: u8 = 0x08;
 const SEND: u8 = 0x0a;
-
-/// The memory of a VMM, and its connection to the device.
-struct Guest {
-    client: Client,
-    memory: OwnedFd,
-}
-
-impl Bus for Guest {
-    fn configure(&mut self, offset: u64, bytes: &[u8]) {
-        self.client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, offset, bytes).unwrap();
-    }
-
-    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
-        self.client.region_write(bar.into(), offset, bytes).unwrap();
-    }
-
-    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        self.client.region_read(bar.into(), offset, &mut bytes).unwrap();
-        bytes
-    }
-
-    fn poke(&mut self, at: u64, bytes: &[u8]) {
-        assert_eq!(rustix::io::pwrite(&self.memory, bytes, at), Ok(bytes.len()));
-    }
-
-    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        assert_eq!(rustix::io::pread(&self.memory, &mut bytes, at), Ok(len));
-        bytes
-    }
-}
 
 /// A process with one HCA on the ring, and its driver.
 struct Machine {
@@ -181,11 +145,7 @@ impl Machine {
 
 /// Returns a driver of an initialised device, with a region for messages.
 fn drive(socket: &Path) -> Driver<Guest> {
-    let mut client = Client::new(socket).unwrap();
-    let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&memory, MEMORY).unwrap();
-    client.dma_map(0, 0, MEMORY, memory.as_raw_fd()).unwrap();
-    let mut driver = Driver::new(Guest { client, memory });
+    let mut driver = Driver::new(Guest::attach(socket, MEMORY));
     driver.enable();
     driver.initialise(4);
     driver.write_mtt(0, (0..QPS).map(page));

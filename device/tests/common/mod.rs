@@ -1,6 +1,8 @@
 //! An `hcad` process for one test.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod guest;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -9,6 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+pub(crate) use guest::Guest;
 
 /// Time limit that only a defect exceeds.
 #[allow(dead_code, reason = "not every test waits")]

@@ -4,12 +4,31 @@
 //! mthca interface, section 6.
 
 use protocol::Psn;
+use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, Path};
 use protocol::hca::mthca::qpc::{Qpc, Requester, Responder};
-use protocol::ids::{Lid, Qpn};
+use protocol::hca::table::Table;
+use protocol::ids::{IcmAddr, Lid, Qpn};
 
 use super::UAR;
+
+/// INIT_HCA for a few objects of each kind, and one page of doorbell records per UAR page from ICM address 0 on. The
+/// device does not use the addresses of the other tables.
+///
+/// # Spec
+/// mthca interface, sections 3.3.5 and 4.2.
+pub const SMALL_LAYOUT: InitHca = InitHca {
+    qpc: Table { base: IcmAddr::new(0), log_entries: 5 },
+    srqc: Table { base: IcmAddr::new(0), log_entries: 4 },
+    cqc: Table { base: IcmAddr::new(0), log_entries: 4 },
+    eqc: Table { base: IcmAddr::new(0), log_entries: 3 },
+    mpt: Table { base: IcmAddr::new(0), log_entries: 6 },
+    group_buckets: 8,
+    log_groups: 4,
+    log_uarc: 12,
+    uarc_base: IcmAddr::new(0),
+};
 
 /// An MPT entry (section 6.2).
 #[derive(Clone, Copy, Debug)]

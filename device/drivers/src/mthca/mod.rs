@@ -9,7 +9,7 @@ mod work;
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::qpc::Qpc;
 
-pub use contexts::{Cq, Mpt, eq_context, modify, qpc, srq_context, words};
+pub use contexts::{Cq, Mpt, SMALL_LAYOUT, eq_context, modify, qpc, srq_context, words};
 pub use work::WorkQueue;
 
 pub use crate::hcr::{INBOX, OUTBOX};

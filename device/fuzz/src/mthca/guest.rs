@@ -5,19 +5,18 @@ use device::frontend::mthca::{Mthca, Options, Setup};
 use device::identity::Identity;
 use device::net::address::Addresses;
 use drivers::mthca::{
-    Cq, Driver, INBOX, Mpt, OUTBOX, RESET, UAR, WorkQueue, eq_context, modify, srq_context, words,
+    Cq, Driver, INBOX, Mpt, OUTBOX, RESET, SMALL_LAYOUT, UAR, WorkQueue, eq_context, modify, srq_context,
+    words,
 };
 use drivers::{Bus as _, hcr};
 use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::icm::Block;
-use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mgm;
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector};
 use protocol::hca::mthca::qpc::{Geometry, Qpc};
 use protocol::hca::mthca::wqe::{DataSegment, GRANULE, NextSegment, Operation, SendWqe, UdSegment, WqeData};
 use protocol::hca::operation::RemoteAddress;
-use protocol::hca::table::Table;
 use protocol::ids::{Cqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 use protocol::roce::Imm;
 
@@ -94,18 +93,6 @@ pub(crate) const COMMANDS: [u16; 50] = [
     0x02c, 0x02d, 0x031, 0x035, 0x036, 0x037, 0x038, 0x040, 0xff6, 0xff7, 0xff8, 0xff9, 0xffa, 0xffb, 0xffc,
     0xffd, 0xffe, 0xfff, 0x000, 0x011,
 ];
-
-const LAYOUT: InitHca = InitHca {
-    qpc: Table { base: IcmAddr::new(0), log_entries: 5 },
-    srqc: Table { base: IcmAddr::new(0), log_entries: 4 },
-    cqc: Table { base: IcmAddr::new(0), log_entries: 4 },
-    eqc: Table { base: IcmAddr::new(0), log_entries: 3 },
-    mpt: Table { base: IcmAddr::new(0), log_entries: 6 },
-    group_buckets: 8,
-    log_groups: 4,
-    log_uarc: 12,
-    uarc_base: IcmAddr::new(0),
-};
 
 pub(crate) type Guest = Driver<Machine<Mthca>>;
 
@@ -250,7 +237,7 @@ pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
 /// Returns the input mailbox of a well-behaved guest for a command.
 pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     match op {
-        Op::InitHca => LAYOUT.emit().to_vec(),
+        Op::InitHca => SMALL_LAYOUT.emit().to_vec(),
         Op::MapIcm | Op::MapIcmAux | Op::MapFa => {
             let block = |start, bus| Block { start: IcmAddr::new(start), bus: Iova::new(bus), length: 4096 };
             let blocks = [block(MTT, MTT_BUS), block(u64::from(UAR) * 4096, RECORDS)];
