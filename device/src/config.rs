@@ -326,7 +326,7 @@ mod tests {
     fn errors_name_the_key() {
         for (devices, message) in [
             (String::new(), "devices: at least one device is required"),
-            (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\" is not a MAC address"),
+            (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\": expected a MAC address"),
             (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
             (
                 device(r#", "default_peer": {"id": 0}"#),

@@ -123,7 +123,7 @@ pub fn complete() {
             let names: Vec<_> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
             in_force.push(format!("no capabilities except {}", names.join(" ")));
         }
-        Err(error) => missing.push(format!("no capabilities ({error})")),
+        Err(error) => missing.push(format!("dropping capabilities ({error})")),
     }
     // Files created from here on get their mode at creation: modes cannot be changed any more.
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -133,7 +133,7 @@ pub fn complete() {
     }
     match sandbox.no_new_privileges {
         true => in_force.push("no new privileges".to_owned()),
-        false => missing.push("no new privileges (rejected by the kernel)".to_owned()),
+        false => missing.push("no_new_privs (rejected by the kernel)".to_owned()),
     }
     match (in_force.is_empty(), missing.is_empty()) {
         (_, true) => tracing::info!("sandbox active: {}", in_force.join(", ")),

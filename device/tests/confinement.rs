@@ -71,7 +71,7 @@ fn files_are_created_only_in_configured_folders() {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
             let expected = format!(
-                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add other directories to `confinement.writable`\n",
+                "hcactl: cannot create {file}: the sandbox allows new files only under {}; add other directories to `confinement.writable`\n",
                 allowed.path().display()
             );
             assert_eq!(error, expected);
@@ -92,7 +92,7 @@ fn files_default_to_control_socket_folder() {
     if line.contains("landlock ABI") {
         let beside = daemon.folder.path().join("x.trace");
         let error = hcactl(&control, &["trace", "on", beside.to_str().unwrap()]).unwrap_err();
-        assert!(error.contains(&format!("new files only below {}; ", own.display())), "{error}");
+        assert!(error.contains(&format!("new files only under {}; ", own.display())), "{error}");
     }
 }
 

@@ -198,7 +198,7 @@ fn any_table_is_listed_by_name() {
     assert!(names.starts_with("TABLE      CONTENTS\nqps        queue pairs: "), "{names}");
 
     let error = hcactl(&control, &["list", "srqs"]).unwrap_err();
-    assert!(error.starts_with("hcactl: unknown table \"srqs\"; the tables are qps, cqs, "), "{error}");
+    assert!(error.starts_with("hcactl: unknown table \"srqs\"; available tables: qps, cqs, "), "{error}");
 }
 
 #[test]

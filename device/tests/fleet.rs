@@ -184,7 +184,10 @@ fn rejected_device_names_key_and_changes_nothing() {
     }
     let confined = [
         (with("socket_path", json!(elsewhere.path().join("s"))), "add more with `confinement.sockets`"),
-        (with("capture", json!(elsewhere.path().join("c"))), "add directories with `confinement.writable`"),
+        (
+            with("capture", json!(elsewhere.path().join("c"))),
+            "add other directories to `confinement.writable`",
+        ),
         (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device used the tap"),
         (
             with("fabric", json!({ "ring": { "folder": path } })),

@@ -377,7 +377,7 @@ impl Control {
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("the hcad counters contain no {place}: {counters}"))
+        value.with_context(|| format!("{place} is missing from the hcad counters: {counters}"))
     }
 }
 

@@ -8,13 +8,13 @@ bitflags! {
     /// Permissions of a key. Local read is always permitted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Rights: u8 {
-        /// Local write.
+        /// Local requests can write.
         const LOCAL_WRITE = 1 << 0;
-        /// Remote write.
+        /// Peers can write with RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;
-        /// Remote read.
+        /// Peers can read with RDMA READ.
         const REMOTE_READ = 1 << 2;
-        /// Remote atomic.
+        /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows can be bound to the region.
         const BIND = 1 << 4;

@@ -10,9 +10,7 @@ pub struct FastRegister {
     pub key: Lkey,
     /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
     pub start: Va,
-    /// Bytes.
     pub len: u64,
-    /// Permissions.
     pub rights: Rights,
     /// Zero-based: addresses are offsets from the first byte.
     pub zero_based: bool,
@@ -53,7 +51,6 @@ pub struct Bind {
 pub enum KeyOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
-    /// Fast registration.
     FastRegister(FastRegister),
     /// Memory window bind or unbind.
     Bind(Bind),

@@ -495,7 +495,7 @@ pub(super) fn lid(id: u16, key: &str) -> Result<Lid, ConfigError> {
 }
 
 pub(super) fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {
-    let mac: MacAddr = text.parse().map_err(|error| value(key, format!("{text:?} is {error}")))?;
+    let mac: MacAddr = text.parse().map_err(|error| value(key, format!("{text:?}: {error}")))?;
     if mac.is_multicast() || mac == MacAddr::default() {
         return Err(value(key, format!("{mac} is not a unicast address")));
     }

@@ -227,7 +227,7 @@ impl Paths {
         let folders = if folders.is_empty() {
             "no new files".to_owned()
         } else {
-            format!("new files only below {}", folders.join(", "))
+            format!("new files only under {}", folders.join(", "))
         };
         Err(OutsideError { folders })
     }

@@ -66,7 +66,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
 
 /// No interface has a table with this name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown table \"{}\"; the tables are {}", .0.escape_debug(), names(&tables()))]
+#[error("unknown table \"{}\"; available tables: {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);
 
 /// Returns the keys of all interfaces for a text: `a, b or c`.
@@ -252,8 +252,8 @@ mod tests {
     fn unknown_table_error_lists_tables() {
         assert_eq!(
             table("srqs").unwrap_err().to_string(),
-            "unknown table \"srqs\"; the tables are qps, cqs, eqs, mrs, icm, queues, link, vsis, rules, scheduler, \
-             handles, groups, control"
+            "unknown table \"srqs\"; available tables: qps, cqs, eqs, mrs, icm, queues, link, vsis, rules, \
+             scheduler, handles, groups, control"
         );
     }
 }

@@ -50,25 +50,21 @@ impl fmt::Display for Pages {
 /// Page layout of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Contiguous bus addresses.
     Contiguous {
         /// Bus address of the page with the first byte of the region.
         base: Iova,
-        /// Page size.
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each naming a page.
     List {
         /// Entry of the page with the first byte of the region.
         first: u64,
-        /// Page size.
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each naming a list of 512 pages.
     TwoLevel {
         /// Entry of the list whose first page holds the first byte of the region.
         first: u64,
-        /// Page size.
         page_shift: PageShift,
     },
 }
@@ -80,13 +76,10 @@ pub struct FastRegister {
     pub key: Lkey,
     /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
     pub start: Va,
-    /// Bytes.
     pub len: u64,
-    /// Permissions.
     pub rights: Rights,
     /// Zero-based: addresses are offsets from the first byte.
     pub zero_based: bool,
-    /// Page layout.
     pub pages: Pages,
 }
 
@@ -123,7 +116,6 @@ pub struct Bind {
 pub enum KeyOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
-    /// Fast registration.
     FastRegister(FastRegister),
     /// Memory window bind or unbind.
     Bind(Bind),

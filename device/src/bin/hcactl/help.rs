@@ -8,7 +8,7 @@ use super::Cli;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Devices", &["devices", "device", "reload"]),
     ("Diagnostics", &["explain", "counters", "top", "capture", "trace", "record"]),
-    ("RDMA objects", &["qps", "cqs", "eqs", "mrs", "icm", "ahs", "groups", "cqp"]),
+    ("RDMA objects", &["qps", "cqs", "eqs", "mrs", "icm", "ahs", "groups", "cqp", "list"]),
     ("NIC objects", &["queues", "link", "vsis", "rules", "scheduler"]),
     ("Fabric and fault injection", &["peer", "impair", "port", "fail"]),
     ("Help", &["help"]),
@@ -20,7 +20,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("hcactl explain qp 0x12", "explain why a queue pair makes no progress"),
     ("hcactl top", "monitor rates and errors"),
     ("hcactl trace on", "write a trace to standard error of hcad"),
-    ("hcactl impair add rx --probability 0.01 drop", "drop 1 % of the received frames"),
+    ("hcactl impair add rx --probability 0.01 drop", "drop 1% of the received frames"),
 ];
 
 /// Width of the column of command names.

@@ -46,7 +46,7 @@ struct Cli {
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Number of the device to use (repeatable for commands that print lists or counters)
+    /// Number of the device to use (repeatable for lists and counters)
     ///
     /// By default, commands that print lists or counters cover all devices. All other commands require this
     /// option if hcad is serving several devices.
@@ -465,7 +465,7 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         self.each_page(device, table, false, |response| {
             let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
-            let rows = rows.get(table).context("hcad sent another table")?;
+            let rows = rows.get(table).context("hcad sent the wrong table")?;
             let more = take(serde_json::from_str(rows).context("cannot parse the rows from hcad")?);
             Ok(Some(next.filter(|_| more)))
         })

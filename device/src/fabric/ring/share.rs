@@ -29,7 +29,7 @@ pub(super) enum ShareError {
     #[error("the shared memory size, {0} bytes, does not match the ring size")]
     Len(u64),
     /// It is on a file system where pages may be missing.
-    #[error("the shared memory is not a memfd or uses huge pages")]
+    #[error("the shared memory must be a memfd that does not use huge pages")]
     FileSystem,
     /// The host cannot map it.
     #[error(transparent)]

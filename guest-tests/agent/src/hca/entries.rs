@@ -14,7 +14,6 @@ const OWNED_BY_DEVICE: u8 = 0x80;
 pub(crate) struct EntryRing {
     pub(crate) region: Region,
     log_entries: u8,
-    /// Entries consumed, free-running.
     consumed: u32,
 }
 

@@ -25,7 +25,7 @@ const INIT2INIT: u16 = 0x02d;
 const INIT2RTR: u16 = 0x01a;
 const RTR2RTS: u16 = 0x01b;
 
-/// Offsets of the live fields (section 10.3), 24 bits each.
+/// Offsets of the live fields of 24 bits (section 10.3).
 const NEXT_SEND_PSN: usize = 0x6c;
 const LAST_ACKED_PSN: usize = 0x7c;
 const NEXT_RECV_PSN: usize = 0x84;

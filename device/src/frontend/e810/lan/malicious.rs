@@ -42,7 +42,7 @@ pub(super) enum DriverError {
     #[error("invalid maximum segment size (MSS)")]
     SegmentSize,
     /// The TSO length does not match the buffers.
-    #[error("invalid segmentation length (TSO length)")]
+    #[error("invalid TSO length")]
     SegmentedLength,
     /// A buffer is not in mapped memory.
     #[error("a descriptor buffer is not in mapped memory")]

@@ -55,8 +55,8 @@ fn command_trace_has_parameters_and_buffers() {
             "1.500000 hca1 command read_mac status=OK us=0.0 op=0x107 answer.flags=0x10 answer.count=1 \
              out.mac=02:e8:10:00:00:01",
             "1.500000 hca1 command unknown status=ENOSYS refused=\"ENOSYS: command 0x6e0\" us=0.0 op=0x6e0 \
-             command.bytes=07070707070707070707070707070707 answer.bytes=07070707070707070707070707070707",
-            "1.500000 hca1 command get_elements status=OK us=0.0 op=0x404 command.count=1 answer.count=1 \
+             ask.bytes=07070707070707070707070707070707 answer.bytes=07070707070707070707070707070707",
+            "1.500000 hca1 command get_elements status=OK us=0.0 op=0x404 ask.count=1 answer.count=1 \
              answer.processed=1 in.element=[{parent=0x0 teid=0x3}] \
              out.element=[{parent=0x2 teid=0x3 data.kind=entry_point}]",
         ]

@@ -1,12 +1,12 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use engine::WindowKind;
 use proptest::prelude::*;
 use protocol::ids::{Iova, Lkey, Pdn, Qpn};
 
 use super::*;
 use crate::memory::GuestMemory;
+use crate::memory::key_op::WindowKind;
 use crate::memory::keys::{Allocated, Generation, Purpose};
 use crate::memory::region::{Kind, PageShift};
 use crate::memory::testing::guest_memory;

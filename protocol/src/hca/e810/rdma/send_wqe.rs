@@ -258,10 +258,10 @@ pub enum WqeError {
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
     /// The number of quanta exceeds a WQE, or the distance to the next multiple of [`MAX_QUANTA`].
-    #[error("a send WQE of {0} quanta does not fit in an aligned block of {MAX_QUANTA} quanta")]
+    #[error("a send WQE of {0} quanta crosses the end of the ring or a multiple of {MAX_QUANTA} quanta")]
     Quanta(usize),
     /// Reserved page list level.
-    #[error("two-level page lists are not supported")]
+    #[error("page list level 2 is reserved")]
     Level,
 }
 
