@@ -46,10 +46,10 @@ struct Cli {
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Number of the device to use (repeatable for lists and counters)
+    /// Device number (can be repeated for commands that print lists or counters)
     ///
     /// By default, commands that print lists or counters cover all devices. All other commands require this
-    /// option if hcad is serving several devices.
+    /// option if hcad is serving more than one device.
     #[arg(long, value_name = "ID", global = true)]
     device: Vec<u16>,
 
