@@ -1,19 +1,27 @@
 //! The HTTP server of `GET /metrics`: one request per connection, with bounded memory and time.
 //!
 //! # Spec
-//! RFC 9110, RFC 9112: the part of HTTP/1.1 that a server of one resource needs.
+//! RFC 9110, RFC 9112. hyper implements them, except that it does not require a Host field.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::exposition::{CONTENT_TYPE, Exposition};
 use super::families::{self, Reading};
@@ -31,6 +39,9 @@ const MAX_CLIENTS: usize = 8;
 /// Bound: bytes of a request's head. That of Prometheus has about 300.
 const MAX_HEAD_LEN: usize = 4096;
 
+/// Bound: bytes received and not yet parsed. The smallest that hyper permits.
+const MAX_BUFFER_LEN: usize = 8192;
+
 /// Bound: header fields of a request.
 const MAX_FIELDS: usize = 32;
 
@@ -46,7 +57,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Listening socket of the metrics server.
 #[derive(Debug)]
 pub enum Listener {
+    /// TCP.
     Tcp(std::net::TcpListener),
+    /// Unix socket.
     Unix(UnixSocket),
 }
 
@@ -93,8 +106,9 @@ pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegist
     }
 }
 
+/// Connected clients.
 struct Clients {
-    /// Tasks of the clients, oldest first.
+    /// Oldest first.
     tasks: VecDeque<AbortHandle>,
     source: Arc<Mutex<Source>>,
     reserve: Reserve,
@@ -183,93 +197,78 @@ async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
     readings
 }
 
-async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Source>) -> io::Result<()> {
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let asked = tokio::time::timeout(CLIENT_TIMEOUT, head(&mut stream)).await.map_err(late)??;
-    let answer = match asked {
-        Asked::Metrics { body } => {
-            let text = source.lock().await.text().await;
-            response("200 OK", CONTENT_TYPE, &text, body)
+/// Answers one request.
+async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Source>) -> io::Result<()> {
+    let (received, answered) = (&Notify::new(), &Notify::new());
+    let service = service_fn(move |request: Request<Incoming>| async move {
+        received.notify_one();
+        let response = respond(&request, source).await;
+        answered.notify_one();
+        Ok::<_, Infallible>(response)
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .half_close(true)
+        .max_header_size(MAX_HEAD_LEN)
+        .max_buf_size(MAX_BUFFER_LEN)
+        .title_case_headers(true)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    // hyper limits how long a head may take, but not how long a response may take, so both limits are set here.
+    let head = async {
+        tokio::select! {
+            ended = &mut connection => Some(ended),
+            () = received.notified() => None,
         }
-        Asked::Refused(status) => response(status, "text/plain", "only GET /metrics is supported\n", true),
     };
-    let give = async {
-        stream.write_all(&answer).await?;
-        stream.shutdown().await
+    if let Some(ended) = timeout(CLIENT_TIMEOUT, head).await? {
+        return ended.map_err(io::Error::other);
+    }
+    tokio::select! {
+        ended = &mut connection => return ended.map_err(io::Error::other),
+        () = answered.notified() => {}
+    }
+    timeout(CLIENT_TIMEOUT, connection).await?.map_err(io::Error::other)
+}
+
+/// Returns the response to a request. hyper has refused malformed ones, and sends no text in response to HEAD.
+async fn respond(request: &Request<Incoming>, source: &Mutex<Source>) -> Response<String> {
+    let (status, content_type, text) = match status(request) {
+        StatusCode::OK => (StatusCode::OK, CONTENT_TYPE, source.lock().await.text().await.to_string()),
+        refused => (refused, "text/plain", "only GET /metrics is supported\n".to_owned()),
     };
-    tokio::time::timeout(CLIENT_TIMEOUT, give).await.map_err(late)?
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Asked {
-    /// GET or HEAD of the metrics; `body` is false for HEAD.
-    Metrics { body: bool },
-    /// Anything else, with the status of the response.
-    Refused(&'static str),
-}
-
-/// Reads the head of a request. Anything after it is ignored: neither method has a body.
-async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Asked> {
-    let mut head = [0; MAX_HEAD_LEN];
-    let mut len = 0;
-    loop {
-        let Some(room) = head.get_mut(len..).filter(|room| !room.is_empty()) else {
-            return Ok(Asked::Refused("431 Request Header Fields Too Large"));
-        };
-        let more = stream.read(room).await?;
-        len += more;
-        if let Some(asked) = parse(head.get(..len).unwrap_or_default()) {
-            return Ok(asked);
-        }
-        if more == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-}
-
-/// Parses the head of a request if it is complete.
-fn parse(head: &[u8]) -> Option<Asked> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut fields);
-    match request.parse(head) {
-        Ok(httparse::Status::Partial) => None,
-        Ok(httparse::Status::Complete(_)) => {
-            let hosts =
-                request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case("host")).count();
-            // RFC 9112, section 3.2: an HTTP/1.1 request has exactly one Host field.
-            if hosts > 1 || hosts == 0 && request.version == Some(1) {
-                return Some(Asked::Refused("400 Bad Request"));
-            }
-            let path = request.path.unwrap_or_default();
-            // Query parameters, which some scrapers add, are ignored.
-            let known = path.split('?').next() == Some("/metrics");
-            Some(match (request.method, known) {
-                (Some("GET"), true) => Asked::Metrics { body: true },
-                (Some("HEAD"), true) => Asked::Metrics { body: false },
-                (_, true) => Asked::Refused("405 Method Not Allowed"),
-                (_, false) => Asked::Refused("404 Not Found"),
-            })
-        }
-        Err(_) => Some(Asked::Refused("400 Bad Request")),
-    }
-}
-
-fn response(status: &str, content_type: &str, text: &str, body: bool) -> Vec<u8> {
-    let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
-        text.len()
-    );
-    let mut response = head.into_bytes();
-    if body {
-        response.extend_from_slice(text.as_bytes());
+    let len = text.len();
+    let mut response = Response::new(text);
+    *response.status_mut() = status;
+    let fields = response.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    fields.insert(header::CONTENT_LENGTH, len.into());
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        fields.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+fn status(request: &Request<Incoming>) -> StatusCode {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    // RFC 9112, section 3.2: an HTTP/1.1 request has exactly one Host field.
+    let is_host_wrong = hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11;
+    if is_host_wrong || request.headers().len() > MAX_FIELDS {
+        return StatusCode::BAD_REQUEST;
+    }
+    // Query parameters, which some scrapers add, are ignored.
+    match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => StatusCode::OK,
+        (_, "/metrics") => StatusCode::METHOD_NOT_ALLOWED,
+        _ => StatusCode::NOT_FOUND,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use protocol::ids::Lid;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
 
     use super::*;
@@ -312,19 +311,40 @@ mod tests {
             }
             assert!(!text.contains("hcad_port_up{"), "{text}");
             let asked = Instant::now();
-            assert!(Arc::ptr_eq(&source.text().await, &text), "a fresh response is served again");
+            assert!(Arc::ptr_eq(&source.text().await, &text), "what is fresh is told again");
             assert!(asked.elapsed() < FRESH);
         });
     }
 
-    #[test]
-    fn only_metrics_path_is_served() {
-        let parse = |text: &str| parse(text.as_bytes());
-        assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Some(Asked::Metrics { body: true }));
-        assert_eq!(parse("GET /metrics?x=y HTTP/1.0\r\n\r\n"), Some(Asked::Metrics { body: true }));
-        assert_eq!(parse("HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Some(Asked::Metrics { body: false }));
-        assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost:"), None);
-        for (text, status) in [
+    /// Returns the response to these bytes, after which the client sends nothing more.
+    async fn exchange(source: &Mutex<Source>, request: &str) -> String {
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        ours.write_all(request.as_bytes()).await.unwrap();
+        ours.shutdown().await.unwrap();
+        // The error of a malformed request is only logged.
+        let _ = client(theirs, source).await;
+        let mut response = String::new();
+        ours.read_to_string(&mut response).await.unwrap();
+        response
+    }
+
+    #[tokio::test]
+    async fn only_metrics_path_is_served() {
+        let (_sender, registry) = watch::channel([].into());
+        let source = Mutex::new(Source { process: Process::new(), registry, text: None });
+        let text = source.lock().await.text().await;
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            text.len()
+        );
+        let whole = format!("{head}{text}");
+        assert_eq!(exchange(&source, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await, whole);
+        assert_eq!(exchange(&source, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await, head);
+        let old = exchange(&source, "GET /metrics?x=y HTTP/1.0\r\n\r\n").await;
+        assert!(old.starts_with("HTTP/1.0 200 OK\r\n") && old.ends_with(&*text), "{old}");
+        assert_eq!(exchange(&source, "GET /metrics HTTP/1.1\r\nHost:").await, "");
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_FIELDS + 1));
+        for (request, status) in [
             ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "405 Method Not Allowed"),
             ("GET /metrics/ HTTP/1.1\r\nhost:\r\n\r\n", "404 Not Found"),
             ("GET /../metrics HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"),
@@ -335,10 +355,29 @@ mod tests {
             ("GET /metrics\r\n\r\n", "400 Bad Request"),
             ("\0\0\0\0", "400 Bad Request"),
             ("GET /metrics HTTP/1.1\r\nno field\r\n\r\n", "400 Bad Request"),
+            (&many, "400 Bad Request"),
         ] {
-            assert_eq!(parse(text), Some(Asked::Refused(status)), "{text:?}");
+            let response = exchange(&source, request).await;
+            let version = if request.contains("HTTP/1.0") { "HTTP/1.0" } else { "HTTP/1.1" };
+            assert!(response.starts_with(&format!("{version} {status}\r\n")), "{request:?}: {response}");
+            assert!(!response.contains("hcad_"), "{request:?}: {response}");
         }
-        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_FIELDS + 1));
-        assert_eq!(parse(&many), Some(Asked::Refused("400 Bad Request")));
+    }
+
+    #[tokio::test]
+    async fn oversized_head_is_refused() {
+        let (_sender, registry) = watch::channel([].into());
+        let source = Mutex::new(Source { process: Process::new(), registry, text: None });
+        let head = |len: usize| {
+            let fixed = "GET /metrics HTTP/1.1\r\nHost: a\r\nX: \r\n\r\n";
+            format!("GET /metrics HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(len - fixed.len()))
+        };
+        let largest = head(MAX_HEAD_LEN);
+        assert!(exchange(&source, &largest).await.starts_with("HTTP/1.1 200 OK\r\n"));
+        let (complete, incomplete) = (head(MAX_HEAD_LEN + 1), &head(MAX_HEAD_LEN + 4)[..MAX_HEAD_LEN]);
+        for request in [&*complete, incomplete] {
+            let response = exchange(&source, request).await;
+            assert!(response.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{response}");
+        }
     }
 }
