@@ -1,5 +1,8 @@
 //! Sockets inherited from the parent process, by `--fd` or from systemd.
 //!
+//! The crate `listenfd` (1.0) is not used. It accepts sockets when LISTEN_PID is missing, does not limit LISTEN_FDS,
+//! ignores a LISTEN_FDS that is not a number, and does not check whether a socket is listening.
+//!
 //! # Spec
 //! sd_listen_fds(3).
 

@@ -3,6 +3,9 @@
 //! The socket is connected at start-up, before the sandbox prevents that. Without a service manager, nothing is sent.
 //! A message that cannot be sent is lost, because there is no other way to report it.
 //!
+//! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which the sandbox
+//! forbids, and it does not support abstract socket names.
+//!
 //! # Spec
 //! sd_notify(3), systemd.service(5) for `WatchdogSec=`.
 

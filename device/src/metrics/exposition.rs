@@ -1,5 +1,8 @@
 //! The Prometheus text format, from typed metric families.
 //!
+//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, where the TYPE line of a counter lacks the
+//! `_total` of its samples, so a parser of this format takes the samples for untyped metrics.
+//!
 //! # Spec
 //! Prometheus, "Exposition formats", text format version 0.0.4.
 
