@@ -57,9 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Listening socket of the metrics server.
 #[derive(Debug)]
 pub enum Listener {
-    /// TCP.
     Tcp(std::net::TcpListener),
-    /// Unix socket.
     Unix(UnixSocket),
 }
 
@@ -106,9 +104,7 @@ pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegist
     }
 }
 
-/// Connected clients.
 struct Clients {
-    /// Oldest first.
     tasks: VecDeque<AbortHandle>,
     source: Arc<Mutex<Source>>,
     reserve: Reserve,
@@ -197,7 +193,6 @@ async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
     readings
 }
 
-/// Answers one request.
 async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Source>) -> io::Result<()> {
     let (received, answered) = (&Notify::new(), &Notify::new());
     let service = service_fn(move |request: Request<Incoming>| async move {
