@@ -12,6 +12,7 @@ pub struct Class(pub u8);
 impl Class {
     /// Subnet management with LID-routed SMPs.
     pub const SUBN: Self = Self(0x01);
+    /// Subnet administration (SubnAdm), the SA.
     pub const SUBN_ADM: Self = Self(0x03);
     /// Performance management (PerfMgt) of ports.
     pub const PERF: Self = Self(0x04);

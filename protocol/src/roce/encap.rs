@@ -64,6 +64,7 @@ impl IpAddrs {
         }
     }
 
+    /// Returns the source address of either version.
     pub fn src(&self) -> IpAddr {
         match *self {
             Self::V4 { src, .. } => src.into(),
@@ -71,6 +72,7 @@ impl IpAddrs {
         }
     }
 
+    /// Returns the destination address of either version.
     pub fn dst(&self) -> IpAddr {
         match *self {
             Self::V4 { dst, .. } => dst.into(),
