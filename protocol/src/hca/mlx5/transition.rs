@@ -6,8 +6,6 @@
 //! # Spec
 //! mlx5 interface, section 10.2.
 
-#![allow(missing_docs, reason = "the flags have the names of the specification")]
-
 use bitflags::bitflags;
 use thiserror::Error;
 
@@ -22,14 +20,17 @@ bitflags! {
     /// QP attributes that the mask of a command names.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct QpAttributes: u32 {
+        /// Alternate path for path migration.
         const ALTERNATE_PATH = 1 << 0;
         /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 1;
-        /// Peers can execute atomic operations.
+        /// Whether peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 2;
         /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
+        /// Index of the P_Key in the table of the port.
         const PKEY_INDEX = 1 << 4;
+        /// Q_Key of a UD QP.
         const QKEY = 1 << 5;
         /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
@@ -39,15 +40,19 @@ bitflags! {
         const REQUESTER_DEPTH = 1 << 8;
         /// Outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
+        /// State of path migration.
         const MIGRATION = 1 << 10;
         /// Limit of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
+        /// Limit of retries after RNR NAKs.
         const RNR_RETRY = 1 << 13;
         /// Code of the ACK timeout.
         const ACK_TIMEOUT = 1 << 14;
         /// LAG port. Not used.
         const LAG_PORT = 1 << 15;
+        /// Physical port of the primary path.
         const PORT = 1 << 16;
+        /// SRQ that replaces the receive queue.
         const SRQN = 1 << 18;
         /// CQ of the receive queue.
         const RECV_CQN = 1 << 19;
@@ -134,6 +139,7 @@ pub struct TransitionError {
 }
 
 impl TransitionError {
+    /// Status that the command returns for this error.
     pub const STATUS: Status = Status::BadQpState;
 }
 

@@ -3,8 +3,6 @@
 //! # Spec
 //! mlx5 interface, section 13.3.
 
-#![allow(missing_docs, reason = "the flags have the names of the specification")]
-
 use bitflags::bitflags;
 
 use super::mkey::MkeyContext;
@@ -15,27 +13,41 @@ bitflags! {
     /// Fields that a UMR takes from its mkey segment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct MkeyMask: u64 {
+        /// Length of the region in bytes.
         const LENGTH = 1 << 0;
         /// Binary logarithm of the page size.
         const PAGE_SIZE = 1 << 1;
+        /// First address of the region.
         const START = 1 << 6;
+        /// Protection domain of the mkey.
         const PD = 1 << 7;
+        /// Whether SEND with invalidate can free the mkey.
         const REMOTE_INVALIDATE = 1 << 8;
+        /// Whether the mkey has signatures (T10 DIF).
         const SIGNATURE = 1 << 9;
         /// Low byte of the key.
         const KEY = 1 << 13;
+        /// QP that the mkey is restricted to.
         const QPN = 1 << 14;
+        /// Whether local reads are allowed.
         const LOCAL_READ = 1 << 17;
+        /// Whether local writes are allowed.
         const LOCAL_WRITE = 1 << 18;
+        /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 19;
+        /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 20;
         /// Capabilities of atomic operations.
         const ATOMIC = 1 << 21;
+        /// Small fence between the UMR and later WQEs.
         const SMALL_FENCE = 1 << 23;
+        /// Whether PCIe writes use relaxed ordering.
         const RELAXED_WRITE = 1 << 25;
+        /// Whether the mkey is in the free state.
         const FREE = 1 << 29;
         /// Bit 5 of the log page size.
         const PAGE_SIZE_5 = 1 << 42;
+        /// Whether PCIe reads use relaxed ordering.
         const RELAXED_READ = 1 << 47;
         const _ = !0;
     }

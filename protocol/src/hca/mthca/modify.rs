@@ -6,8 +6,6 @@
 //! # Spec
 //! mthca interface, section 6.5.
 
-#![allow(missing_docs, reason = "the flags have the names of the specification")]
-
 use bitflags::bitflags;
 
 use super::qpc::{self, QpKind, Qpc};
@@ -20,14 +18,17 @@ bitflags! {
     /// QP attributes that a command copies in addition to those it always copies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpAttributes: u32 {
+        /// Alternate path for path migration.
         const ALTERNATE_PATH = 1 << 0;
         /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 1;
-        /// Peers can execute atomic operations.
+        /// Whether peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 2;
         /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
+        /// Index of the P_Key in the table of the port.
         const PKEY_INDEX = 1 << 4;
+        /// Q_Key of a UD QP.
         const QKEY = 1 << 5;
         /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
@@ -37,7 +38,9 @@ bitflags! {
         const REQUESTER_DEPTH = 1 << 8;
         /// Outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
+        /// State of path migration.
         const MIGRATION = 1 << 10;
+        /// Physical port of the primary path.
         const PORT = 1 << 11;
         /// Limit of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
@@ -45,7 +48,9 @@ bitflags! {
         const ALTERNATE_RNR_RETRY = 1 << 13;
         /// Code of the ACK timeout.
         const ACK_TIMEOUT = 1 << 14;
+        /// Limit of retries after RNR NAKs.
         const RNR_RETRY = 1 << 15;
+        /// Scheduling queue of the send queue.
         const SCHED_QUEUE = 1 << 16;
         const _ = !0;
     }
