@@ -14,7 +14,7 @@ use device::identity::Identity;
 use device::memory::Limits;
 use device::vfio::server::{Connection, Device as _};
 use protocol::ids::Lid;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -27,6 +27,9 @@ const OPERATIONS: usize = 96;
 const BUDGET: usize = 8;
 /// Limit of turns until all work of one operation is done.
 const TURNS: usize = 1000;
+
+/// Time limit that only a descriptor left open exceeds.
+const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
 const FILE_LEN: u64 = 8 * PAGE;
@@ -276,6 +279,8 @@ impl Bench {
         drop(client);
         let Things { reader, pipe, .. } = things;
         drop(pipe);
+        // Another thread of this process may be starting a program, which holds all descriptors until it executes.
+        let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
         assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
     }
 }
