@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use self::device::{COMMAND_LINE, DeviceArgs};
 use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig};
-use crate::frontend::FrontendEntry;
+use crate::frontend::list::FrontendEntry;
 use crate::inherited::Inherited;
 use crate::runtime_folder;
 use crate::telemetry::filter::{CaptureFilter, TraceFilter};

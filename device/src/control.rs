@@ -8,6 +8,7 @@ pub mod call;
 pub mod explain;
 pub mod impair;
 pub mod message;
+pub mod named;
 pub mod peers;
 pub mod registry;
 pub mod server;

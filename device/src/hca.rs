@@ -54,7 +54,7 @@ use crate::capture::Capture;
 use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
 use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
 use crate::frontend::snapshot::{Page, Rows, Table};
-use crate::frontend::{Context, Frontend, FrontendCounters, HostContext};
+use crate::frontend::{Context, Frontend, HostContext, PortNumber};
 use crate::identity::Identity;
 use crate::limited;
 use crate::management::Management;
@@ -62,7 +62,7 @@ use crate::memory::{GuestMemory, Limits};
 use crate::net::address::Addresses;
 use crate::net::{Link, Port, PortStats};
 use crate::record::{Input, RecordSink};
-use crate::telemetry::monitor::{Ignored, Monitor};
+use crate::telemetry::monitor::{IgnoredRow, Monitor};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
@@ -81,12 +81,12 @@ pub struct WorkLeft {
 }
 
 /// State of one QP for `hcactl explain`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Why it waits; `None` if the QP does not exist.
     pub situation: Option<QpStatus>,
     /// Packets and requests of it that were ignored.
-    pub ignored: Option<Ignored>,
+    pub ignored: Option<IgnoredRow>,
 }
 
 /// A device: HCA, NIC or both.
@@ -134,7 +134,7 @@ impl<F: Frontend> Hca<F> {
             false => Port::new(addresses),
         };
         let own = port.addresses().own;
-        let management = frontend.node().map(|node| Management::new(own, node));
+        let management = frontend.port_kind(PortNumber::ONE).node().map(|node| Management::new(own, node));
         let mut hca = Self {
             pci,
             frontend,
@@ -414,7 +414,7 @@ impl<F: Frontend> Hca<F> {
         let mut page = self.frontend.snapshot(&self.engine, self.port.addresses(), table, from);
         if let Rows::Qps(rows) = &mut page.rows {
             for row in rows {
-                row.ignored = self.monitor.ignored_of(Qpn::new(row.qpn));
+                row.ignored = self.monitor.ignored_of(Qpn::new(row.qpn)).map(IgnoredRow::from);
             }
         }
         page
@@ -422,11 +422,12 @@ impl<F: Frontend> Hca<F> {
 
     /// Returns why a QP waits, and what was ignored of it.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
-        Explanation { situation: self.engine.explain(self.now, qpn), ignored: self.monitor.ignored_of(qpn) }
+        let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
+        Explanation { situation: self.engine.explain(self.now, qpn), ignored }
     }
 
     /// Returns the counters of the front-end.
-    pub fn frontend_counters(&self) -> FrontendCounters {
+    pub fn frontend_counters(&self) -> F::Counters {
         self.frontend.counters()
     }
 

@@ -33,6 +33,7 @@ use self::coalesce::Coalescing;
 use crate::capture::Capture;
 use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
 use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
+use crate::control::named::Named;
 use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
@@ -300,7 +301,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         messages += *client.connection.stats();
                     }
                     let _ = answer.send(Counters {
-                        frontend: hca.frontend_counters(),
+                        frontend: Named::new(F::KEY, &hca.frontend_counters()),
                         engine: *hca.engine_stats(),
                         qps: *hca.qp_states(),
                         port: hca.port_stats().into(),

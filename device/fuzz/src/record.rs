@@ -4,7 +4,8 @@
 
 use std::io::Cursor;
 
-use device::frontend::{FrontendEntry, FrontendVisitor, Interface, Setup};
+use device::frontend::list::FrontendEntry;
+use device::frontend::{FrontendVisitor, Interface, Setup};
 use device::hca::Hca;
 use device::identity::Identity;
 use device::record::{FORMAT, Reader, ReplaySource};

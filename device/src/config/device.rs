@@ -16,7 +16,7 @@ use super::fabric::{FabricConfig, FabricEntry};
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
 use crate::fabric::impair::{self, Rule, RuleEntry};
-use crate::frontend::FrontendEntry;
+use crate::frontend::list::FrontendEntry;
 use crate::identity::Identity;
 use crate::management;
 use crate::memory::Limits;

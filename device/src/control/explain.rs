@@ -20,7 +20,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
         }
     };
     if let Some(ignored) = ignored {
-        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last.name()));
+        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last));
     }
     lines
 }
@@ -241,8 +241,7 @@ mod tests {
     use engine::{Ended, State};
 
     use super::*;
-    use crate::telemetry::monitor::Ignored;
-    use crate::telemetry::reason::{InterfaceReason, Reason};
+    use crate::telemetry::monitor::IgnoredRow;
 
     const IDLE: QpStatus = QpStatus {
         state: State::Rts,
@@ -324,7 +323,7 @@ mod tests {
 
     #[test]
     fn unknown_qp_lists_ignored_doorbells() {
-        let ignored = Ignored { count: 2, last: Reason::Interface(InterfaceReason::QpReset) };
+        let ignored = IgnoredRow { count: 2, last: "qp_reset".to_owned() };
         assert_eq!(
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
             [
@@ -340,7 +339,7 @@ mod tests {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
         let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None };
-        let value = serde_json::to_value(explanation).unwrap();
+        let value = serde_json::to_value(&explanation).unwrap();
         let expected = serde_json::json!({ "left_us": 600, "refusals": 2, "most": null });
         assert_eq!(value["situation"]["send"]["receiver_not_ready"], expected);
         assert_eq!(serde_json::from_value::<Explanation>(value).unwrap(), explanation);

@@ -12,12 +12,12 @@ use engine::{Durations, QpStates, Stats};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::named::Named;
 use crate::config::UdpPeerEntry;
 use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::fabric::ring::MemberRow;
 use crate::fabric::switch::PeerRow;
-use crate::frontend::FrontendCounters;
 use crate::frontend::snapshot::{Page, Table};
 use crate::hca::Explanation;
 use crate::net::{DropReason, PortStats, Traffic};
@@ -343,8 +343,8 @@ pub struct DeviceRow {
 /// Counters of one device, by component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Counters specific to the device interface.
-    pub frontend: FrontendCounters,
+    /// Counters specific to the device interface, by its key in the configuration.
+    pub frontend: Named,
     /// Transport.
     pub engine: Stats,
     /// Queue pairs by state, as of this moment.

@@ -1,12 +1,12 @@
 //! The list of device interfaces, which is the only place that names all of them.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Frontend, Setup, e810, jingzhao, mthca};
+use super::{Frontend, FrontendVisitor, Interface, Setup, e810, jingzhao, mthca};
 
-/// Generates, from one line per interface, its configuration key and its counters key. The module of an interface
-/// provides `Options` for the first, `Counters` for the second, and `Device`, which implements [`Interface`].
+/// Generates the configuration entry from one line per interface. The module of an interface provides `Options` and
+/// `Device`, which implements [`Interface`]. Its name is the configuration key.
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
         /// Device interface and its options.
@@ -20,7 +20,7 @@ macro_rules! interfaces {
             /// Configuration key of the interface.
             pub const fn key(&self) -> &'static str {
                 match self {
-                    $(Self::$name(_) => stringify!($module),)*
+                    $(Self::$name(_) => <$module::Device as Frontend>::KEY,)*
                 }
             }
 
@@ -41,13 +41,6 @@ macro_rules! interfaces {
                 }
             }
         }
-
-        /// Counters specific to an interface, under its configuration key.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum FrontendCounters {
-            $($(#[$doc])* $name($module::Counters),)*
-        }
     };
 }
 
@@ -58,26 +51,4 @@ interfaces! {
     Mthca: mthca,
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
-}
-
-/// A front-end that can be selected in the configuration.
-pub trait Interface: Frontend + Send + 'static {
-    /// Options in the configuration.
-    type Options;
-
-    /// Reason why its doorbells must trap, as a phrase that follows "its doorbells". `None` if it supports
-    /// [`Frontend::map_doorbells`].
-    const NEEDS_TRAPS: Option<&'static str>;
-
-    /// Creates a device in its power-on state.
-    fn new(setup: Setup<Self::Options>) -> Self;
-}
-
-/// Code that is generic over the front-end that the configuration selects.
-pub trait FrontendVisitor {
-    /// Result of the visit.
-    type Output;
-
-    /// Visits a front-end. Each call of `frontend` creates a device in its power-on state.
-    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output;
 }

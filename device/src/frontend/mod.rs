@@ -11,6 +11,7 @@ pub mod jingzhao;
 pub mod list;
 pub mod mthca;
 pub(crate) mod poll_set;
+pub mod reason;
 pub mod snapshot;
 pub mod strict;
 #[cfg(test)]
@@ -21,14 +22,15 @@ use protocol::describe::{Field as _, Visitor};
 use protocol::ids::{MacAddr, Qpn};
 use protocol::mad::Mad;
 use protocol::mad::port::PortInfo;
+use serde::Serialize;
 
-pub use self::list::{FrontendCounters, FrontendEntry, FrontendVisitor, Interface};
 use self::snapshot::{Page, Table};
 use crate::management::{Counters, Management, MkeyCheck, NodeProfile, View};
 use crate::memory::GuestMemory;
 use crate::net::Port;
 use crate::net::address::Addresses;
 use crate::telemetry::monitor::Monitor;
+use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
@@ -52,6 +54,39 @@ impl<Options> Setup<Options> {
     }
 }
 
+/// Number of a port, as InfiniBand counts ports: from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortNumber(u8);
+
+impl PortNumber {
+    /// The first port, which is the only one.
+    pub const ONE: Self = Self(1);
+
+    /// Returns the number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// Kind of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// Ethernet: the port has no agents and no subnet, and is active while its link is up.
+    Ethernet,
+    /// InfiniBand: the port has agents, which manage it as a port of this node.
+    InfiniBand(NodeProfile),
+}
+
+impl PortKind {
+    /// Returns the InfiniBand node; `None` for Ethernet.
+    pub fn node(self) -> Option<NodeProfile> {
+        match self {
+            Self::Ethernet => None,
+            Self::InfiniBand(node) => Some(node),
+        }
+    }
+}
+
 /// Resources that a front-end borrows while it handles one input.
 pub struct Context<'a> {
     /// Time of the input.
@@ -64,7 +99,7 @@ pub struct Context<'a> {
     pub dma: &'a GuestMemory,
     /// The port on the fabric: its link, addresses and counters.
     pub port: &'a mut Port,
-    /// Management agents of the port, if [`Frontend::node`] returns a node.
+    /// Management agents of the port, if it is an InfiniBand port.
     pub management: Option<&'a mut Management>,
     /// MSI-X vectors.
     pub interrupts: &'a mut Interrupts,
@@ -168,12 +203,22 @@ pub trait Frontend {
     where
         Self: 'a;
 
+    /// Counters specific to the interface. Their field names are an interface: `hcactl counters` shows them below the
+    /// interface's key.
+    type Counters: Serialize;
+
+    /// Key of the interface in the configuration and in the counters.
+    const KEY: &'static str;
+
+    /// Reasons for which the device ignores doorbells, register writes and frames, beside [`reason::ALL`]. One list for
+    /// each module that declares some.
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
+
     /// The PCI function. Constant.
     fn pci(&self) -> PciFunction;
 
-    /// The InfiniBand node for management. Constant. `None` for Ethernet: the port has no agents and no subnet, and is
-    /// active while its link is up.
-    fn node(&self) -> Option<NodeProfile>;
+    /// Kind of a port. Constant. Front-ends have one port, [`PortNumber::ONE`].
+    fn port_kind(&self, port: PortNumber) -> PortKind;
 
     /// Whether the device is also a NIC, whose guest implements ARP, neighbour discovery and ICMP. The port of a NIC
     /// does not reply to these itself. Every frame that is not for the RDMA half goes to [`Frontend::receive_frame`].
@@ -264,9 +309,31 @@ pub trait Frontend {
     fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page;
 
     /// Counters of this interface since the device was created.
-    fn counters(&self) -> FrontendCounters;
+    fn counters(&self) -> Self::Counters;
 
     /// Resets to power-on state: function level reset, or the client disconnected. No DMA happens after this returns.
     /// The caller has already reset the engine.
     fn reset(&mut self);
+}
+
+/// A front-end that can be selected in the configuration.
+pub trait Interface: Frontend + Send + 'static {
+    /// Options in the configuration.
+    type Options;
+
+    /// Reason why its doorbells must trap, as a phrase that follows "its doorbells". `None` if it supports
+    /// [`Frontend::map_doorbells`].
+    const NEEDS_TRAPS: Option<&'static str>;
+
+    /// Creates a device in its power-on state.
+    fn new(setup: Setup<Self::Options>) -> Self;
+}
+
+/// Code that is generic over the front-end that the configuration selects.
+pub trait FrontendVisitor {
+    /// Result of the visit.
+    type Output;
+
+    /// Visits a front-end. Each call of `frontend` creates a device in its power-on state.
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output;
 }

@@ -20,7 +20,7 @@ pub use self::switch::{
     SpreadBy, VsiRow,
 };
 use crate::memory::region::{MemoryRegion, Rights, Translation};
-use crate::telemetry::monitor::Ignored;
+use crate::telemetry::monitor::IgnoredRow;
 
 /// Maximum number of rows of a [`Page`].
 ///
@@ -150,7 +150,7 @@ pub struct QpRow {
     pub counters: QpCounters,
     /// Reasons why doorbells or packets were ignored, if any were.
     #[serde(default)]
-    pub ignored: Option<Ignored>,
+    pub ignored: Option<IgnoredRow>,
 }
 
 /// Activity of a queue pair since it left RESET.

@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::{Hca, trace};
+use crate::frontend::reason::MEMORY_SPACE_OFF;
 use crate::frontend::{Context, Frontend, RegisterAccess};
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::record::Input;
-use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::Bar;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, Effect};
@@ -42,7 +42,7 @@ impl<F: Frontend> Hca<F> {
 
     fn bar_write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         if !self.config.memory_enabled() {
-            let reason = InterfaceReason::MemorySpaceOff;
+            let reason = MEMORY_SPACE_OFF;
             return self.monitor.ignored_store(reason, bar.number(), offset);
         }
         for (at, part) in pieces(offset, data.len()) {

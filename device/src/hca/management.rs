@@ -7,7 +7,7 @@ use protocol::roce::{Encap, IpAddrs, RoceFrame};
 
 use super::Hca;
 use crate::capture::{About, Direction};
-use crate::frontend::Frontend;
+use crate::frontend::{Frontend, PortNumber};
 use crate::identity::Identity;
 use crate::management::{
     Admitted, Counters, Datagram, Management, NodeProfile, Output, PERMISSIVE_LID, QP0, QP1, View,
@@ -24,7 +24,8 @@ impl<F: Frontend> Hca<F> {
     pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
         let own = self.port.addresses().own;
         let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };
-        self.management = self.frontend.node().map(|node| Management::new(own, limited(node)));
+        let node = self.frontend.port_kind(PortNumber::ONE).node();
+        self.management = node.map(|node| Management::new(own, limited(node)));
     }
 
     /// Inputs of management.

@@ -21,14 +21,14 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
 use super::*;
-use crate::frontend::jingzhao::Counters;
 use crate::frontend::snapshot::{Page, Rows, Table};
-use crate::frontend::{FrontendCounters, RegisterAccess};
+use crate::frontend::{PortKind, PortNumber, RegisterAccess};
 use crate::management::NodeProfile;
 use crate::memory::Permissions;
 use crate::net::DropReason;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
+use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::tests::Written;
 use crate::vfio::server::{Device as _, Region};
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
@@ -57,6 +57,10 @@ pub(crate) struct StubHost<'a>(&'a mut Queues);
 
 impl Frontend for Stub {
     type Host<'a> = StubHost<'a>;
+    type Counters = ();
+
+    const KEY: &'static str = "stub";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -73,8 +77,8 @@ impl Frontend for Stub {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        Some(NodeProfile {
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
             vendor_id: 0x1234,
             device_id: 0x5678,
             revision: 0,
@@ -136,9 +140,7 @@ impl Frontend for Stub {
         Page { rows: Rows::Qps(Vec::new()), next: None }
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Jingzhao(Counters::default())
-    }
+    fn counters(&self) {}
 
     fn reset(&mut self) {
         self.log.push("reset".to_owned());

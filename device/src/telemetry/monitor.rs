@@ -11,7 +11,7 @@ use protocol::ids::Qpn;
 use serde::{Deserialize, Serialize};
 
 use super::log::Site;
-use super::reason::{InterfaceReason, Reason, Severity};
+use super::reason::{IgnoreReason, Reason, Severity};
 use super::trace::{Kind, Trace};
 
 /// The monitor, which the front-end borrows for each call.
@@ -48,12 +48,27 @@ pub struct Rule {
 const MAX_QPS: usize = 4096;
 
 /// Ignored doorbells and packets of one QP since it last left RESET, or in RESET since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     /// Number of them.
     pub count: u64,
     /// Reason of the last one.
     pub last: Reason,
+}
+
+/// [`Ignored`] for an operator. The names of reasons are those of the interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IgnoredRow {
+    /// Number of them.
+    pub count: u64,
+    /// Name of the last one's reason.
+    pub last: String,
+}
+
+impl From<Ignored> for IgnoredRow {
+    fn from(ignored: Ignored) -> Self {
+        Self { count: ignored.count, last: ignored.last.name().to_owned() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -163,7 +178,7 @@ impl Monitor {
 
     /// Reports that a store to a BAR was ignored.
     #[cold]
-    pub fn ignored_store(&mut self, reason: InterfaceReason, bar: u8, offset: u64) {
+    pub fn ignored_store(&mut self, reason: IgnoreReason, bar: u8, offset: u64) {
         self.ignored(reason, None, format_args!("bar{bar}+{offset:#x}"), |_| {});
     }
 

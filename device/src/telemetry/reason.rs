@@ -4,7 +4,6 @@
 //! engine, frames in the port, everything else in the [`Monitor`](super::monitor::Monitor).
 
 use engine::DropReason;
-use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {
     ($(#[doc = $doc_of_all:literal])+ $all:ident { $($(#[doc = $doc:literal])+ $reason:ident $name:literal,)+ }) => {
@@ -68,62 +67,32 @@ reasons! {
     }
 }
 
-reasons! {
-    /// Why a device interface ignored a doorbell, a register write or a frame.
-    InterfaceReason {
-        /// The QP is in RESET.
-        QpReset "qp_reset",
-        /// The QP is in INIT and cannot send yet.
-        QpInit "qp_init",
-        /// The QP is in RTR and cannot send yet.
-        QpRtr "qp_rtr",
-        /// No QP has this number.
-        NoQp "no_qp",
-        /// No CQ has this number.
-        NoCq "no_cq",
-        /// No EQ has this number.
-        NoEq "no_eq",
-        /// No NIC queue has this number, or the queue is not enabled.
-        NoQueue "no_queue",
-        /// The object belongs to a different doorbell page.
-        ForeignPage "foreign_page",
-        /// The number is that of an earlier QP with the same index.
-        StaleQpn "stale_qpn",
-        /// The doorbell announces more requests than the queue has slots.
-        Overflow "overflow",
-        /// The device had already found the request in guest memory and executed it.
-        AlreadyTaken "already_taken",
-        /// Software has not initialised the device.
-        NotInitialised "not_initialised",
-        /// No register exists at this address.
-        NoRegister "no_register",
-        /// The width or alignment of the store is not supported by the registers.
-        Width "width",
-        /// Memory space is disabled in the PCI command register.
-        MemorySpaceOff "memory_space_off",
-        /// The frame exceeds the maximum frame size of the MAC.
-        Oversize "oversize",
-        /// The headers of the frame cannot be parsed.
-        Unparsed "unparsed",
-        /// No VSI accepts the frame.
-        NoTaker "no_taker",
-        /// The receive queue has no free buffer.
-        NoBuffer "no_buffer",
-        /// The frame exceeds the maximum frame size of its receive queue.
-        LongerThanQueue "longer_than_queue",
-        /// The VSI is not allowed to send this frame.
-        MayNotSend "may_not_send",
-        /// The RDMA ARP table has no free entry for a neighbour that is needed.
-        ArpTableFull "arp_table_full",
+/// Why a device interface ignored a doorbell, a register write or a frame. Each interface declares its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IgnoreReason {
+    /// Short stable name, which differs from all others of the interface, [`DropReason`] and [`FrameReason`].
+    pub name: &'static str,
+    /// Severity, which selects the log level.
+    pub severity: Severity,
+}
+
+impl IgnoreReason {
+    /// Creates a reason that is a bug of the guest's software.
+    pub const fn guest_bug(name: &'static str) -> Self {
+        Self { name, severity: Severity::GuestBug }
+    }
+
+    /// Creates a reason that is expected during normal operation.
+    pub const fn expected(name: &'static str) -> Self {
+        Self { name, severity: Severity::Expected }
     }
 }
 
 /// Why something was ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Reason of the device interface.
-    Interface(InterfaceReason),
+    Interface(IgnoreReason),
     /// Reason of the transport, for a packet.
     Packet(DropReason),
     /// Reason of the port, for a frame.
@@ -142,46 +111,26 @@ pub enum Severity {
 }
 
 impl Reason {
-    /// Returns its stable name, which is unique among all reasons.
+    /// Returns its stable name, which is unique among all reasons of a device.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Interface(reason) => reason.name(),
+            Self::Interface(reason) => reason.name,
             Self::Packet(reason) => reason.name(),
             Self::Frame(reason) => reason.name(),
         }
     }
 
-    /// Returns the reason with a name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::all().find(|reason| reason.name() == name)
-    }
-
-    fn all() -> impl Iterator<Item = Self> {
-        InterfaceReason::ALL
-            .into_iter()
-            .map(Self::Interface)
-            .chain(DropReason::ALL.iter().copied().map(Self::Packet))
-            .chain(FrameReason::ALL.into_iter().map(Self::Frame))
+    /// Returns the names of the reasons that every device has: those of the transport and of the port.
+    pub fn shared_names() -> impl Iterator<Item = &'static str> {
+        let packets = DropReason::ALL.iter().map(|reason| reason.name());
+        packets.chain(FrameReason::ALL.into_iter().map(FrameReason::name))
     }
 
     /// Returns the severity.
     pub const fn severity(self) -> Severity {
-        use {DropReason as Drop, InterfaceReason as Interface};
+        use DropReason as Drop;
         match self {
-            Self::Interface(
-                Interface::QpReset
-                | Interface::QpInit
-                | Interface::QpRtr
-                | Interface::NoCq
-                | Interface::NoEq
-                | Interface::ForeignPage
-                | Interface::StaleQpn
-                | Interface::Overflow
-                | Interface::NotInitialised
-                | Interface::Width
-                | Interface::ArpTableFull,
-            ) => Severity::GuestBug,
-            Self::Interface(_) => Severity::Expected,
+            Self::Interface(reason) => reason.severity,
             Self::Packet(
                 Drop::InvalidRequest | Drop::NoAccess | Drop::BadReceive | Drop::BrokenQueue | Drop::TooLong,
             ) => Severity::Denied,
@@ -190,8 +139,8 @@ impl Reason {
     }
 }
 
-impl From<InterfaceReason> for Reason {
-    fn from(reason: InterfaceReason) -> Self {
+impl From<IgnoreReason> for Reason {
+    fn from(reason: IgnoreReason) -> Self {
         Self::Interface(reason)
     }
 }
@@ -208,20 +157,6 @@ impl From<FrameReason> for Reason {
     }
 }
 
-impl From<Reason> for String {
-    fn from(reason: Reason) -> Self {
-        reason.name().to_owned()
-    }
-}
-
-impl TryFrom<String> for Reason {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, Self::Error> {
-        Self::of_name(&name).ok_or_else(|| format!("unknown reason {name:?}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -229,13 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_names_are_unique() {
-        let names: BTreeSet<_> = Reason::all().map(Reason::name).collect();
-        assert_eq!(names.len(), Reason::all().count());
+    fn shared_names_are_unique() {
+        let names: BTreeSet<_> = Reason::shared_names().collect();
+        assert_eq!(names.len(), Reason::shared_names().count());
         for name in names {
             assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_')), "{name}");
-            assert_eq!(Reason::of_name(name).map(Reason::name), Some(name));
         }
-        assert_eq!(Reason::of_name("bad_weather"), None);
     }
 }

@@ -273,7 +273,7 @@ fn qp(row: &QpRow) -> Vec<String> {
         counters.receives.to_string(),
         (counters.sends_completed + counters.receives_completed).to_string(),
         counters.failed.to_string(),
-        or_dash(row.ignored.map(|ignored| format!("{} {}", ignored.count, ignored.last.name()))),
+        or_dash(row.ignored.as_ref().map(|ignored| format!("{} {}", ignored.count, ignored.last))),
     ]
 }
 

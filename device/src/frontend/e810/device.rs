@@ -24,14 +24,18 @@ use super::options::Options;
 use super::package::Package;
 use super::pf_config::PfConfig;
 use super::rdma::{Rdma, RdmaHost};
+use super::reason;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
+use crate::frontend::e810::reason::NO_QUEUE;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{
+    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess,
+};
 use crate::limited;
-use crate::management::NodeProfile;
 use crate::net::address::Addresses;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// PFGEN_CTRL.PFSWR: function reset.
@@ -43,8 +47,7 @@ const DEVICE_RESETS: u32 = 0b11;
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this front-end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Function resets through PFGEN_CTRL.
     pub function_resets: u64,
@@ -128,7 +131,7 @@ impl E810 {
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
         let Some((register, 0)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
-            return cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset);
+            return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
         };
         if let Some((ring, register)) = RingRegister::of(register) {
             self.function.rings.write(ring, register, value);
@@ -150,7 +153,7 @@ impl E810 {
             match register {
                 Register::QtxCommDbell(queue) if !self.lan.has_transmit(queue) => {
                     let what = format_args!("qtx_comm_dbell[{queue}]");
-                    cx.monitor.ignored(InterfaceReason::NoQueue, None, what, |_| {});
+                    cx.monitor.ignored(NO_QUEUE, None, what, |_| {});
                 }
                 Register::QtxCommDbell(_) => cx.monitor.count_doorbell("transmit"),
                 Register::QrxTail(_) => cx.monitor.count_doorbell("receive"),
@@ -219,6 +222,10 @@ impl E810 {
 
 impl Frontend for E810 {
     type Host<'a> = RdmaHost<'a>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "e810";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
 
     const NIC: bool = true;
 
@@ -245,8 +252,8 @@ impl Frontend for E810 {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        None
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::Ethernet
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
@@ -268,7 +275,7 @@ impl Frontend for E810 {
                 strict::write(strict, view, offset, data).report(cx.monitor);
             }
             if !words::is_word_write(offset, data) {
-                cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                cx.monitor.ignored_store(WIDTH, bar.number(), offset);
             }
             for (offset, word) in words::writes(offset, data) {
                 self.write_register(cx, offset, u32::from_le_bytes(word));
@@ -343,8 +350,8 @@ impl Frontend for E810 {
         snapshot::page(self, engine, addresses, table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::E810(self.counters)
+    fn counters(&self) -> Counters {
+        self.counters
     }
 
     fn reset(&mut self) {

@@ -22,6 +22,7 @@ pub mod package;
 mod pf_config;
 #[allow(dead_code, reason = "accessors for listing objects")]
 mod rdma;
+pub mod reason;
 mod registers;
 mod resources;
 mod rss;

@@ -14,9 +14,10 @@ use super::pf_config::PfConfig;
 use super::switch::{Destination, VsiSet};
 use super::vsi::VsiNumber;
 use crate::frontend::Context;
+use crate::frontend::e810::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::{FrameReason, InterfaceReason, Reason};
+use crate::telemetry::reason::{FrameReason, Reason};
 
 /// Bound: frames per poll that do not reach the wire (local or discarded).
 const MAX_LOCAL_FRAMES: usize = 32;
@@ -50,14 +51,14 @@ impl E810 {
             return discard(cx.monitor, FrameReason::LinkDown, frame);
         }
         if !self.lan.accept_from_port(frame) {
-            return discard(cx.monitor, InterfaceReason::Oversize, frame);
+            return discard(cx.monitor, OVERSIZE, frame);
         }
         let Ok(layers) = Layers::parse(frame) else {
-            return discard(cx.monitor, InterfaceReason::Unparsed, frame);
+            return discard(cx.monitor, UNPARSED, frame);
         };
         let receivers = self.function.pf_config.receive(&layers);
         if receivers.is_empty() {
-            return discard(cx.monitor, InterfaceReason::NoTaker, frame);
+            return discard(cx.monitor, NO_TAKER, frame);
         }
         deliver(&mut self.lan, &self.function.pf_config, (cx.dma, cx.monitor), frame, &layers, &receivers);
     }
@@ -76,7 +77,7 @@ impl E810 {
         });
         let Some((route, layers)) = route else {
             self.lan.count_rejected(sent.vsi);
-            discard(guest.1, InterfaceReason::MayNotSend, frame);
+            discard(guest.1, MAY_NOT_SEND, frame);
             return false;
         };
         deliver(&mut self.lan, pf_config, guest, frame, &layers, &route.vsis);

@@ -1,6 +1,7 @@
 //! Doorbells of eight bytes that 32-bit software writes in two stores.
 
-use crate::telemetry::reason::InterfaceReason;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
+use crate::telemetry::reason::IgnoreReason;
 
 /// First halves of doorbells whose second halves are outstanding, for each UAR page and register. Separate pages keep
 /// the halves of different processes apart.
@@ -40,9 +41,9 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
         register: usize,
         second: bool,
         data: &[u8],
-    ) -> Result<Option<[u8; 8]>, InterfaceReason> {
+    ) -> Result<Option<[u8; 8]>, IgnoreReason> {
         let half = self.0.get_mut(page as usize).and_then(|halves| halves.get_mut(register));
-        let half = half.ok_or(InterfaceReason::NoRegister)?;
+        let half = half.ok_or(NO_REGISTER)?;
         match (data, second) {
             (&[a, b, c, d, e, f, g, h], false) => Ok(Some([a, b, c, d, e, f, g, h])),
             (&[a, b, c, d], false) => {
@@ -53,7 +54,7 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
                 let [a, b, c, d] = *half;
                 Ok(Some([a, b, c, d, e, f, g, h]))
             }
-            _ => Err(InterfaceReason::Width),
+            _ => Err(WIDTH),
         }
     }
 }

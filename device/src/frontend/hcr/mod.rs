@@ -10,6 +10,7 @@ pub mod host;
 pub mod icm;
 pub mod mtt;
 pub mod notify;
+pub mod reason;
 pub mod registers;
 pub mod snapshot;
 pub mod strict;

@@ -19,28 +19,37 @@ use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::ctxmgt::stats::CtxStats;
 use super::doorbell::{Doorbell, Doorbells};
 use super::options::Options;
+use super::reason;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
 use crate::frontend::hcr::command::{self, CommandSet};
 use crate::frontend::hcr::host::DeviceHost;
+use crate::frontend::hcr::reason::{
+    FOREIGN_PAGE, NO_CQ, NO_EQ, NOT_INITIALISED, OVERFLOW, QP_INIT, QP_RESET, QP_RTR,
+};
 use crate::frontend::hcr::registers::Hcr;
 use crate::frontend::hcr::snapshot as rows;
 use crate::frontend::hcr::verbs::WorkTag;
+use crate::frontend::jingzhao::reason::STALE_QPN;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{
+    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr,
+};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::net::address::Addresses;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::reason::IgnoreReason;
+use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Context manager, by channel.
     pub ctxmgt: CtxStats,
@@ -91,7 +100,7 @@ impl JingZhao {
             }
             // Section 1.5: init_done is read-only.
             Some(Register::Reset | Register::InitDone) => {}
-            None => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
+            None => cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset),
         }
     }
 
@@ -128,8 +137,8 @@ impl JingZhao {
         cx: &mut Context<'_>,
         page: u32,
         doorbell: SendDoorbell,
-    ) -> Result<(), InterfaceReason> {
-        let resources = self.state.resources.as_mut().ok_or(InterfaceReason::NotInitialised)?;
+    ) -> Result<(), IgnoreReason> {
+        let resources = self.state.resources.as_mut().ok_or(NOT_INITIALISED)?;
         // The engine may have changed the state of the QP in this turn.
         resources.observe(cx, doorbell.qpn);
         if cx.monitor.is_strict() {
@@ -138,28 +147,27 @@ impl JingZhao {
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
         let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
-            return Err(InterfaceReason::QpReset);
+            return Err(QP_RESET);
         };
-        let qp = qp.ok_or(InterfaceReason::QpReset)?;
+        let qp = qp.ok_or(QP_RESET)?;
         if self.setup.options.uar_check && usr_page != page {
-            return Err(InterfaceReason::ForeignPage);
+            return Err(FOREIGN_PAGE);
         }
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
-            return Err(InterfaceReason::StaleQpn);
+            return Err(STALE_QPN);
         }
         // Section 1.6: a doorbell is discarded before RTS. SQE and ERR flush its requests, and SQD keeps it until RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
-            None | Some(QpState::Reset) => return Err(InterfaceReason::QpReset),
-            Some(QpState::Init) => return Err(InterfaceReason::QpInit),
-            Some(QpState::Rtr) => return Err(InterfaceReason::QpRtr),
+            None | Some(QpState::Reset) => return Err(QP_RESET),
+            Some(QpState::Init) => return Err(QP_INIT),
+            Some(QpState::Rtr) => return Err(QP_RTR),
             Some(QpState::Rts | QpState::Sqd | QpState::Draining | QpState::Sqe | QpState::Err) => {}
         }
         let qpn = qp.qpn;
         qp.counters.doorbells += 1;
         let before = qp.send.doorbells_taken();
-        let queued =
-            qp.send.queue_doorbell(doorbell, &resources.doorbells).map_err(|_| InterfaceReason::Overflow);
+        let queued = qp.send.queue_doorbell(doorbell, &resources.doorbells).map_err(|_| OVERFLOW);
         if queued.is_ok() {
             cx.monitor.count_doorbell("send");
         }
@@ -169,26 +177,26 @@ impl JingZhao {
     }
 
     /// Handles a doorbell of a UAR page.
-    fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), InterfaceReason> {
+    fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), IgnoreReason> {
         match doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, page, doorbell),
             Doorbell::ArmCq(cqn) => {
                 let resources = self.state.resources.as_mut();
-                let cq = resources.map(|all| all.cq_mut(cqn).ok_or(InterfaceReason::NoCq));
+                let cq = resources.map(|all| all.cq_mut(cqn).ok_or(NO_CQ));
                 if cx.monitor.is_strict() && !matches!(cq, Some(Ok(_))) {
                     strict::arm("CQ", cqn.get()).report(cx.monitor);
                 }
-                cq.unwrap_or(Err(InterfaceReason::NotInitialised))?.arm();
+                cq.unwrap_or(Err(NOT_INITIALISED))?.arm();
                 cx.monitor.count_doorbell("arm_cq");
                 Ok(())
             }
             Doorbell::ArmEq(eqn) => {
                 let resources = self.state.resources.as_mut();
-                let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(InterfaceReason::NoEq));
+                let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(NO_EQ));
                 if cx.monitor.is_strict() && !matches!(eq, Some(Ok(_))) {
                     strict::arm("EQ", eqn.get()).report(cx.monitor);
                 }
-                eq.unwrap_or(Err(InterfaceReason::NotInitialised))?.arm();
+                eq.unwrap_or(Err(NOT_INITIALISED))?.arm();
                 cx.monitor.count_doorbell("arm_eq");
                 Ok(())
             }
@@ -198,6 +206,10 @@ impl JingZhao {
 
 impl Frontend for JingZhao {
     type Host<'a> = DeviceHost<'a, Resources>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "jingzhao";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[hcr::reason::ALL, reason::ALL];
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -221,8 +233,8 @@ impl Frontend for JingZhao {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        Some(NodeProfile {
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
             vendor_id: u32::from(pci::VENDOR_ID),
             device_id: pci::DEVICE_ID,
             revision: u32::from(pci::REVISION),
@@ -252,7 +264,7 @@ impl Frontend for JingZhao {
         match bar {
             Bar::Bar0 => {
                 if !words::is_word_write(offset, data) {
-                    cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                    cx.monitor.ignored_store(WIDTH, bar.number(), offset);
                 }
                 for (offset, value) in regs::writes(offset, data) {
                     self.write_register(cx, offset, value);
@@ -310,7 +322,7 @@ impl Frontend for JingZhao {
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
         if let Some(resources) = &mut self.state.resources {
-            resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
+            resources.raise(cx, &Eqe::PortChange { port: PortNumber::ONE.get(), active: up });
         }
     }
 
@@ -326,8 +338,8 @@ impl Frontend for JingZhao {
         rows::take(objects, icm, (engine, addresses), table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Jingzhao(Counters { ctxmgt: *self.state.stats() })
+    fn counters(&self) -> Counters {
+        Counters { ctxmgt: *self.state.stats() }
     }
 
     fn reset(&mut self) {

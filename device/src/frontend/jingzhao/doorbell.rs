@@ -8,8 +8,9 @@ use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm
 use protocol::ids::{Cqn, Eqn};
 
 use crate::frontend::hcr::doorbell::SplitDoorbells;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::reason::IgnoreReason;
 
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub enum Doorbell {
 
 impl Doorbell {
     /// Records that the doorbell was ignored.
-    pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
+    pub fn ignore(&self, monitor: &mut Monitor, reason: IgnoreReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
                 monitor.ignored(reason, Some(*qpn), format_args!("UAR[{page}].sq_doorbell"), |_| {});
@@ -71,14 +72,14 @@ impl Doorbells {
     ///
     /// # Errors
     /// The register does not exist or does not have this width.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, IgnoreReason> {
         let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.split.has_page(*page));
-        let page = page.ok_or(InterfaceReason::NoRegister)?;
+        let page = page.ok_or(NO_REGISTER)?;
         let number = |data: &[u8]| match data {
             [a, b, c, d] | [a, b, c, d, _, _, _, _] => Ok(u32::from_le_bytes([*a, *b, *c, *d])),
-            _ => Err(InterfaceReason::Width),
+            _ => Err(WIDTH),
         };
-        let register = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
+        let register = UarRegister::at(offset % UAR_PAGE).ok_or(NO_REGISTER)?;
         Ok(match register {
             half @ (UarRegister::SendLow | UarRegister::SendHigh) => {
                 let whole = self.split.store(page, 0, half == UarRegister::SendHigh, data)?;
@@ -145,20 +146,19 @@ mod tests {
     #[test]
     fn other_stores_are_ignored() {
         let mut doorbells = doorbells();
-        use InterfaceReason::{NoRegister, Width};
         for (offset, len, reason) in [
-            (0x18, 4, NoRegister),
-            (0x08, 8, NoRegister),
-            (0x00, 1, Width),
-            (0x00, 2, Width),
-            (0x10, 2, Width),
-            (0x02, 4, NoRegister),
-            (0xffc, 4, NoRegister),
-            (8 << 20, 8, NoRegister),
+            (0x18, 4, NO_REGISTER),
+            (0x08, 8, NO_REGISTER),
+            (0x00, 1, WIDTH),
+            (0x00, 2, WIDTH),
+            (0x10, 2, WIDTH),
+            (0x02, 4, NO_REGISTER),
+            (0xffc, 4, NO_REGISTER),
+            (8 << 20, 8, NO_REGISTER),
         ] {
             assert_eq!(doorbells.write(offset, &BYTES[..len]), Err(reason), "{len} bytes at {offset:#x}");
         }
-        assert_eq!(doorbells.write(u64::MAX, &BYTES), Err(NoRegister));
+        assert_eq!(doorbells.write(u64::MAX, &BYTES), Err(NO_REGISTER));
         assert!(matches!(doorbells.write((8 << 20) - 4096, &BYTES), Ok(Some(_))));
     }
 }

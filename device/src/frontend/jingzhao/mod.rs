@@ -23,6 +23,7 @@ pub mod mpt;
 pub mod options;
 pub mod qp;
 pub mod queue_start;
+pub mod reason;
 pub mod recv_queue;
 mod recv_watch;
 pub mod resources;

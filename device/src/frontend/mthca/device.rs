@@ -18,23 +18,28 @@ use serde::{Deserialize, Serialize};
 use super::cmd::{self, Answer};
 use super::doorbell::Doorbells;
 use super::options::Options;
+use super::reason;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
 use crate::frontend::hcr::command::{self, CommandSet};
 use crate::frontend::hcr::host::DeviceHost;
+use crate::frontend::hcr::reason::{NO_EQ, NOT_INITIALISED};
 use crate::frontend::hcr::registers::Hcr;
 use crate::frontend::hcr::snapshot as rows;
 use crate::frontend::hcr::verbs::WorkTag;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::strict::Findings;
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{
+    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr,
+};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
 use crate::net::address::Addresses;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// First dword of the catastrophic error buffer. Section 2.6: the type is in the top byte, 0 for an internal error, and
@@ -45,8 +50,7 @@ const INTERNAL_ERROR: u32 = 1;
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Resets by the register in BAR0.
     pub resets: u64,
@@ -117,13 +121,13 @@ impl Mthca {
                 Some(queue) => queue.set_consumer(value),
                 None => {
                     let what = format_args!("eq_set_ci[{eqn}]");
-                    cx.monitor.ignored(InterfaceReason::NoEq, None, what, |_| {});
+                    cx.monitor.ignored(NO_EQ, None, what, |_| {});
                 }
             },
             (Some(Register::EqArm(_) | Register::EqSetCi(_)), None) => {
-                cx.monitor.ignored_store(InterfaceReason::NotInitialised, Bar::Bar0.number(), offset);
+                cx.monitor.ignored_store(NOT_INITIALISED, Bar::Bar0.number(), offset);
             }
-            (None, _) => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
+            (None, _) => cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset),
             (Some(Register::Reset), _) if value == RESET_VALUE => {
                 limited!(info, "driver requested a device reset");
                 self.counters.resets += 1;
@@ -171,6 +175,10 @@ impl Mthca {
 
 impl Frontend for Mthca {
     type Host<'a> = DeviceHost<'a, Resources>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "mthca";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[hcr::reason::ALL, reason::ALL];
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -194,8 +202,8 @@ impl Frontend for Mthca {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        Some(NodeProfile {
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
             vendor_id: 0x0002c9,
             device_id: pci::DEVICE_ID,
             revision: 0xa0,
@@ -236,7 +244,7 @@ impl Frontend for Mthca {
         match bar {
             Bar::Bar0 => {
                 if !words::is_word_write(offset, data) {
-                    cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                    cx.monitor.ignored_store(WIDTH, bar.number(), offset);
                 }
                 for (offset, word) in words::writes(offset, data) {
                     self.write_register(cx, offset, u32::from_be_bytes(word));
@@ -247,7 +255,7 @@ impl Frontend for Mthca {
                     resources.handle_mapped_doorbell(cx, &doorbell)
                 }
                 (Ok(Some(doorbell)), Some(resources)) => resources.handle_doorbell(cx, doorbell),
-                (Ok(Some(doorbell)), None) => doorbell.ignore(cx.monitor, InterfaceReason::NotInitialised),
+                (Ok(Some(doorbell)), None) => doorbell.ignore(cx.monitor, NOT_INITIALISED),
                 (Ok(None), _) => {}
                 (Err(reason), _) => cx.monitor.ignored_store(reason, bar.number(), offset),
             },
@@ -288,7 +296,7 @@ impl Frontend for Mthca {
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
         if let Some(resources) = self.state.resources_mut() {
-            resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
+            resources.raise(cx, &Eqe::PortChange { port: PortNumber::ONE.get(), active: up });
         }
     }
 
@@ -302,8 +310,8 @@ impl Frontend for Mthca {
         rows::take(self.state.resources(), icm, (engine, addresses), table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Mthca(self.counters)
+    fn counters(&self) -> Counters {
+        self.counters
     }
 
     fn reset(&mut self) {

@@ -12,8 +12,11 @@ use super::strict;
 use crate::frontend::Context;
 use crate::frontend::hcr::doorbell::SplitDoorbells;
 use crate::frontend::hcr::notify::Notify;
+use crate::frontend::hcr::reason::{FOREIGN_PAGE, NO_CQ, OVERFLOW, QP_INIT, QP_RESET, QP_RTR};
+use crate::frontend::mthca::reason::ALREADY_TAKEN;
+use crate::frontend::reason::NO_REGISTER;
 use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::reason::IgnoreReason;
 
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +39,7 @@ pub enum Doorbell {
 
 impl Doorbell {
     /// Records that the doorbell was ignored.
-    pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
+    pub fn ignore(&self, monitor: &mut Monitor, reason: IgnoreReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
                 monitor.ignored(reason, Some(*qpn), format_args!("UAR[{page}].send"), |_| {});
@@ -70,9 +73,9 @@ impl Doorbells {
     ///
     /// # Errors
     /// The register does not exist or does not have this width.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
-        let page = u32::try_from(offset / UAR_PAGE).map_err(|_| InterfaceReason::NoRegister)?;
-        let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, IgnoreReason> {
+        let page = u32::try_from(offset / UAR_PAGE).map_err(|_| NO_REGISTER)?;
+        let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(NO_REGISTER)?;
         let place = match register {
             UarRegister::Send => 0,
             UarRegister::ArmCq => 1,
@@ -103,45 +106,45 @@ impl Resources {
         cx: &mut Context<'_>,
         page: u32,
         doorbell: &SendDoorbell,
-    ) -> Result<(), InterfaceReason> {
+    ) -> Result<(), IgnoreReason> {
         if cx.monitor.is_strict() {
             let state = cx.engine.query_qp(doorbell.qpn).map(|live| live.state);
             strict::send(self, cx.dma, state, page, doorbell).report(cx.monitor);
         }
         let Self { layout, regions, qps, .. } = self;
         let qp = qps.get_mut(layout.qpc.index(doorbell.qpn.get())).filter(|qp| qp.qpn == doorbell.qpn);
-        let qp = qp.ok_or(InterfaceReason::QpReset)?;
+        let qp = qp.ok_or(QP_RESET)?;
         if qp.qpc.page != page {
-            return Err(InterfaceReason::ForeignPage);
+            return Err(FOREIGN_PAGE);
         }
         qp.announced = doorbell.producer();
         // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports earlier posts.
         match cx.engine.query_qp(qp.qpn).map(|live| live.state) {
-            None | Some(State::Reset) => return Err(InterfaceReason::QpReset),
-            Some(State::Init) => return Err(InterfaceReason::QpInit),
-            Some(State::Rtr) => return Err(InterfaceReason::QpRtr),
+            None | Some(State::Reset) => return Err(QP_RESET),
+            Some(State::Init) => return Err(QP_INIT),
+            Some(State::Rtr) => return Err(QP_RTR),
             Some(State::Rts | State::Sqd | State::Sqe | State::Err) => {}
         }
         let record = regions.record(layout, cx.dma, page, qp.qpc.sq_record);
         qp.counters.doorbells += 1;
         match qp.send.accept_doorbell(doorbell, record) {
             Ok(true) => cx.monitor.count_doorbell("send"),
-            Ok(false) => return Err(InterfaceReason::AlreadyTaken),
-            Err(_) => return Err(InterfaceReason::Overflow),
+            Ok(false) => return Err(ALREADY_TAKEN),
+            Err(_) => return Err(OVERFLOW),
         }
         let qpn = qp.qpn;
         cx.notify_send(self, qpn);
         Ok(())
     }
 
-    fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) -> Result<(), InterfaceReason> {
+    fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) -> Result<(), IgnoreReason> {
         if cx.monitor.is_strict() {
             strict::arm_cq(self, cx.dma, page, arm).report(cx.monitor);
         }
         let cq = self.cqs.get_mut(self.layout.cqc.index(arm.cqn.get())).filter(|cq| cq.cqn() == arm.cqn);
-        let cq = cq.ok_or(InterfaceReason::NoCq)?;
+        let cq = cq.ok_or(NO_CQ)?;
         if cq.page() != page {
-            return Err(InterfaceReason::ForeignPage);
+            return Err(FOREIGN_PAGE);
         }
         cx.monitor.count_doorbell("arm_cq");
         if let Notify::Yes(eqn) = cq.arm(arm) {
@@ -157,18 +160,19 @@ mod tests {
     use protocol::ids::{Cqn, Qpn};
 
     use super::*;
+    use crate::frontend::reason::WIDTH;
 
     /// The first send doorbell of section 13.3.
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
     const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
 
-    fn sent(page: u32) -> Result<Option<Doorbell>, InterfaceReason> {
+    fn sent(page: u32) -> Result<Option<Doorbell>, IgnoreReason> {
         let doorbell =
             SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
         Ok(Some(Doorbell::Send { page, doorbell }))
     }
 
-    fn armed(page: u32) -> Result<Option<Doorbell>, InterfaceReason> {
+    fn armed(page: u32) -> Result<Option<Doorbell>, IgnoreReason> {
         let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
         Ok(Some(Doorbell::Arm { page, arm }))
     }
@@ -204,19 +208,18 @@ mod tests {
     #[test]
     fn other_stores_are_ignored() {
         let mut pages = pages();
-        use InterfaceReason::{NoRegister, Width};
         for (offset, len, reason) in [
-            (0x2018, 8, NoRegister),
-            (0x2028, 8, NoRegister),
-            (0x2000, 8, NoRegister),
-            (0x2010, 2, Width),
-            (0x2012, 4, NoRegister),
-            (0x2014, 8, Width),
-            (8 << 20, 8, NoRegister),
+            (0x2018, 8, NO_REGISTER),
+            (0x2028, 8, NO_REGISTER),
+            (0x2000, 8, NO_REGISTER),
+            (0x2010, 2, WIDTH),
+            (0x2012, 4, NO_REGISTER),
+            (0x2014, 8, WIDTH),
+            (8 << 20, 8, NO_REGISTER),
         ] {
             assert_eq!(pages.write(offset, &SEND[..len]), Err(reason), "{len} bytes at {offset:#x}");
         }
-        assert_eq!(pages.write(u64::MAX - 7, &SEND), Err(NoRegister));
+        assert_eq!(pages.write(u64::MAX - 7, &SEND), Err(NO_REGISTER));
         assert_eq!(pages.write((8 << 20) - 4096 + 0x10, &SEND), sent(2047));
     }
 }

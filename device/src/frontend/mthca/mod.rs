@@ -22,6 +22,7 @@ pub mod limits;
 pub mod mpt;
 pub mod options;
 pub mod qp;
+pub mod reason;
 pub mod recv_queue;
 pub mod resources;
 pub mod send_queue;

@@ -22,7 +22,7 @@ use super::strict;
 use super::work_queue::Advance;
 use crate::frontend::Context;
 use crate::frontend::hcr::notify::Notify;
-use crate::telemetry::reason::InterfaceReason;
+use crate::frontend::hcr::reason::OVERFLOW;
 
 /// Bound: records polled as soon as a word is found. A program with no more queues than this is served within the turn.
 const POLLS_AT_ONCE: usize = 16;
@@ -169,7 +169,7 @@ impl Resources {
         let qpn = qp.qpn;
         if learned == Advance::TooMany {
             let what = format_args!("UAR[{}].send", qp.qpc.page);
-            return cx.monitor.ignored(InterfaceReason::Overflow, Some(qpn), what, |_| {});
+            return cx.monitor.ignored(OVERFLOW, Some(qpn), what, |_| {});
         }
         qp.counters.doorbells += 1;
         cx.monitor.count_doorbell("send");

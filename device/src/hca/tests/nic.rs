@@ -26,15 +26,18 @@ struct Nic {
 
 impl Frontend for Nic {
     type Host<'a> = StubHost<'a>;
+    type Counters = ();
 
+    const KEY: &'static str = "stub_nic";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
     const NIC: bool = true;
 
     fn pci(&self) -> PciFunction {
         self.stub.pci()
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        None
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::Ethernet
     }
 
     fn receive_frame(&mut self, _: &mut Context<'_>, frame: &[u8]) {
@@ -91,9 +94,7 @@ impl Frontend for Nic {
         self.stub.snapshot(engine, addresses, table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        self.stub.counters()
-    }
+    fn counters(&self) {}
 
     fn reset(&mut self) {
         self.to_send.clear();

@@ -35,13 +35,13 @@ pub(super) use self::receive_queue::RxOffload;
 use self::receive_queue::{ReceiveQueue, RxError};
 use self::statistics::{PortStatistics, Statistics};
 use self::transmit_queue::{MAX_FRAME_LEN, Step, TransmitQueue};
+use crate::frontend::e810::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
 use crate::frontend::e810::strict::rules;
 use crate::frontend::e810::vectors::Cause;
 use crate::frontend::snapshot::{QueueDirection, QueueRow, QueueState};
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::InterfaceReason;
 
 /// Bound: queue polls per frame, since some queues hold only descriptors without a frame.
 const MAX_POLLS_PER_FRAME: usize = 64;
@@ -469,9 +469,9 @@ impl Lan {
         };
         self.statistics.vsi_mut(vsi).receive_dropped += 1;
         let reason = match error {
-            None => InterfaceReason::NoQueue,
-            Some(RxError::NoBuffers) => InterfaceReason::NoBuffer,
-            Some(RxError::TooLong) => InterfaceReason::LongerThanQueue,
+            None => NO_QUEUE,
+            Some(RxError::NoBuffers) => NO_BUFFER,
+            Some(RxError::TooLong) => LONGER_THAN_QUEUE,
             Some(RxError::Driver(fault)) => return self.stop_receive(number, fault),
         };
         monitor.ignored(reason, None, format_args!("frame"), |to| {

@@ -24,11 +24,11 @@ use super::host;
 use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::frontend::Context;
 use crate::frontend::e810::limits::Limits;
+use crate::frontend::e810::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
 use crate::frontend::poll_set::PollSet;
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::sparse::{Capacity, SparseTable};
-use crate::telemetry::reason::InterfaceReason;
 
 /// CQ that reports completions of the control queue.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
@@ -85,7 +85,7 @@ impl Queues {
 /// doorbell page. A QP that cannot send yet is polled on the move to RTS.
 pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
-        return cx.monitor.ignored(InterfaceReason::NoQp, Some(qpn), format_args!("wqealloc"), |_| {});
+        return cx.monitor.ignored(NO_QP, Some(qpn), format_args!("wqealloc"), |_| {});
     };
     cx.monitor.count_doorbell("send");
     qp.counters.doorbells += 1;
@@ -98,7 +98,7 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let pages = hmc.pages(cx.dma);
     let Some(cq) = queues.cq_mut(cqn) else {
         let what = format_args!("cqarm");
-        return cx.monitor.ignored(InterfaceReason::NoCq, None, what, |to| cqn.show("cqn", to));
+        return cx.monitor.ignored(NO_CQ, None, what, |to| cqn.show("cqn", to));
     };
     cx.monitor.count_doorbell("arm");
     if let Some(CqNotification { ceq, cookie }) = cq.arm(pages) {
@@ -189,7 +189,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
             "neighbour of the QP: ARP entry {} does not exist, so the QP cannot send",
             qp.context.arp_index
         );
-        cx.monitor.ignored(InterfaceReason::ArpTableFull, Some(command.qpn), what, |_| {});
+        cx.monitor.ignored(ARP_TABLE_FULL, Some(command.qpn), what, |_| {});
     }
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
@@ -320,7 +320,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     if !was_full && rdma.paths.arp_table_is_full() {
         // The driver reports a neighbour without a free entry nowhere, so the device does.
         let what = format_args!("further neighbours: the ARP table is full");
-        cx.monitor.ignored(InterfaceReason::ArpTableFull, None, what, |_| {});
+        cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }
     update_peers(rdma, cx, command.index);
     outcome

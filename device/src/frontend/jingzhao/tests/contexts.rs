@@ -6,9 +6,9 @@ use protocol::ids::Qpn;
 
 use super::traffic::{ENTRY, state};
 use super::*;
-use crate::frontend::Frontend as _;
 use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
 use crate::frontend::jingzhao::qp::attributes;
+use crate::frontend::{Frontend as _, PortNumber};
 
 /// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
 pub(super) const RTR: &str = "
@@ -346,7 +346,7 @@ fn single_p_key_admits_no_other_index() {
         let mut machine = initialised(Options { extended_status, ..Options::default() });
         machine.ok(Op::QueryDevLim, 0, 0, &[]);
         assert_eq!(machine.peek(OUTBOX + 0x12, 2), [0, 0], "logarithms of GIDs and P_Keys");
-        let node = JingZhao::new(setup(1, Options::default())).node().unwrap();
+        let node = JingZhao::new(setup(1, Options::default())).port_kind(PortNumber::ONE).node().unwrap();
         assert_eq!((node.gids, node.pkeys), (1, 1), "of the port's agent");
 
         for index in [1, 3, 0x7f] {

@@ -7,7 +7,6 @@ use super::traffic::{
     DATA_KEY, ENTRY, QPN, cqe, data_unit, get_data, pair, post_recv, put_data, qpc, remote, send,
 };
 use super::*;
-use crate::frontend::FrontendCounters;
 use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
 
 /// WQE opcodes.
@@ -15,10 +14,7 @@ const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
 fn stats(machine: &Machine) -> CtxStats {
-    match machine.hca.frontend_counters() {
-        FrontendCounters::Jingzhao(counters) => counters.ctxmgt,
-        other => panic!("{other:?}"),
-    }
+    machine.hca.frontend_counters().ctxmgt
 }
 
 fn query(machine: &mut Machine) -> Qpc {

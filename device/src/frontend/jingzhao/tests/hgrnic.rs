@@ -16,7 +16,7 @@ use library::{Caps, Program, RC, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM,
 
 use super::*;
 use crate::config::Config;
-use crate::frontend::FrontendEntry;
+use crate::frontend::list::FrontendEntry;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
 

@@ -10,8 +10,7 @@ use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
 use crate::frontend::snapshot::{Rows, Table};
 use crate::frontend::testing::exchange;
-use crate::telemetry::monitor::Ignored;
-use crate::telemetry::reason::{InterfaceReason, Reason};
+use crate::telemetry::monitor::IgnoredRow;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
@@ -28,11 +27,15 @@ fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     text.lines().filter_map(of).filter(wanted).collect()
 }
 
-fn row(user: &User) -> Option<Ignored> {
+fn row(user: &User) -> Option<IgnoredRow> {
     match user.hca.snapshot(Table::Qps, 0).rows {
         Rows::Qps(rows) => rows.into_iter().find(|row| row.qpn == QPN).unwrap().ignored,
         other => panic!("{other:?}"),
     }
+}
+
+fn ignored(count: u64, last: &str) -> Option<IgnoredRow> {
+    Some(IgnoredRow { count, last: last.to_owned() })
 }
 
 fn counted(user: &User) -> Vec<(&'static str, u64)> {
@@ -46,8 +49,7 @@ fn doorbell_is_ignored_by_qp_state() {
     let ring = |user: &mut User| user.ring_doorbell(&doorbell);
     assert_eq!(records(&mut user, ring), ["ignored UAR[2].send qpn=0x10014 reason=qp_reset"]);
     let said = user.hca.explain(Qpn::new(QPN));
-    let last = Reason::Interface(InterfaceReason::QpReset);
-    assert_eq!((said.situation, said.ignored), (None, Some(Ignored { count: 1, last })));
+    assert_eq!((said.situation, said.ignored), (None, ignored(1, "qp_reset")));
     for (op, reason) in [(0x019, "qp_init"), (0x01a, "qp_rtr")] {
         user.ok(op, &modify(protocol::hca::mthca::modify::QpAttributes::all(), &qpc(RC, 2)), QPN);
         assert_eq!(
@@ -56,8 +58,7 @@ fn doorbell_is_ignored_by_qp_state() {
             "{op:#x}"
         );
     }
-    let last = Reason::Interface(InterfaceReason::QpRtr);
-    assert_eq!(row(&user), Some(Ignored { count: 3, last }));
+    assert_eq!(row(&user), ignored(3, "qp_rtr"));
     assert_eq!(counted(&user), [("qp_init", 1), ("qp_reset", 1), ("qp_rtr", 1)]);
     assert_eq!(user.hca.monitor().doorbells().get("send"), None);
 
@@ -95,8 +96,7 @@ fn missing_receive_is_reported_on_both_sides() {
         a.post(&send(0, 8));
         exchange(&mut a, b);
     });
-    let last = Reason::Packet(engine::DropReason::NoReceive);
-    assert_eq!(row(&b), Some(Ignored { count: 1, last }));
+    assert_eq!(row(&b), ignored(1, "no_receive"));
     assert_eq!(told.len(), 1);
     assert!(
         told[0].starts_with("ignored packet qpn=0x10014 opcode=\"RC SEND Only\" psn=")
@@ -113,7 +113,7 @@ fn missing_receive_is_reported_on_both_sides() {
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(row(&b), Some(Ignored { count: 1, last }));
+    assert_eq!(row(&b), ignored(1, "no_receive"));
 }
 
 #[test]

@@ -1,0 +1,9 @@
+//! Why this interface ignores a doorbell, beside the reasons of the HCR lineage.
+
+use crate::telemetry::reason::IgnoreReason;
+
+/// The number is that of an earlier QP with the same index.
+pub const STALE_QPN: IgnoreReason = IgnoreReason::guest_bug("stale_qpn");
+
+/// All of them.
+pub const ALL: &[IgnoreReason] = &[STALE_QPN];
