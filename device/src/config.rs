@@ -412,6 +412,7 @@ mod tests {
     #[test]
     fn shipped_configurations_are_valid() {
         for name in [
+            "connectx-ib.json",
             "e810.json",
             "hgrnic.json",
             "jingzhao.json",

@@ -138,7 +138,7 @@ const PARTS: &[(&str, &[&str])] = &[
 
 /// What a front-end has beside itself: its lineage.
 const LINEAGES: &[(&str, &[&str])] =
-    &[("hcr", &[]), ("jingzhao", &["hcr"]), ("mthca", &["hcr"]), ("e810", &[])];
+    &[("hcr", &[]), ("jingzhao", &["hcr"]), ("mthca", &["hcr"]), ("e810", &[]), ("mlx5", &[])];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

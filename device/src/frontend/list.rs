@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Frontend, FrontendVisitor, Interface, Setup, e810, jingzhao, mthca};
+use super::{Frontend, FrontendVisitor, Interface, Setup, e810, jingzhao, mlx5, mthca};
 
 /// Generates the configuration entry from one line per interface. The module of an interface provides `Options` and
 /// `Device`, which implements [`Interface`]. Its name is the configuration key.
@@ -51,4 +51,7 @@ interfaces! {
     Mthca: mthca,
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
+    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`.
+    #[serde(rename = "connectx-ib")]
+    ConnectxIb: mlx5,
 }
