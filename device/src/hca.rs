@@ -53,7 +53,7 @@ use self::recording::Outgoing;
 use crate::capture::Capture;
 use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
 use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
-use crate::frontend::snapshot::{Page, Rows, Table};
+use crate::frontend::table::{Page, Row, TableContext, TableSpec};
 use crate::frontend::{Context, Frontend, HostContext, PortNumber};
 use crate::identity::Identity;
 use crate::limited;
@@ -409,15 +409,21 @@ impl<F: Frontend> Hca<F> {
         self.frontend.fail(cx);
     }
 
-    /// Returns rows of a table; see [`Frontend::snapshot`].
-    pub fn snapshot(&self, table: Table, from: u64) -> Page {
-        let mut page = self.frontend.snapshot(&self.engine, self.port.addresses(), table, from);
-        if let Rows::Qps(rows) = &mut page.rows {
-            for row in rows {
-                row.ignored = self.monitor.ignored_of(Qpn::new(row.qpn)).map(IgnoredRow::from);
-            }
-        }
-        page
+    /// Returns a page of a table from index `from` on; an empty page if the device does not have the table.
+    pub fn page(&self, table: &'static TableSpec, from: u64) -> Page {
+        let cx = TableContext {
+            engine: &self.engine,
+            addresses: self.port.addresses(),
+            monitor: &self.monitor,
+            from,
+        };
+        let found = F::TABLES.iter().find(|of| of.spec.name == table.name);
+        found.map_or_else(|| Page::empty(table), |table| (table.page)(&self.frontend, &cx))
+    }
+
+    /// Returns the rows of one page of a table from index `from` on.
+    pub fn rows<T: Row>(&self, from: u64) -> Vec<T> {
+        self.page(T::TABLE, from).rows.of()
     }
 
     /// Returns why a QP waits, and what was ignored of it.

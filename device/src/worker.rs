@@ -290,7 +290,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(Status { port, port_disabled, capture, trace, record });
                 }
                 Call::List(table, from, answer) => {
-                    let _ = answer.send(hca.snapshot(table, from));
+                    let _ = answer.send(hca.page(table, from));
                 }
                 Call::Explain(qpn, answer) => {
                     let _ = answer.send(hca.explain(qpn));

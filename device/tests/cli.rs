@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::common::{Daemon, configuration, hcad, until, with_control};
+use device::frontend::list;
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
@@ -71,7 +72,8 @@ fn capabilities_are_json_and_need_no_configuration() {
     assert_eq!(value["type"], "vfio-user");
     let features: Vec<_> =
         value["features"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
-    for name in ["jingzhao", "mthca", "udp", "local", "tap", "capture", "trace", "impairments"] {
+    let interfaces = list::ALL.iter().map(|interface| interface.key);
+    for name in interfaces.chain(["udp", "local", "tap", "capture", "trace", "impairments"]) {
         assert!(features.contains(&name), "{name} is missing in {features:?}");
     }
 }

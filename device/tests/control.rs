@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::{Daemon, hcad, until, with_control};
+use device::frontend::list;
 use drivers::Bus;
 use drivers::hcr;
 use drivers::jingzhao::{
@@ -213,6 +214,31 @@ fn the_objects_a_guest_made_are_listed() {
 
     guest.ok(Op::ToErr, 2, QPN, &[]);
     assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the state of now");
+}
+
+#[test]
+fn any_table_is_listed_by_name() {
+    let (daemon, control) = start();
+    bring_up(&mut connect(&daemon));
+    for table in list::tables() {
+        let by_name = |json: &[&str]| hcactl(&control, &[json, &["list", table.name]].concat()).unwrap();
+        let text = by_name(&[]);
+        assert_eq!(text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), table.columns);
+        let rows: Value = serde_json::from_str(&by_name(&["--json"])).unwrap();
+        assert_eq!(rows.as_array().unwrap().len(), text.lines().count() - 1, "{text}");
+        let command = match table.name {
+            "handles" => "ahs",
+            "control" => "cqp",
+            same => same,
+        };
+        assert_eq!(hcactl(&control, &[command]).unwrap(), text);
+        assert_eq!(hcactl_json(&control, command), rows);
+    }
+    let names = hcactl(&control, &["list"]).unwrap();
+    assert!(names.starts_with("TABLE      CONTENTS\nqps        queue pairs: "), "{names}");
+
+    let error = hcactl(&control, &["list", "srqs"]).unwrap_err();
+    assert!(error.starts_with("hcactl: unknown table \"srqs\"; the tables are qps, cqs, "), "{error}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use device::frontend::list;
+
 #[test]
 fn every_corpus_replays() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
@@ -30,9 +32,12 @@ fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
 
 #[test]
 fn a_device_serves_on_whatever_happened() {
-    random_inputs(200, 8, device_fuzz::jingzhao::run);
-    random_inputs(200, 8, device_fuzz::mthca::run);
-    random_inputs(200, 16, device_fuzz::e810::run);
+    let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
+    let all: Vec<_> = list::ALL.iter().map(|interface| interface.key).collect();
+    assert_eq!(fuzzed, all);
+    for (_, run, size) in device_fuzz::INTERFACES {
+        random_inputs(200, *size, run);
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use device::frontend::list;
+
 /// The parts from the bottom up, each with those that it may use. These stand above it, so no arrow runs back.
 const PARTS: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
@@ -136,9 +138,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What a front-end has beside itself: its lineage.
-const LINEAGES: &[(&str, &[&str])] =
-    &[("hcr", &[]), ("jingzhao", &["hcr"]), ("mthca", &["hcr"]), ("e810", &[]), ("mlx5", &[])];
+/// The interfaces of the HCR lineage, which use `frontend/hcr` beside themselves. Others use only themselves.
+const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
@@ -220,17 +221,30 @@ fn each_part_uses_those_below_it_that_it_may_use() {
 #[test]
 fn an_interface_knows_its_lineage_and_no_other() {
     let folder = source().join("frontend");
-    for (interface, lineage) in LINEAGES {
+    let modules = list::ALL.iter().map(|interface| interface.module);
+    let parts: Vec<_> = modules.chain(["hcr"]).collect();
+    for interface in &parts {
+        let has_hcr = HCR_LINEAGE.contains(interface);
         let paths = files(&folder.join(interface));
         assert!(!paths.is_empty(), "{interface} is no interface");
         for path in paths {
             let text = product(&path);
             for name in named(&text, "crate::frontend::") {
-                let is_interface = LINEAGES.iter().any(|(other, _)| *other == name);
-                let may = !is_interface || name == *interface || lineage.contains(&name);
+                let may = !parts.contains(&name) || name == *interface || has_hcr && name == "hcr";
                 assert!(may, "{} uses {name}", path.display());
             }
         }
+    }
+}
+
+/// The list names all interfaces, so nothing that an interface may use can use the list.
+#[test]
+fn front_ends_and_seam_do_not_use_the_list() {
+    let seam = product(&source().join("frontend/mod.rs"));
+    assert_eq!(named(&seam, "self::").filter(|name| *name == "list").count(), 0);
+    for path in files(&source().join("frontend")) {
+        let text = product(&path);
+        assert!(!text.contains("frontend::list"), "{}", path.display());
     }
 }
 

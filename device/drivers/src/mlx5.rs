@@ -26,42 +26,58 @@ pub const ARM_EQ: u64 = 0x40;
 pub const UPDATE_EQ: u64 = 0x48;
 pub const SEND: u64 = 0x800;
 
-/// Bus address of the command queue.
-pub const QUEUE: u64 = 0x10_0000;
+/// Bus addresses of the command queue and the mailboxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The command queue, 4 KiB.
+    pub queue: u32,
+    /// The input mailbox of slot 0. Its output mailbox follows.
+    pub mailboxes: u64,
+    /// Blocks of a mailbox.
+    pub blocks: u64,
+}
+
+impl Layout {
+    /// Mailboxes of all slots for the longest inputs and outputs, below 160 MiB.
+    pub const LARGE: Self = Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: 2048 };
+
+    /// Address of a slot.
+    pub const fn slot(&self, slot: usize) -> u64 {
+        self.queue as u64 + 64 * slot as u64
+    }
+
+    /// Address of a block of a slot's input mailbox.
+    pub const fn input(&self, slot: usize, number: usize) -> u64 {
+        self.mailboxes + (slot as u64 * 2 * self.blocks + number as u64) * 1024
+    }
+
+    /// Address of a block of a slot's output mailbox.
+    pub const fn output(&self, slot: usize, number: usize) -> u64 {
+        self.input(slot, number) + self.blocks * 1024
+    }
+}
 
 /// State of the driver.
+#[derive(Clone, Copy, Debug)]
 pub struct Mlx5 {
     /// Token of the next command.
     pub token: u8,
+    /// Where the driver keeps its commands.
+    pub layout: Layout,
 }
 
 pub type Driver<B> = crate::Driver<Mlx5, B>;
 
-/// Address of a block of a slot's input mailbox.
-pub const fn input_block(slot: usize, number: usize) -> u64 {
-    0x100_0000 + slot as u64 * 0x40_0000 + number as u64 * 1024
-}
-
-/// Address of a block of a slot's output mailbox.
-pub const fn output_block(slot: usize, number: usize) -> u64 {
-    input_block(slot, number) + 0x20_0000
-}
-
-/// Address of a slot.
-pub const fn slot_address(slot: usize) -> u64 {
-    QUEUE + 64 * slot as u64
-}
-
 impl<B: Bus> Driver<B> {
     /// A driver for a device after power-on.
-    pub const fn new(bus: B) -> Self {
-        Self { bus, interface: Mlx5 { token: 1 } }
+    pub const fn new(bus: B, layout: Layout) -> Self {
+        Self { bus, interface: Mlx5 { token: 1, layout } }
     }
 
     /// Writes the address of the command queue.
     pub fn start(&mut self) {
         self.write(QUEUE_HIGH, 0);
-        self.write(QUEUE_LOW, 0x10_0000);
+        self.write(QUEUE_LOW, self.interface.layout.queue);
     }
 
     /// Writes a register.
@@ -81,20 +97,20 @@ impl<B: Bus> Driver<B> {
 
     /// Writes a command to a slot without its doorbell.
     pub fn post(&mut self, slot: usize, input: &[u8], output_len: usize) {
-        let token = self.interface.token;
+        let Mlx5 { token, layout } = self.interface;
         self.interface.token = token.wrapping_add(1);
         let (inline, rest) = input.split_at(input.len().min(INLINE_LEN));
         let count = blocks(input.len());
         for number in 0..count {
             let part = rest.get(number * BLOCK_DATA..).unwrap_or_default();
-            let block = block(part, number, count, token, |next| input_block(slot, next));
-            self.bus.poke(input_block(slot, number), &block);
+            let block = block(part, number, count, token, |next| layout.input(slot, next));
+            self.bus.poke(layout.input(slot, number), &block);
         }
         let outputs = blocks(output_len);
         for number in 0..outputs {
             // The device overwrites the data.
-            let block = block(&[0xa5; BLOCK_DATA], number, outputs, token, |next| output_block(slot, next));
-            self.bus.poke(output_block(slot, number), &block);
+            let block = block(&[0xa5; BLOCK_DATA], number, outputs, token, |next| layout.output(slot, next));
+            self.bus.poke(layout.output(slot, number), &block);
         }
         let first = |count: usize, address: u64| Iova::new(if count == 0 { 0 } else { address });
         let mut bytes = [0; INLINE_LEN];
@@ -103,16 +119,16 @@ impl<B: Bus> Driver<B> {
         let written = Slot {
             kind: Slot::KIND,
             input_len: len(input.len()),
-            input_block: first(count, input_block(slot, 0)),
+            input_block: first(count, layout.input(slot, 0)),
             input: bytes,
             output: [0xa5; INLINE_LEN],
-            output_block: first(outputs, output_block(slot, 0)),
+            output_block: first(outputs, layout.output(slot, 0)),
             output_len: len(output_len),
             token,
             device_owned: true,
             ..Slot::default()
         };
-        self.bus.poke(slot_address(slot), &written.emit());
+        self.bus.poke(layout.slot(slot), &written.emit());
     }
 
     /// Passes slots to the device.
@@ -122,14 +138,16 @@ impl<B: Bus> Driver<B> {
 
     /// The byte with owner bit and delivery status of a slot.
     pub fn owner_byte(&mut self, slot: usize) -> u8 {
-        self.bus.peek(slot_address(slot) + OWNER_BYTE as u64, 1).first().copied().unwrap_or(0xff)
+        let at = self.interface.layout.slot(slot) + OWNER_BYTE as u64;
+        self.bus.peek(at, 1).first().copied().unwrap_or(0xff)
     }
 
     /// Reads the output of a slot.
     pub fn output(&mut self, slot: usize, output_len: usize) -> Vec<u8> {
-        let mut output = self.bus.peek(slot_address(slot) + 0x20, INLINE_LEN);
+        let layout = self.interface.layout;
+        let mut output = self.bus.peek(layout.slot(slot) + 0x20, INLINE_LEN);
         for number in 0..blocks(output_len) {
-            output.extend(self.bus.peek(output_block(slot, number), BLOCK_DATA));
+            output.extend(self.bus.peek(layout.output(slot, number), BLOCK_DATA));
         }
         output.truncate(output_len);
         output

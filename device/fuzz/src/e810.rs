@@ -10,7 +10,10 @@ use device::fabric::local::{LocalFabric, Networks};
 use device::fabric::{Fabric, RxBatch, TxBatch};
 use device::frontend::Interface as _;
 use device::frontend::e810::{E810, Options, Setup};
-use device::frontend::snapshot::{Rows, Table};
+use device::frontend::snapshot::{
+    CqRow, EqRow, GroupRow, HandleRow, MrRow, NodeRow, QpRow, QueueRow, RuleRow, VsiRow,
+};
+use device::frontend::table::{Row as _, TableSpec};
 use device::identity::Identity;
 use device::memory::Permissions;
 use device::net::address::Addresses;
@@ -34,13 +37,13 @@ const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
 /// The same of its RDMA half, by context memory.
-const MAX_RDMA: [(Table, usize); 6] = [
-    (Table::Qps, 1024),
-    (Table::Cqs, 2048),
-    (Table::Eqs, 17),
-    (Table::Mrs, 1 << 14),
-    (Table::Handles, 4096),
-    (Table::Groups, 1024),
+const MAX_RDMA: [(&TableSpec, usize); 6] = [
+    (QpRow::TABLE, 1024),
+    (CqRow::TABLE, 2048),
+    (EqRow::TABLE, 17),
+    (MrRow::TABLE, 1 << 14),
+    (HandleRow::TABLE, 4096),
+    (GroupRow::TABLE, 1024),
 ];
 
 /// Rounds after which what is kept is counted: listing it takes longer than a round.
@@ -191,22 +194,22 @@ impl Bench {
         let count = |table| {
             let (mut count, mut from) = (0, Some(0));
             while let Some(place) = from {
-                let page = hca.snapshot(table, place);
-                count += len(&page.rows);
+                let page = hca.page(table, place);
+                count += page.rows.len();
                 from = page.next;
             }
             count
         };
         let queues = usize::from(2 * Options::default().queues.get());
         let of_nic = [
-            (Table::Vsis, MAX_VSIS),
-            (Table::Rules, MAX_RULES),
-            (Table::Scheduler, MAX_NODES),
-            (Table::Queues, queues),
+            (VsiRow::TABLE, MAX_VSIS),
+            (RuleRow::TABLE, MAX_RULES),
+            (NodeRow::TABLE, MAX_NODES),
+            (QueueRow::TABLE, queues),
         ];
         for (table, most) in of_nic.into_iter().chain(MAX_RDMA) {
             let kept = count(table);
-            assert!(kept <= most, "{kept} {table:?} where there are at most {most}");
+            assert!(kept <= most, "{kept} {} where there are at most {most}", table.name);
         }
         rdma::check(hca);
         let mut pages = [0; 3 * PAGE as usize];
@@ -293,25 +296,6 @@ impl Nic {
                 return;
             }
         }
-    }
-}
-
-/// Rows of a table.
-fn len(rows: &Rows) -> usize {
-    match rows {
-        Rows::Qps(rows) => rows.len(),
-        Rows::Cqs(rows) => rows.len(),
-        Rows::Eqs(rows) => rows.len(),
-        Rows::Mrs(rows) => rows.len(),
-        Rows::Icm(rows) => rows.len(),
-        Rows::Queues(rows) => rows.len(),
-        Rows::Link(rows) => rows.len(),
-        Rows::Vsis(rows) => rows.len(),
-        Rows::Rules(rows) => rows.len(),
-        Rows::Scheduler(rows) => rows.len(),
-        Rows::Handles(rows) => rows.len(),
-        Rows::Groups(rows) => rows.len(),
-        Rows::Control(rows) => rows.len(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the fuzz targets run, shared with `device/tests/hostile.rs`.
 //!
-//! The input of `jingzhao`, `mthca` and `e810` is the device's options, two bytes, who looks on, and a list of
+//! The input of `jingzhao`, `mthca`, `e810` and `mlx5` is the device's options, two bytes, who looks on, and a list of
 //! operations on one device: what its guest, its client and its wire may do, well-formed as often as not, since a device
 //! refuses most of what is random. Whatever came before, the device must serve a well-behaved guest afterwards.
 
@@ -13,6 +13,7 @@ mod input;
 pub mod jingzhao;
 mod machine;
 pub mod mads;
+pub mod mlx5;
 pub mod mthca;
 pub mod net;
 mod peer_frames;
@@ -33,12 +34,22 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("e810_ops", e810::run),
     ("impairments", impair::run),
     ("mads", mads::run),
+    ("mlx5_ops", mlx5::run),
     ("mthca_ops", mthca::run),
     ("net_frames", net::run),
     ("records", record::run),
     ("ring", ring::run),
     ("switch", switch::run),
     ("vfio_messages", vfio::run),
+];
+
+/// The target of each device interface by its key in the configuration, and the number of bytes by which random input grows
+/// from run to run.
+pub const INTERFACES: &[(&str, Target, usize)] = &[
+    ("jingzhao", jingzhao::run, 8),
+    ("mthca", mthca::run, 8),
+    ("e810", e810::run, 16),
+    ("connectx-ib", mlx5::run, 8),
 ];
 
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.

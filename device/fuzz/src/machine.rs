@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use device::frontend::Frontend;
-use device::frontend::snapshot::Table;
+use device::frontend::list;
 use device::hca::Hca;
 use device::identity::Identity;
 use device::memory::Permissions;
@@ -166,24 +166,10 @@ impl<F: Frontend> Machine<F> {
 
     /// What an operator asks.
     fn look(&mut self, input: &mut Input<'_>) {
-        const TABLES: [Table; 13] = [
-            Table::Qps,
-            Table::Cqs,
-            Table::Eqs,
-            Table::Mrs,
-            Table::Icm,
-            Table::Queues,
-            Table::Link,
-            Table::Vsis,
-            Table::Rules,
-            Table::Scheduler,
-            Table::Handles,
-            Table::Groups,
-            Table::Control,
-        ];
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
-        for table in TABLES {
-            let _ = self.hca.snapshot(table, from);
+        for table in list::tables() {
+            let page = self.hca.page(table, from);
+            let _ = (page.rows.cells(), serde_json::to_string(&page.rows));
         }
         let _ = self.hca.frontend_counters();
         self.hca.flush();

@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use device::frontend::list::FrontendEntry;
+use device::frontend::list::{self, FrontendEntry};
 use device::frontend::{FrontendVisitor, Interface, Setup};
 use device::hca::Hca;
 use device::identity::Identity;
@@ -19,22 +19,18 @@ const STEPS: u64 = 512;
 /// The first byte chooses the device, or that the rest is a whole file; otherwise the rest is entries.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
-    let frontend = match first % 4 {
-        0 => "{\"jingzhao\": {}}",
-        1 => "{\"mthca\": {}}",
-        2 => "{\"e810\": {}}",
-        _ => {
-            if let Ok(reader) = Reader::new(Box::new(Cursor::new(rest.to_vec()))) {
-                let _ = reader.count();
-            }
-            return;
+    let Some(interface) = list::ALL.get(usize::from(*first) % (list::ALL.len() + 1)) else {
+        if let Ok(reader) = Reader::new(Box::new(Cursor::new(rest.to_vec()))) {
+            let _ = reader.count();
         }
+        return;
     };
+    let frontend = format!("{{\"{}\": {{}}}}", interface.key);
     let header =
         format!("{{\"format\": {FORMAT}, \"hcad\": \"0\", \"device\": \"hca1\", \"configuration\": {{}}}}");
     let record = [b"HCADREC\n".to_vec(), chunk(header.as_bytes()), chunk(rest)].concat();
     let reader = Reader::new(Box::new(Cursor::new(record))).expect("a header of this format");
-    let frontend: FrontendEntry = serde_json::from_str(frontend).expect("an interface without options");
+    let frontend: FrontendEntry = serde_json::from_str(&frontend).expect("an interface without options");
     let mac = Identity::from_lid(Lid::new(1)).mac;
     let common = Setup { options: (), mac, engine: engine::Config::default() };
     frontend.make(&common, Replay(ReplaySource::new(reader)));

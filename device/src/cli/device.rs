@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, ConfigError};
+use crate::frontend::list;
 
 /// How errors name a configuration that has no file.
 pub const COMMAND_LINE: &str = "command line";
@@ -17,8 +18,8 @@ const SINGLE: &str = "One device without a configuration file";
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
-    /// Device interface to emulate: mthca, e810 or jingzhao
-    #[arg(long, help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
+    /// Key of the device interface.
+    #[arg(long, help = frontend_help(), help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
     /// Device number on the fabric, 1 to 49150; determines the device's LID, MAC and IPv4 address
@@ -50,6 +51,10 @@ pub struct DeviceArgs {
     /// Report driver violations that the device would otherwise tolerate silently
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
+}
+
+fn frontend_help() -> String {
+    format!("Device interface to emulate: {}", list::keys())
 }
 
 /// An entry of `peers`.

@@ -16,7 +16,7 @@ use super::impair::ImpairCall;
 use super::message::{Counters, PortState};
 use super::peers::PeerCall;
 use crate::capture::Capture;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::table::{Page, TableSpec};
 use crate::hca::Explanation;
 use crate::record::Recorder;
 use crate::telemetry::trace::Trace;
@@ -34,7 +34,7 @@ pub enum Call {
     /// Returns the status.
     Status(oneshot::Sender<Status>),
     /// Returns a page of a table from an index on.
-    List(Table, u64, oneshot::Sender<Page>),
+    List(&'static TableSpec, u64, oneshot::Sender<Page>),
     /// Explains why a QP waits.
     Explain(Qpn, oneshot::Sender<Explanation>),
     /// Returns the counters.

@@ -18,7 +18,7 @@ use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::fabric::ring::MemberRow;
 use crate::fabric::switch::PeerRow;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::table::{Page, TableSpec};
 use crate::hca::Explanation;
 use crate::net::{DropReason, PortStats, Traffic};
 use crate::telemetry::filter::{CaptureFilter, TraceFilter};
@@ -51,15 +51,20 @@ pub enum Request {
         /// Content of the configuration file.
         text: String,
     },
-    /// Lists objects of one kind: [`Response::Page`].
+    /// Lists the tables: [`Response::Tables`].
+    Tables {},
+    /// Lists the rows of a table: [`Response::Page`], or [`Response::Text`].
     List {
         /// Number of the device.
         device: u16,
-        /// Kind of the objects.
-        table: Table,
+        /// Name of the table.
+        table: String,
         /// 0, or `next` of the previous page.
         #[serde(default)]
         from: u64,
+        /// Return cells of text instead of rows of JSON.
+        #[serde(default)]
+        text: bool,
     },
     /// Explains what a queue pair is waiting for: [`Response::Explanation`].
     Explain {
@@ -243,8 +248,12 @@ pub enum Response {
     },
     /// Outcome of a reload.
     Reloaded(Reloaded),
+    /// All tables.
+    Tables(Vec<TableRow>),
     /// One page of a list.
-    Page(Page),
+    Page(ListPage),
+    /// One page of a list as text.
+    Text(TextPage),
     /// What a queue pair is waiting for.
     Explanation(Box<Explanation>),
     /// Counters.
@@ -261,6 +270,60 @@ pub enum Response {
     Done {},
     /// Failure, with a message of one line. Nothing has changed.
     Error(String),
+}
+
+/// A table of one or more interfaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRow {
+    /// Name.
+    pub name: String,
+    /// Contents, in one line.
+    pub help: String,
+    /// Heads of the columns of the text form.
+    pub columns: Vec<String>,
+}
+
+impl From<&TableSpec> for TableRow {
+    fn from(spec: &TableSpec) -> Self {
+        let owned = |text: &str| text.to_owned();
+        let columns = spec.columns.iter().map(|column| owned(column)).collect();
+        Self { name: owned(spec.name), help: owned(spec.help), columns }
+    }
+}
+
+/// Consecutive rows of a table as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListPage {
+    /// An array of at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows, under the name of the table.
+    pub rows: Named,
+    /// See [`Page::next`].
+    pub next: Option<u64>,
+}
+
+impl From<&Page> for ListPage {
+    fn from(page: &Page) -> Self {
+        Self { rows: Named::new(page.rows.table().name, &page.rows), next: page.next }
+    }
+}
+
+/// Consecutive rows of a table as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextPage {
+    /// Heads of the columns.
+    pub columns: Vec<String>,
+    /// Text of each column, for at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows.
+    pub lines: Vec<Vec<String>>,
+    /// See [`Page::next`].
+    pub next: Option<u64>,
+}
+
+impl From<&Page> for TextPage {
+    fn from(page: &Page) -> Self {
+        let TableRow { columns, .. } = page.rows.table().into();
+        Self { columns, lines: page.rows.cells(), next: page.next }
+    }
 }
 
 /// Outcome of a reload, by device number.
@@ -475,7 +538,6 @@ impl From<&PortStats> for PortCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frontend::snapshot::Rows;
 
     fn parse(text: &str) -> Result<Request, serde_json::Error> {
         serde_json::from_str(text)
@@ -487,11 +549,11 @@ mod tests {
             (r#"{"devices":{}}"#, Request::Devices {}),
             (
                 r#"{"list":{"device":1,"table":"mrs"}}"#,
-                Request::List { device: 1, table: Table::Mrs, from: 0 },
+                Request::List { device: 1, table: "mrs".to_owned(), from: 0, text: false },
             ),
             (
                 r#"{"list":{"device":1,"table":"qps","from":256}}"#,
-                Request::List { device: 1, table: Table::Qps, from: 256 },
+                Request::List { device: 1, table: "qps".to_owned(), from: 256, text: false },
             ),
             (r#"{"counters":{"device":2}}"#, Request::Counters { device: 2 }),
             (
@@ -516,7 +578,7 @@ mod tests {
             "{}",
             r#"{"reboot":{}}"#,
             r#"{"devices":{"all":true}}"#,
-            r#"{"list":{"device":1,"table":"srqs"}}"#,
+            r#"{"list":{"device":1,"table":7}}"#,
             r#"{"list":{"device":65536,"table":"qps"}}"#,
             r#"{"list":{"device":1,"table":"qps","from":-1}}"#,
             r#"{"devices":{}} {"devices":{}}"#,
@@ -529,7 +591,7 @@ mod tests {
     fn responses_are_objects_with_one_key() {
         for (response, text) in [
             (
-                Response::Page(Page { rows: Rows::Eqs(Vec::new()), next: None }),
+                Response::Page(ListPage { rows: Named::new("eqs", &[(); 0]), next: None }),
                 r#"{"page":{"rows":{"eqs":[]},"next":null}}"#,
             ),
             (Response::Done {}, r#"{"done":{}}"#),

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::call::{self, Call, CallError, Life, StartRecordError};
 use super::impair::ImpairCall;
-use super::message::{DeviceRow, DeviceState, Request, Response};
+use super::message::{DeviceRow, DeviceState, Request, Response, TableRow};
 use super::peers::{PeerCall, PeerList, PeersError};
 use super::registry::{Change, Device, DeviceRegistry};
 use crate::capture::Capture;
@@ -25,6 +25,7 @@ use crate::config::ConfigError;
 use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
 use crate::fabric::impair::{Rule, RuleError, TooManyRulesError};
+use crate::frontend::list::{self, UnknownTableError};
 use crate::limited;
 use crate::record::Recorder;
 use crate::telemetry::file;
@@ -185,6 +186,8 @@ enum RequestError {
     #[error("device {0} does not exist")]
     NoDevice(u16),
     #[error(transparent)]
+    UnknownTable(#[from] UnknownTableError),
+    #[error(transparent)]
     CallError(#[from] CallError),
     #[error("a capture to {} is already running", .0.display())]
     Capturing(PathBuf),
@@ -252,8 +255,11 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         Request::Reload { text } => {
             Response::Reloaded(change(service, |answer| Change::Reload(text, answer)).await?)
         }
-        Request::List { device, table, from } => {
-            Response::Page(find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?)
+        Request::Tables {} => Response::Tables(list::tables().into_iter().map(TableRow::from).collect()),
+        Request::List { device, table, from, text } => {
+            let table = list::table(&table)?;
+            let page = find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?;
+            if text { Response::Text((&page).into()) } else { Response::Page((&page).into()) }
         }
         Request::Explain { device, qpn } => {
             let handle = &find(device)?.handle;

@@ -15,6 +15,7 @@ pub(crate) mod poll_set;
 pub mod reason;
 pub mod snapshot;
 pub mod strict;
+pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -25,12 +26,12 @@ use protocol::mad::Mad;
 use protocol::mad::port::PortInfo;
 use serde::Serialize;
 
-use self::snapshot::{Page, Table};
+use self::table::Table;
 use crate::management::{Counters, Management, MkeyCheck, NodeProfile, View};
 use crate::memory::GuestMemory;
 use crate::net::Port;
 use crate::net::address::Addresses;
-use crate::telemetry::monitor::Monitor;
+use crate::telemetry::monitor::{Monitor, Rule};
 use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
@@ -198,7 +199,7 @@ pub struct RegisterAccess<'a> {
 /// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
 /// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn it takes frames
 /// from the engine and `poll_frame` alternately, and then calls `end_turn` once.
-pub trait Frontend {
+pub trait Frontend: Sized + 'static {
     /// Work queues and memory as the engine accesses them.
     type Host<'a>: engine::Host
     where
@@ -214,6 +215,9 @@ pub trait Frontend {
     /// Reasons for which the device ignores doorbells, register writes and frames, beside [`reason::ALL`]. One list for
     /// each module that declares some.
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
+
+    /// Tables of the device's objects for an operator.
+    const TABLES: &'static [Table<Self>];
 
     /// The PCI function. Constant.
     fn pci(&self) -> PciFunction;
@@ -304,11 +308,6 @@ pub trait Frontend {
     /// resets it.
     fn fail(&mut self, cx: &mut Context<'_>);
 
-    /// Returns up to [`snapshot::PAGE_ROWS`] objects of one kind, starting at index `from`: 0, or [`Page::next`] of the
-    /// previous page. Dynamic values of QPs are the current ones of `engine`. It reads no guest memory and is invisible
-    /// to the guest. Unused indices cost no time.
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page;
-
     /// Counters of this interface since the device was created.
     fn counters(&self) -> Self::Counters;
 
@@ -318,9 +317,18 @@ pub trait Frontend {
 }
 
 /// A front-end that can be selected in the configuration.
-pub trait Interface: Frontend + Send + 'static {
+pub trait Interface: Frontend + Send {
     /// Options in the configuration.
     type Options;
+
+    /// Name in documents, as in "mthca interface".
+    const NAME: &'static str;
+
+    /// Drivers of the guest.
+    const DRIVERS: &'static [&'static str];
+
+    /// Requirements on software that the device reports in strict mode.
+    const RULES: &'static [&'static Rule];
 
     /// Reason why its doorbells must trap, as a phrase that follows "its doorbells". `None` if it supports
     /// [`Frontend::map_doorbells`].

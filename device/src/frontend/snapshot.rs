@@ -1,8 +1,9 @@
 //! Snapshots of a device's objects for an operator, in the terms of RDMA in general.
 //!
-//! Rows are copies, so the device is not blocked while they are read. They are also the wire format of the control
-//! socket, so field names are part of an interface.
+//! Field names are part of an interface: the control socket shows rows as JSON. The rows of a front-end that fit none of
+//! these types are in its own module.
 
+mod nic;
 mod rdma;
 mod switch;
 
@@ -14,102 +15,15 @@ use protocol::ids::Qpn;
 use protocol::roce::{Encap, IpAddrs};
 use serde::{Deserialize, Serialize};
 
+pub use self::nic::{LinkRow, QueueDirection, QueueRow, QueueState};
 pub use self::rdma::{ControlRow, ControlState, GroupRow, HandleRow};
 pub use self::switch::{
     NodeKind, NodeRow, ROW_VSIS, ReceivedTag, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow,
     SpreadBy, VsiRow,
 };
+use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 use crate::memory::region::{MemoryRegion, Rights, Translation};
-use crate::telemetry::monitor::IgnoredRow;
-
-/// Maximum number of rows of a [`Page`].
-///
-/// Bound: rows are copied on the device's own thread, between two turns of its traffic.
-pub const PAGE_ROWS: usize = 256;
-
-/// Kinds of objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Table {
-    /// Queue pairs that have left RESET.
-    Qps,
-    /// Completion queues.
-    Cqs,
-    /// Event queues.
-    Eqs,
-    /// Memory regions.
-    Mrs,
-    /// Ranges of context memory that the guest has mapped; empty for a device without context memory.
-    Icm,
-    /// Queues of a NIC.
-    Queues,
-    /// The link of a NIC as its driver sees it. One row.
-    Link,
-    /// Virtual station interfaces of a NIC.
-    Vsis,
-    /// Filter rules of a NIC's switch.
-    Rules,
-    /// Elements of a NIC's transmit scheduler.
-    Scheduler,
-    /// Address handles of a NIC's RDMA half.
-    Handles,
-    /// Multicast groups of a NIC's RDMA half.
-    Groups,
-    /// The control queue of a NIC's RDMA half. One row.
-    Control,
-}
-
-/// Consecutive rows of a [`Table`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Page {
-    /// At most [`PAGE_ROWS`] rows.
-    pub rows: Rows,
-    /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different times, so a
-    /// row that appears or disappears in between may be missing.
-    pub next: Option<u64>,
-}
-
-/// Rows of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "as Table")]
-pub enum Rows {
-    Qps(Vec<QpRow>),
-    Cqs(Vec<CqRow>),
-    Eqs(Vec<EqRow>),
-    Mrs(Vec<MrRow>),
-    Icm(Vec<IcmRow>),
-    Queues(Vec<QueueRow>),
-    Link(Vec<LinkRow>),
-    Vsis(Vec<VsiRow>),
-    Rules(Vec<RuleRow>),
-    Scheduler(Vec<NodeRow>),
-    Handles(Vec<HandleRow>),
-    Groups(Vec<GroupRow>),
-    Control(Vec<ControlRow>),
-}
-
-impl Rows {
-    /// Returns an empty list of rows.
-    pub const fn none(table: Table) -> Self {
-        match table {
-            Table::Qps => Self::Qps(Vec::new()),
-            Table::Cqs => Self::Cqs(Vec::new()),
-            Table::Eqs => Self::Eqs(Vec::new()),
-            Table::Mrs => Self::Mrs(Vec::new()),
-            Table::Icm => Self::Icm(Vec::new()),
-            Table::Queues => Self::Queues(Vec::new()),
-            Table::Link => Self::Link(Vec::new()),
-            Table::Vsis => Self::Vsis(Vec::new()),
-            Table::Rules => Self::Rules(Vec::new()),
-            Table::Scheduler => Self::Scheduler(Vec::new()),
-            Table::Handles => Self::Handles(Vec::new()),
-            Table::Groups => Self::Groups(Vec::new()),
-            Table::Control => Self::Control(Vec::new()),
-        }
-    }
-}
+use crate::telemetry::monitor::{IgnoredRow, Monitor};
 
 /// A queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -360,79 +274,168 @@ pub enum IcmTable {
     All,
 }
 
-/// A queue of a NIC.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueRow {
-    /// Queue number within its direction.
-    pub queue: u16,
-    /// Direction of its frames.
-    pub direction: QueueDirection,
-    /// Current state.
-    pub state: QueueState,
-    /// VSI that its frames come from; `None` for a receive queue, which is found in the rows of VSIs.
-    pub vsi: Option<u16>,
-    /// Bus address of its ring.
-    pub ring: u64,
-    /// Number of descriptors.
-    pub entries: u16,
-    /// Index of the descriptor that the device processes next.
-    pub head: u16,
-    /// Index of the descriptor that software writes next.
-    pub tail: u16,
-    /// MSI-X vector; `None` if it does not interrupt.
-    pub vector: Option<u16>,
-    /// Frames sent or received since it was enabled.
-    pub frames: u64,
-    /// Bytes of these frames, in guest memory or on the wire.
-    pub bytes: u64,
-    /// Frames dropped because there was no free descriptor or they exceeded the maximum length.
-    pub dropped: u64,
+impl Row for QpRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "qps",
+        help: "queue pairs: state, PSNs, peer, queues",
+        columns: &[
+            "QPN",
+            "STATE",
+            "SERVICE",
+            "PD",
+            "SEND-PSN",
+            "UNACKED",
+            "EXPECTED",
+            "PEER",
+            "SEND-CQ",
+            "RECV-CQ",
+            "SQ-SLOTS",
+            "SQ-PENDING",
+            "RQ-SLOTS",
+            "REMOTE",
+            "RD-ATOMIC",
+            "DOORBELLS",
+            "SENDS",
+            "RECEIVES",
+            "COMPLETED",
+            "FAILED",
+            "IGNORED",
+        ],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        let counters = &self.counters;
+        vec![
+            hex(self.qpn),
+            self.state.to_string(),
+            match self.service {
+                Service::Rc => "RC",
+                Service::Uc => "UC",
+                Service::Ud => "UD",
+                Service::Smi => "SMI",
+                Service::Gsi => "GSI",
+            }
+            .to_owned(),
+            hex(self.pd),
+            hex(self.send_psn),
+            hex(self.unacked_psn),
+            hex(self.expected_psn),
+            or_dash(self.peer.as_ref().map(|Peer { qpn, ip, .. }| format!("{ip} {qpn:#x}"))),
+            hex(self.send_cqn),
+            hex(self.recv_cqn),
+            self.send_slots.to_string(),
+            self.send_waiting.to_string(),
+            self.recv_slots.to_string(),
+            rights(&self.remote_rights),
+            format!("{}/{}", self.max_rd_atomic, self.max_dest_rd_atomic),
+            counters.doorbells.to_string(),
+            counters.sends.to_string(),
+            counters.receives.to_string(),
+            (counters.sends_completed + counters.receives_completed).to_string(),
+            counters.failed.to_string(),
+            or_dash(self.ignored.as_ref().map(|ignored| format!("{} {}", ignored.count, ignored.last))),
+        ]
+    }
+
+    fn add_observed(&mut self, monitor: &Monitor) {
+        self.ignored = monitor.ignored_of(Qpn::new(self.qpn)).map(IgnoredRow::from);
+    }
 }
 
-/// Direction of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QueueDirection {
-    /// From guest memory to the wire.
-    Transmit,
-    /// From the wire to guest memory.
-    Receive,
+impl Row for CqRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "cqs",
+        help: "completion queues",
+        columns: &["CQN", "ENTRIES", "PRODUCER", "ARMED", "EQ", "FAULT"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            hex(self.cqn),
+            self.entries.to_string(),
+            self.producer.to_string(),
+            match self.armed {
+                Armed::No => "no",
+                Armed::Any => "any",
+                Armed::Solicited => "solicited",
+            }
+            .to_owned(),
+            hex(self.eqn),
+            or_dash(self.fault.map(|fault| match fault {
+                Fault::Overrun => "overrun",
+                Fault::Access => "access",
+            })),
+        ]
+    }
 }
 
-/// State of a NIC queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QueueState {
-    /// Processing descriptors.
-    Enabled,
-    /// Stopped after a violation by the driver, until it disables the queue.
-    Stopped,
+impl Row for EqRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "eqs",
+        help: "event queues",
+        columns: &["EQN", "ENTRIES", "PRODUCER", "ARMED", "VECTOR", "MASK", "OVERFLOWED"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            hex(self.eqn),
+            self.entries.to_string(),
+            self.producer.to_string(),
+            yes(self.armed),
+            self.vector.map_or_else(|| "-".to_owned(), |vector| vector.to_string()),
+            hex(self.mask),
+            yes(self.overflowed),
+        ]
+    }
 }
 
-/// The link of a NIC.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkRow {
-    /// Whether software has enabled the link.
-    pub enabled: bool,
-    /// Reported speed in Gbit/s.
-    pub gbps: u16,
-    /// Reported MAC.
-    pub mac: String,
-    /// Maximum frame length, including the frame check sequence.
-    pub max_frame: u16,
-    /// Frames received.
-    pub received: u64,
-    /// Frames sent.
-    pub sent: u64,
-    /// Frames dropped on transmission because the link was down.
-    pub lost: u64,
+impl Row for MrRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "mrs",
+        help: "memory regions",
+        columns: &["KEY", "PD", "START", "LENGTH", "PAGES", "RIGHTS"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            hex(self.key),
+            hex(self.pd),
+            hex(self.start),
+            hex(self.length),
+            self.page_bytes.map_or_else(|| "physical".to_owned(), hex),
+            rights(&self.rights),
+        ]
+    }
 }
 
-/// Builds a page from an iterator of rows with their indices.
-pub(super) fn page<P: Into<u64>, T>(entries: impl Iterator<Item = (P, T)>, rows: fn(Vec<T>) -> Rows) -> Page {
-    let mut entries = entries;
-    let first = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
-    Page { rows: rows(first), next: entries.next().map(|(place, _)| place.into()) }
+impl Row for IcmRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "icm",
+        help: "context memory (ICM) mapped by the guest driver",
+        columns: &["TABLE", "START", "LENGTH", "BUS"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        let table = match self.table {
+            IcmTable::Context => "context",
+            IcmTable::Tpt => "tpt",
+            IcmTable::All => "all",
+        };
+        vec![table.to_owned(), hex(self.start), hex(self.length), hex(self.bus)]
+    }
+}
+
+fn rights(rights: &[Right]) -> String {
+    let names: Vec<_> = rights
+        .iter()
+        .map(|right| match right {
+            Right::LocalWrite => "local-write",
+            Right::RemoteWrite => "remote-write",
+            Right::RemoteRead => "remote-read",
+            Right::RemoteAtomic => "remote-atomic",
+        })
+        .collect();
+    or_dash(Some(names.join(",")).filter(|text| !text.is_empty()))
 }
 
 impl From<&MemoryRegion> for MrRow {

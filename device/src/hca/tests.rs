@@ -21,7 +21,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
 use super::*;
-use crate::frontend::snapshot::{Page, Rows, Table};
+use crate::frontend::table::Table;
 use crate::frontend::{PortKind, PortNumber, RegisterAccess};
 use crate::management::NodeProfile;
 use crate::memory::Permissions;
@@ -61,6 +61,7 @@ impl Frontend for Stub {
 
     const KEY: &'static str = "stub";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
+    const TABLES: &'static [Table<Self>] = &[];
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -134,10 +135,6 @@ impl Frontend for Stub {
 
     fn fail(&mut self, _: &mut Context<'_>) {
         self.log.push("fail".to_owned());
-    }
-
-    fn snapshot(&self, _: &Engine, _: &Addresses, _: Table, _: u64) -> Page {
-        Page { rows: Rows::Qps(Vec::new()), next: None }
     }
 
     fn counters(&self) {}

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use device::frontend::{e810, jingzhao, mthca};
+use device::frontend::list::{self, InterfaceInfo};
 use device::telemetry::monitor::Rule;
 
 use super::markdown::cell;
@@ -18,17 +18,16 @@ of the interface.
 
 pub(crate) fn page() -> String {
     let mut page = HEAD.to_owned();
-    table(&mut page, "mthca", mthca::strict::rules::ALL);
-    table(&mut page, "E810", e810::strict::rules::ALL);
-    table(&mut page, "JingZhao", jingzhao::strict::rules::ALL);
+    let with_rules = list::ALL.iter().filter(|interface| !interface.rules.is_empty());
+    with_rules.for_each(|interface| table(&mut page, interface));
     page
 }
 
-fn table(page: &mut String, interface: &str, rules: &[&Rule]) {
-    let file = interface.to_lowercase();
+fn table(page: &mut String, interface: &InterfaceInfo) {
+    let InterfaceInfo { module: file, name, rules, .. } = *interface;
     let _ = write!(
         page,
-        "\n## {interface}\n\nSections refer to [the {interface} interface](../interfaces/{file}.md).\n\n\
+        "\n## {name}\n\nSections refer to [the {name} interface](../interfaces/{file}.md).\n\n\
          | rule | section | |\n| --- | --- | --- |\n"
     );
     for Rule { name, section, about } in rules {

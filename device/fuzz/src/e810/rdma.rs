@@ -1,7 +1,7 @@
 //! The RDMA half: what a driver has there that is in its right mind, and what one does that is not.
 
 use device::frontend::e810::E810;
-use device::frontend::snapshot::{Rows, Table};
+use device::frontend::snapshot::ControlRow;
 use device::hca::Hca;
 use device::memory::Permissions;
 use device::vfio::server::Device as _;
@@ -168,8 +168,7 @@ pub(super) fn assert_looped(guest: &mut Guest) {
 
 /// What has no rows is no more than there may be.
 pub(super) fn check(hca: &Hca<E810>) {
-    let Rows::Control(rows) = hca.snapshot(Table::Control, 0).rows else { return };
-    for row in rows {
+    for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
     }
 }

@@ -17,11 +17,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::device::control::explain;
-use ::device::control::message::{DeviceRow, PortState, Request, Response};
-use ::device::frontend::snapshot::{Rows, Table};
+use ::device::control::message::{DeviceRow, ListPage, PortState, Request, Response, TextPage};
 use ::device::{manual, runtime_folder, sanitize};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Bound: bytes of one response. A page of a list has some 200 kB.
@@ -104,6 +104,14 @@ enum Command {
     Groups,
     /// Show the RDMA control queue and its object counts (E810)
     Cqp,
+    /// List the objects of any table
+    ///
+    /// The other list commands are names for tables that many devices have. A device has further tables if
+    /// its interface has objects of its own.
+    List {
+        /// Name of the table [default: list the names of all tables]
+        table: Option<String>,
+    },
     /// Explain what a queue pair is waiting for
     #[command(subcommand)]
     Explain(Explain),
@@ -220,19 +228,25 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             ensure!(went_well, "the configuration was only partly applied; see the errors above");
             return Ok(());
         }
-        Command::Qps => list(&mut daemon, cli, Table::Qps)?,
-        Command::Cqs => list(&mut daemon, cli, Table::Cqs)?,
-        Command::Eqs => list(&mut daemon, cli, Table::Eqs)?,
-        Command::Mrs => list(&mut daemon, cli, Table::Mrs)?,
-        Command::Icm => list(&mut daemon, cli, Table::Icm)?,
-        Command::Queues => list(&mut daemon, cli, Table::Queues)?,
-        Command::Link => list(&mut daemon, cli, Table::Link)?,
-        Command::Vsis => list(&mut daemon, cli, Table::Vsis)?,
-        Command::Rules => list(&mut daemon, cli, Table::Rules)?,
-        Command::Scheduler => list(&mut daemon, cli, Table::Scheduler)?,
-        Command::Ahs => list(&mut daemon, cli, Table::Handles)?,
-        Command::Groups => list(&mut daemon, cli, Table::Groups)?,
-        Command::Cqp => list(&mut daemon, cli, Table::Control)?,
+        Command::List { table: Some(table) } => list(&mut daemon, cli, table)?,
+        Command::List { table: None } => match daemon.ask(&Request::Tables {})? {
+            Response::Tables(rows) if cli.json => json(&rows)?,
+            Response::Tables(rows) => table::tables(&rows),
+            _ => bail!("unexpected response from hcad"),
+        },
+        Command::Qps => list(&mut daemon, cli, "qps")?,
+        Command::Cqs => list(&mut daemon, cli, "cqs")?,
+        Command::Eqs => list(&mut daemon, cli, "eqs")?,
+        Command::Mrs => list(&mut daemon, cli, "mrs")?,
+        Command::Icm => list(&mut daemon, cli, "icm")?,
+        Command::Queues => list(&mut daemon, cli, "queues")?,
+        Command::Link => list(&mut daemon, cli, "link")?,
+        Command::Vsis => list(&mut daemon, cli, "vsis")?,
+        Command::Rules => list(&mut daemon, cli, "rules")?,
+        Command::Scheduler => list(&mut daemon, cli, "scheduler")?,
+        Command::Ahs => list(&mut daemon, cli, "handles")?,
+        Command::Groups => list(&mut daemon, cli, "groups")?,
+        Command::Cqp => list(&mut daemon, cli, "control")?,
         Command::Counters { watch: Some(period) } => {
             let devices = daemon.several(&cli.device)?;
             return counters::watch(&mut daemon, &devices, *period, cli.json);
@@ -358,48 +372,27 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
 }
 
 /// The table of one device, or of several devices with a column for the device.
-fn list(daemon: &mut Daemon, cli: &Cli, table: Table) -> anyhow::Result<String> {
+fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();
     let mut text = table::Text::default();
     for device in &devices {
         let of = (devices.len() > 1).then_some(*device);
-        daemon.pages(*device, table, |page| {
-            if cli.json {
-                all.extend(rows(page)?.into_iter().map(|mut row| {
-                    if let (Some(device), Some(row)) = (of, row.as_object_mut()) {
-                        row.insert("device".into(), device.into());
-                    }
-                    row
-                }));
-            } else {
-                text.add(page, of);
-            }
-            Ok(true)
+        if !cli.json {
+            daemon.text_pages(*device, table, |page| text.add(page, of))?;
+            continue;
+        }
+        daemon.pages(*device, table, |rows: Vec<Value>| {
+            all.extend(rows.into_iter().map(|mut row| {
+                if let (Some(device), Some(row)) = (of, row.as_object_mut()) {
+                    row.insert("device".into(), device.into());
+                }
+                row
+            }));
+            true
         })?;
     }
     if cli.json { json(&all) } else { Ok(text.finish()) }
-}
-
-fn rows(rows: &Rows) -> serde_json::Result<Vec<Value>> {
-    fn values<T: serde::Serialize>(rows: &[T]) -> serde_json::Result<Vec<Value>> {
-        rows.iter().map(serde_json::to_value).collect()
-    }
-    match rows {
-        Rows::Qps(rows) => values(rows),
-        Rows::Cqs(rows) => values(rows),
-        Rows::Eqs(rows) => values(rows),
-        Rows::Mrs(rows) => values(rows),
-        Rows::Icm(rows) => values(rows),
-        Rows::Queues(rows) => values(rows),
-        Rows::Link(rows) => values(rows),
-        Rows::Vsis(rows) => values(rows),
-        Rows::Rules(rows) => values(rows),
-        Rows::Scheduler(rows) => values(rows),
-        Rows::Handles(rows) => values(rows),
-        Rows::Groups(rows) => values(rows),
-        Rows::Control(rows) => values(rows),
-    }
 }
 
 /// Connection to a daemon.
@@ -464,20 +457,48 @@ impl Daemon {
         }
     }
 
-    /// Reads the pages of a table until `take` returns false.
-    pub(crate) fn pages(
+    /// Reads the rows of a table page by page until `take` returns false.
+    pub(crate) fn pages<T: DeserializeOwned>(
         &mut self,
         device: u16,
-        table: Table,
-        mut take: impl FnMut(&Rows) -> anyhow::Result<bool>,
+        table: &str,
+        mut take: impl FnMut(Vec<T>) -> bool,
+    ) -> anyhow::Result<()> {
+        self.each_page(device, table, false, |response| {
+            let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
+            let rows = rows.get(table).context("hcad sent another table")?;
+            let more = take(serde_json::from_str(rows).context("cannot parse the rows from hcad")?);
+            Ok(Some(next.filter(|_| more)))
+        })
+    }
+
+    /// Reads a table as text, page by page.
+    fn text_pages(
+        &mut self,
+        device: u16,
+        table: &str,
+        mut take: impl FnMut(&TextPage),
+    ) -> anyhow::Result<()> {
+        self.each_page(device, table, true, |response| {
+            let Response::Text(page) = response else { return Ok(None) };
+            take(&page);
+            Ok(Some(page.next))
+        })
+    }
+
+    /// Requests pages from index 0 on. `take` returns the index of the next page, if there is one, or `None` if the
+    /// response is not a page.
+    fn each_page(
+        &mut self,
+        device: u16,
+        table: &str,
+        text: bool,
+        mut take: impl FnMut(Response) -> anyhow::Result<Option<Option<u64>>>,
     ) -> anyhow::Result<()> {
         let mut from = 0;
         loop {
-            let Response::Page(page) = self.ask(&Request::List { device, table, from })? else {
-                bail!("unexpected response from hcad");
-            };
-            let more = take(&page.rows)?;
-            match page.next.filter(|_| more) {
+            let response = self.ask(&Request::List { device, table: table.to_owned(), from, text })?;
+            match take(response)?.context("unexpected response from hcad")? {
                 None => return Ok(()),
                 // `from` must increase, so that hcad cannot keep us here forever.
                 Some(next) if next > from => from = next,

@@ -1,18 +1,12 @@
 //! Text tables.
 
-mod nic;
-mod rdma;
+use std::fmt::Write as _;
 
-use std::fmt::{Display, Write};
-
-use device::control::message::{DeviceRow, DeviceState, PortState};
+use device::control::message::{DeviceRow, DeviceState, PortState, TableRow, TextPage};
 use device::fabric::impair::ImpairmentRow;
 use device::fabric::ring::MemberRow;
 use device::fabric::switch::PeerRow;
-use device::frontend::snapshot::{
-    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, LinkRow, MrRow, Peer, QpRow, QueueDirection, QueueRow,
-    QueueState, Right, Rows, Service,
-};
+use device::frontend::table::or_dash;
 
 use crate::sanitize;
 
@@ -29,111 +23,21 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table, of one device among several if that is said.
-    pub(crate) fn add(&mut self, rows: &Rows, of: Option<u16>) {
-        let before = self.lines.len();
-        self.add_rows(rows);
-        let Some(device) = of else { return };
-        for (index, line) in self.lines.iter_mut().enumerate().skip(before) {
-            line.insert(0, if index == 0 { "DEVICE".to_owned() } else { device.to_string() });
+    /// Adds a page of a table. `of` is the device, if the table shows several.
+    pub(crate) fn add(&mut self, page: &TextPage, of: Option<u16>) {
+        let with_device = |device: Option<String>, cells: &[String]| {
+            device.into_iter().chain(cells.iter().cloned()).collect::<Vec<_>>()
+        };
+        if self.lines.is_empty() {
+            self.lines.push(with_device(of.map(|_| "DEVICE".to_owned()), &page.columns));
         }
+        let device = of.map(|device| device.to_string());
+        self.lines.extend(page.lines.iter().map(|cells| with_device(device.clone(), cells)));
     }
 
     /// Adds a line of cells; the first one is the head.
     pub(crate) fn line(&mut self, cells: Vec<String>) {
         self.lines.push(cells);
-    }
-
-    fn add_rows(&mut self, rows: &Rows) {
-        match rows {
-            Rows::Qps(rows) => {
-                self.head(&[
-                    "QPN",
-                    "STATE",
-                    "SERVICE",
-                    "PD",
-                    "SEND-PSN",
-                    "UNACKED",
-                    "EXPECTED",
-                    "PEER",
-                    "SEND-CQ",
-                    "RECV-CQ",
-                    "SQ-SLOTS",
-                    "SQ-PENDING",
-                    "RQ-SLOTS",
-                    "REMOTE",
-                    "RD-ATOMIC",
-                    "DOORBELLS",
-                    "SENDS",
-                    "RECEIVES",
-                    "COMPLETED",
-                    "FAILED",
-                    "IGNORED",
-                ]);
-                self.lines.extend(rows.iter().map(qp));
-            }
-            Rows::Cqs(rows) => {
-                self.head(&["CQN", "ENTRIES", "PRODUCER", "ARMED", "EQ", "FAULT"]);
-                self.lines.extend(rows.iter().map(cq));
-            }
-            Rows::Eqs(rows) => {
-                self.head(&["EQN", "ENTRIES", "PRODUCER", "ARMED", "VECTOR", "MASK", "OVERFLOWED"]);
-                self.lines.extend(rows.iter().map(eq));
-            }
-            Rows::Mrs(rows) => {
-                self.head(&["KEY", "PD", "START", "LENGTH", "PAGES", "RIGHTS"]);
-                self.lines.extend(rows.iter().map(mr));
-            }
-            Rows::Icm(rows) => {
-                self.head(&["TABLE", "START", "LENGTH", "BUS"]);
-                self.lines.extend(rows.iter().map(icm));
-            }
-            Rows::Queues(rows) => {
-                self.head(&[
-                    "QUEUE",
-                    "DIRECTION",
-                    "STATE",
-                    "VSI",
-                    "RING",
-                    "ENTRIES",
-                    "HEAD",
-                    "TAIL",
-                    "VECTOR",
-                    "FRAMES",
-                    "BYTES",
-                    "DROPPED",
-                ]);
-                self.lines.extend(rows.iter().map(queue));
-            }
-            Rows::Link(rows) => {
-                self.head(&["ENABLED", "GBPS", "MAC", "MAX-FRAME", "RECEIVED", "SENT", "LOST"]);
-                self.lines.extend(rows.iter().map(link));
-            }
-            Rows::Vsis(rows) => {
-                self.head(nic::VSI_HEAD);
-                self.lines.extend(rows.iter().map(nic::vsi));
-            }
-            Rows::Rules(rows) => {
-                self.head(nic::RULE_HEAD);
-                self.lines.extend(rows.iter().map(nic::rule));
-            }
-            Rows::Scheduler(rows) => {
-                self.head(nic::NODE_HEAD);
-                self.lines.extend(rows.iter().map(nic::node));
-            }
-            Rows::Handles(rows) => {
-                self.head(rdma::HANDLE_HEAD);
-                self.lines.extend(rows.iter().map(rdma::handle));
-            }
-            Rows::Groups(rows) => {
-                self.head(rdma::GROUP_HEAD);
-                self.lines.extend(rows.iter().map(rdma::group));
-            }
-            Rows::Control(rows) => {
-                self.head(rdma::CONTROL_HEAD);
-                self.lines.extend(rows.iter().map(rdma::control));
-            }
-        }
     }
 
     pub(crate) fn finish(mut self) -> String {
@@ -243,149 +147,10 @@ pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     text.finish()
 }
 
-fn qp(row: &QpRow) -> Vec<String> {
-    let counters = &row.counters;
-    vec![
-        hex(row.qpn),
-        row.state.to_string(),
-        match row.service {
-            Service::Rc => "RC",
-            Service::Uc => "UC",
-            Service::Ud => "UD",
-            Service::Smi => "SMI",
-            Service::Gsi => "GSI",
-        }
-        .to_owned(),
-        hex(row.pd),
-        hex(row.send_psn),
-        hex(row.unacked_psn),
-        hex(row.expected_psn),
-        or_dash(row.peer.as_ref().map(|Peer { qpn, ip, .. }| format!("{ip} {qpn:#x}"))),
-        hex(row.send_cqn),
-        hex(row.recv_cqn),
-        row.send_slots.to_string(),
-        row.send_waiting.to_string(),
-        row.recv_slots.to_string(),
-        rights(&row.remote_rights),
-        format!("{}/{}", row.max_rd_atomic, row.max_dest_rd_atomic),
-        counters.doorbells.to_string(),
-        counters.sends.to_string(),
-        counters.receives.to_string(),
-        (counters.sends_completed + counters.receives_completed).to_string(),
-        counters.failed.to_string(),
-        or_dash(row.ignored.as_ref().map(|ignored| format!("{} {}", ignored.count, ignored.last))),
-    ]
-}
-
-fn cq(row: &CqRow) -> Vec<String> {
-    vec![
-        hex(row.cqn),
-        row.entries.to_string(),
-        row.producer.to_string(),
-        match row.armed {
-            Armed::No => "no",
-            Armed::Any => "any",
-            Armed::Solicited => "solicited",
-        }
-        .to_owned(),
-        hex(row.eqn),
-        or_dash(row.fault.map(|fault| match fault {
-            Fault::Overrun => "overrun",
-            Fault::Access => "access",
-        })),
-    ]
-}
-
-fn eq(row: &EqRow) -> Vec<String> {
-    vec![
-        hex(row.eqn),
-        row.entries.to_string(),
-        row.producer.to_string(),
-        yes(row.armed),
-        row.vector.map_or_else(|| "-".to_owned(), |vector| vector.to_string()),
-        hex(row.mask),
-        yes(row.overflowed),
-    ]
-}
-
-fn mr(row: &MrRow) -> Vec<String> {
-    vec![
-        hex(row.key),
-        hex(row.pd),
-        hex(row.start),
-        hex(row.length),
-        row.page_bytes.map_or_else(|| "physical".to_owned(), hex),
-        rights(&row.rights),
-    ]
-}
-
-fn icm(row: &IcmRow) -> Vec<String> {
-    let table = match row.table {
-        IcmTable::Context => "context",
-        IcmTable::Tpt => "tpt",
-        IcmTable::All => "all",
-    };
-    vec![table.to_owned(), hex(row.start), hex(row.length), hex(row.bus)]
-}
-
-fn queue(row: &QueueRow) -> Vec<String> {
-    vec![
-        row.queue.to_string(),
-        match row.direction {
-            QueueDirection::Transmit => "transmit",
-            QueueDirection::Receive => "receive",
-        }
-        .to_owned(),
-        match row.state {
-            QueueState::Enabled => "enabled",
-            QueueState::Stopped => "stopped",
-        }
-        .to_owned(),
-        or_dash(row.vsi),
-        hex(row.ring),
-        row.entries.to_string(),
-        row.head.to_string(),
-        row.tail.to_string(),
-        or_dash(row.vector),
-        row.frames.to_string(),
-        row.bytes.to_string(),
-        row.dropped.to_string(),
-    ]
-}
-
-fn link(row: &LinkRow) -> Vec<String> {
-    vec![
-        yes(row.enabled),
-        row.gbps.to_string(),
-        row.mac.clone(),
-        row.max_frame.to_string(),
-        row.received.to_string(),
-        row.sent.to_string(),
-        row.lost.to_string(),
-    ]
-}
-
-fn rights(rights: &[Right]) -> String {
-    let names: Vec<_> = rights
-        .iter()
-        .map(|right| match right {
-            Right::LocalWrite => "local-write",
-            Right::RemoteWrite => "remote-write",
-            Right::RemoteRead => "remote-read",
-            Right::RemoteAtomic => "remote-atomic",
-        })
-        .collect();
-    or_dash(Some(names.join(",")).filter(|text| !text.is_empty()))
-}
-
-fn hex(number: impl Into<u64>) -> String {
-    format!("{:#x}", number.into())
-}
-
-fn yes(is: bool) -> String {
-    if is { "yes" } else { "no" }.to_owned()
-}
-
-fn or_dash(text: Option<impl Display>) -> String {
-    text.map_or_else(|| "-".to_owned(), |text| text.to_string())
+/// The tables that a daemon can list.
+pub(crate) fn tables(rows: &[TableRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["TABLE", "CONTENTS"]);
+    text.lines.extend(rows.iter().map(|row| vec![row.name.clone(), row.help.clone()]));
+    text.finish()
 }

@@ -5,13 +5,13 @@
 
 use std::mem;
 
-use engine::{Engine, Event, Instant};
+use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::e810::interrupt::OtherCauses;
 use protocol::hca::e810::pci;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::words;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::admin::dispatch;
 use super::admin::post_link_event;
@@ -29,12 +29,12 @@ use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
 use crate::frontend::e810::reason::NO_QUEUE;
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::table::Table;
 use crate::frontend::{
     self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess,
 };
 use crate::limited;
-use crate::net::address::Addresses;
+use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
@@ -75,6 +75,9 @@ pub struct E810 {
 impl Interface for E810 {
     type Options = Options;
 
+    const NAME: &'static str = "E810";
+    const DRIVERS: &'static [&'static str] = &["ice", "irdma"];
+    const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> =
         Some("share one page among all guest processes, and a doorbell can overwrite an earlier one");
 
@@ -226,6 +229,7 @@ impl Frontend for E810 {
 
     const KEY: &'static str = "e810";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
+    const TABLES: &'static [Table<Self>] = snapshot::TABLES;
 
     const NIC: bool = true;
 
@@ -344,10 +348,6 @@ impl Frontend for E810 {
     /// Reports an uncorrectable ECC error, on which `ice` resets the function.
     fn fail(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::ECC);
-    }
-
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        snapshot::page(self, engine, addresses, table, from)
     }
 
     fn counters(&self) -> Counters {

@@ -1,31 +1,40 @@
 //! Rows for the control socket (`hcactl`).
 
-use engine::Engine;
-
 use super::device::E810;
 use super::function::Function;
 use super::rdma::View;
 use super::vectors::RouteRegister;
-use crate::frontend::snapshot::{self, LinkRow, Page, QueueDirection, QueueRow, Rows, Table};
+use crate::frontend::snapshot::{
+    ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, LinkRow, MrRow, NodeRow, QpRow, QueueDirection,
+    QueueRow, RuleRow, VsiRow,
+};
+use crate::frontend::table::{Row as _, Table, TableContext};
 use crate::net::address::Addresses;
 
 /// Position of receive queue 0 in the table of queues, after all transmit queues.
 const RECEIVE_OFFSET: u64 = 1 << 16;
 
-/// Returns a page of rows of a table, from position `from` on.
-pub(super) fn page(device: &E810, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-    match table {
-        Table::Queues => snapshot::page(queues(device, from), Rows::Queues),
-        Table::Link => Page { rows: Rows::Link(vec![link(device, addresses)]), next: None },
-        Table::Vsis => snapshot::page(device.function.pf_config.vsi_rows(from), Rows::Vsis),
-        Table::Rules => snapshot::page(device.function.pf_config.rule_rows(from), Rows::Rules),
-        Table::Scheduler => snapshot::page(device.function.pf_config.node_rows(from), Rows::Scheduler),
-        _ => {
-            let Function { rdma, vectors, .. } = &device.function;
-            let page = View { rdma, vectors, addresses }.page(engine, table, from);
-            page.unwrap_or(Page { rows: Rows::none(table), next: None })
-        }
-    }
+/// All tables: those of the RDMA half, and those of the NIC.
+pub(super) const TABLES: &[Table<E810>] = &[
+    Table::new(QpRow::TABLE, |device, cx| cx.page(rdma(device, cx).qps())),
+    Table::new(CqRow::TABLE, |device, cx| cx.page(rdma(device, cx).cqs())),
+    Table::new(EqRow::TABLE, |device, cx| cx.page(rdma(device, cx).eqs())),
+    Table::new(MrRow::TABLE, |device, cx| cx.page(rdma(device, cx).mrs())),
+    Table::new(IcmRow::TABLE, |device, cx| cx.page(rdma(device, cx).icm())),
+    Table::new(QueueRow::TABLE, |device, cx| cx.page(queues(device, cx.from))),
+    Table::new(LinkRow::TABLE, |device, cx| cx.single(link(device, cx.addresses))),
+    Table::new(VsiRow::TABLE, |device, cx| cx.page(device.function.pf_config.vsi_rows(cx.from))),
+    Table::new(RuleRow::TABLE, |device, cx| cx.page(device.function.pf_config.rule_rows(cx.from))),
+    Table::new(NodeRow::TABLE, |device, cx| cx.page(device.function.pf_config.node_rows(cx.from))),
+    Table::new(HandleRow::TABLE, |device, cx| cx.page(rdma(device, cx).handles())),
+    Table::new(GroupRow::TABLE, |device, cx| cx.page(rdma(device, cx).groups())),
+    Table::new(ControlRow::TABLE, |device, cx| cx.single(rdma(device, cx).control())),
+];
+
+/// Returns the data that rows of the RDMA half are built from.
+fn rdma<'a>(device: &'a E810, cx: &TableContext<'a>) -> View<'a> {
+    let Function { rdma, vectors, .. } = &device.function;
+    View { rdma, vectors, cx: *cx }
 }
 
 /// Returns the queues by position.

@@ -3,7 +3,9 @@
 use engine::Engine;
 
 use super::icm::IcmRange;
-use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Page, QpRow, Rows, Table, page};
+use crate::frontend::Frontend;
+use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
+use crate::frontend::table::{Row as _, Table, TableContext};
 use crate::net::address::Addresses;
 
 /// Objects of a device between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending order of their index,
@@ -22,32 +24,43 @@ pub trait Objects {
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 
-/// Returns one page of a table. Before INIT_HCA there are no objects, but ICM may already be mapped; `icm` returns its
-/// rows from index `from` on.
-pub fn take(
-    objects: Option<&impl Objects>,
-    icm: impl Iterator<Item = (u64, IcmRow)>,
-    (engine, addresses): (&Engine, &Addresses),
-    table: Table,
-    from: u64,
-) -> Page {
-    // Indices of objects have 32 bits, so a larger `from` is past the last row.
-    let objects = objects.zip(u32::try_from(from).ok()).into_iter();
-    match table {
-        Table::Qps => page(objects.flat_map(|(all, from)| all.qps(engine, addresses, from)), Rows::Qps),
-        Table::Cqs => page(objects.flat_map(|(all, from)| all.cqs(from)), Rows::Cqs),
-        Table::Eqs => page(objects.flat_map(|(all, from)| all.eqs(from)), Rows::Eqs),
-        Table::Mrs => page(objects.flat_map(|(all, from)| all.mrs(from)), Rows::Mrs),
-        Table::Icm => page(icm, Rows::Icm),
-        Table::Queues
-        | Table::Link
-        | Table::Vsis
-        | Table::Rules
-        | Table::Scheduler
-        | Table::Handles
-        | Table::Groups
-        | Table::Control => Page { rows: Rows::none(table), next: None },
-    }
+/// A device of this lineage.
+pub trait HcrDevice: Frontend {
+    /// Its objects.
+    type Objects: Objects;
+
+    /// Returns the objects; `None` before INIT_HCA.
+    fn objects(&self) -> Option<&Self::Objects>;
+
+    /// Returns the rows of ICM, which may be mapped before INIT_HCA, from index `from` on.
+    fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
+}
+
+/// Returns the tables of a device of this lineage.
+pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
+    [
+        Table::new(QpRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.qps(cx.engine, cx.addresses, from)))
+        }),
+        Table::new(CqRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.cqs(from)))
+        }),
+        Table::new(EqRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.eqs(from)))
+        }),
+        Table::new(MrRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.mrs(from)))
+        }),
+        Table::new(IcmRow::TABLE, |device, cx| cx.page(device.icm_rows(cx.from))),
+    ]
+}
+
+/// Returns the objects and the index of the first row, unless that is past the last row.
+fn objects<'a, F: HcrDevice>(
+    device: &'a F,
+    cx: &TableContext<'_>,
+) -> impl Iterator<Item = (&'a F::Objects, u32)> + use<'a, F> {
+    device.objects().zip(cx.first()).into_iter()
 }
 
 impl IcmRow {

@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-use engine::{Engine, Event, Instant};
+use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Op, PendingCommand};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
@@ -12,7 +12,7 @@ use protocol::hca::jingzhao::pci;
 use protocol::hca::jingzhao::qpc::QpState;
 use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
 use protocol::hca::words;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
@@ -30,18 +30,18 @@ use crate::frontend::hcr::reason::{
     FOREIGN_PAGE, NO_CQ, NO_EQ, NOT_INITIALISED, OVERFLOW, QP_INIT, QP_RESET, QP_RTR,
 };
 use crate::frontend::hcr::registers::Hcr;
-use crate::frontend::hcr::snapshot as rows;
+use crate::frontend::hcr::snapshot::{HcrDevice, tables};
 use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::jingzhao::reason::STALE_QPN;
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::snapshot::IcmRow;
+use crate::frontend::table::Table;
 use crate::frontend::{
     self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr,
 };
 use crate::limited;
 use crate::management::NodeProfile;
-use crate::net::address::Addresses;
-use crate::telemetry::reason::IgnoreReason;
+use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
@@ -67,6 +67,9 @@ pub struct JingZhao {
 impl Interface for JingZhao {
     type Options = Options;
 
+    const NAME: &'static str = "JingZhao";
+    const DRIVERS: &'static [&'static str] = &["hgrnic"];
+    const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> = Some("carry information that is not in guest memory");
 
     fn new(setup: Setup) -> Self {
@@ -210,6 +213,7 @@ impl Frontend for JingZhao {
 
     const KEY: &'static str = "jingzhao";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[hcr::reason::ALL, reason::ALL];
+    const TABLES: &'static [Table<Self>] = &tables();
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -332,12 +336,6 @@ impl Frontend for JingZhao {
         }
     }
 
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        let objects = self.state.resources.as_ref();
-        let icm = objects.into_iter().flat_map(|all| icm_rows(all, from));
-        rows::take(objects, icm, (engine, addresses), table, from)
-    }
-
     fn counters(&self) -> Counters {
         Counters { ctxmgt: *self.state.stats() }
     }
@@ -347,5 +345,17 @@ impl Frontend for JingZhao {
         self.doorbells.reset();
         self.state.close();
         self.state.strict = Strict::default();
+    }
+}
+
+impl HcrDevice for JingZhao {
+    type Objects = Resources;
+
+    fn objects(&self) -> Option<&Resources> {
+        self.state.resources.as_ref()
+    }
+
+    fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
+        self.objects().into_iter().flat_map(move |all| icm_rows(all, from))
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use engine::{AsyncEvent, Engine, Event};
+use engine::{AsyncEvent, Event};
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask, PortChange, QueueEvent, QueueKind};
@@ -26,16 +26,17 @@ use super::init_segment::{Effect, InitSegment};
 use super::limits::{GIDS, PKEYS};
 use super::options::Options;
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
+use super::resources::Resources;
 use super::snapshot;
 use super::trace::{self, Executed};
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::table::Table;
 use crate::frontend::{
     self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess,
 };
 use crate::limited;
 use crate::management::NodeProfile;
-use crate::net::address::Addresses;
+use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
@@ -66,6 +67,9 @@ pub struct Mlx5 {
 impl Interface for Mlx5 {
     type Options = Options;
 
+    const NAME: &'static str = "mlx5";
+    const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
+    const RULES: &'static [&'static Rule] = &[];
     const NEEDS_TRAPS: Option<&'static str> =
         Some("include those of event queues, whose consumer index is nowhere in guest memory");
 
@@ -81,6 +85,11 @@ impl Interface for Mlx5 {
 }
 
 impl Mlx5 {
+    /// The objects; `None` unless initialised.
+    pub(super) fn resources(&self) -> Option<&Resources> {
+        self.function.resources()
+    }
+
     fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
         if Register::at(offset).is_none() {
             self.counters.unknown_registers += 1;
@@ -206,6 +215,7 @@ impl Frontend for Mlx5 {
 
     const KEY: &'static str = "connectx-ib";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
+    const TABLES: &'static [Table<Self>] = snapshot::TABLES;
 
     fn pci(&self) -> PciFunction {
         PciFunction {
@@ -308,10 +318,6 @@ impl Frontend for Mlx5 {
     /// Section 18.2: the driver polls the health buffer every two seconds, and starts over on a failure.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.segment.health.fail();
-    }
-
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        snapshot::take(self.function.resources(), engine, addresses, table, from)
     }
 
     fn counters(&self) -> Counters {

@@ -3,7 +3,7 @@
 //! # Spec
 //! mthca interface, sections 1 and 2.
 
-use engine::{Engine, Event};
+use engine::Event;
 use protocol::describe::Visitor;
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::cmd::Op;
@@ -13,7 +13,7 @@ use protocol::hca::mthca::regs::{RESET_VALUE, Register};
 use protocol::hca::status::CmdStatus;
 use protocol::hca::words;
 use protocol::ids::Qpn;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::cmd::{self, Answer};
 use super::doorbell::Doorbells;
@@ -27,18 +27,19 @@ use crate::frontend::hcr::command::{self, CommandSet};
 use crate::frontend::hcr::host::DeviceHost;
 use crate::frontend::hcr::reason::{NO_EQ, NOT_INITIALISED};
 use crate::frontend::hcr::registers::Hcr;
-use crate::frontend::hcr::snapshot as rows;
+use crate::frontend::hcr::snapshot::{HcrDevice, tables};
 use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::snapshot::IcmRow;
 use crate::frontend::strict::Findings;
+use crate::frontend::table::Table;
 use crate::frontend::{
     self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr,
 };
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
-use crate::net::address::Addresses;
+use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
@@ -74,6 +75,9 @@ pub struct Mthca {
 impl Interface for Mthca {
     type Options = Options;
 
+    const NAME: &'static str = "mthca";
+    const DRIVERS: &'static [&'static str] = &["ib_mthca"];
+    const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> = None;
 
     fn new(setup: Setup) -> Self {
@@ -179,6 +183,7 @@ impl Frontend for Mthca {
 
     const KEY: &'static str = "mthca";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[hcr::reason::ALL, reason::ALL];
+    const TABLES: &'static [Table<Self>] = &tables();
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -305,11 +310,6 @@ impl Frontend for Mthca {
         self.failed = true;
     }
 
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        let icm = icm_rows(self.state.page_map(), from);
-        rows::take(self.state.resources(), icm, (engine, addresses), table, from)
-    }
-
     fn counters(&self) -> Counters {
         self.counters
     }
@@ -320,5 +320,17 @@ impl Frontend for Mthca {
         self.doorbells.reset();
         self.state = DeviceState::default();
         self.strict = Strict::default();
+    }
+}
+
+impl HcrDevice for Mthca {
+    type Objects = Resources;
+
+    fn objects(&self) -> Option<&Resources> {
+        self.state.resources()
+    }
+
+    fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
+        icm_rows(self.state.page_map(), from)
     }
 }

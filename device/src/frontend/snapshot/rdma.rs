@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::frontend::table::{Row, TableSpec, hex, or_dash};
+
 /// An address handle: the destination of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandleRow {
@@ -73,4 +75,82 @@ pub enum ControlState {
     Refused,
     /// Running.
     Running,
+}
+
+impl Row for HandleRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "handles",
+        help: "address handles",
+        columns: &["HANDLE", "PD", "DESTINATION", "SOURCE", "MAC", "TAG", "TRAFFIC-CLASS", "HOP-LIMIT"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.handle.to_string(),
+            hex(self.pd),
+            self.destination.to_string(),
+            self.source.to_string(),
+            or_dash(self.mac.as_ref()),
+            or_dash(self.tag.map(hex)),
+            hex(self.traffic_class),
+            self.hop_limit.to_string(),
+        ]
+    }
+}
+
+impl Row for GroupRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "groups",
+        help: "multicast groups and their queue pairs",
+        columns: &["GROUP", "ADDRESS", "VLAN", "MEMBERS"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        let members: Vec<_> = self.members.iter().map(|qpn| hex(*qpn)).collect();
+        vec![
+            self.group.to_string(),
+            self.address.to_string(),
+            or_dash(self.vlan),
+            or_dash(Some(members.join(",")).filter(|text| !text.is_empty())),
+        ]
+    }
+}
+
+impl Row for ControlRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "control",
+        help: "the RDMA control queue and its object counts",
+        columns: &[
+            "STATE",
+            "RING",
+            "ENTRIES",
+            "NEXT",
+            "ERROR",
+            "PBLES",
+            "NEIGHBOURS",
+            "HANDLES",
+            "GROUPS",
+            "NODES",
+        ],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            match self.state {
+                ControlState::Stopped => "stopped",
+                ControlState::Refused => "refused",
+                ControlState::Running => "running",
+            }
+            .to_owned(),
+            hex(self.ring),
+            self.entries.to_string(),
+            self.next.to_string(),
+            hex(self.error),
+            self.pbles.to_string(),
+            self.neighbours.to_string(),
+            self.handles.to_string(),
+            self.groups.to_string(),
+            self.nodes.to_string(),
+        ]
+    }
 }

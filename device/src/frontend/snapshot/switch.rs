@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
+
 /// Maximum number of VSIs listed in a [`RuleRow`].
 ///
-/// Bound: as for [`PAGE_ROWS`](super::PAGE_ROWS); a rule may apply to every VSI.
+/// Bound: as for [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS); a rule may apply to every VSI.
 pub const ROW_VSIS: usize = 32;
 
 /// A virtual station interface.
@@ -169,4 +171,135 @@ pub enum NodeKind {
     EntryPoint,
     /// A transmit queue.
     Queue,
+}
+
+impl Row for VsiRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "vsis",
+        help: "virtual station interfaces (VSIs) of the NIC: queues, VLAN tags, filters",
+        columns: &[
+            "VSI",
+            "FIRST-QUEUE",
+            "QUEUES",
+            "SPREAD-BY",
+            "RECEIVED-TAG",
+            "PORT-TAG",
+            "VLAN-PRUNE",
+            "SOURCE-PRUNE",
+            "LOOPBACK",
+            "LAN",
+            "ANTI-SPOOF",
+            "RDMA",
+        ],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.vsi.to_string(),
+            self.first_queue.to_string(),
+            self.queues.to_string(),
+            or_dash(self.spread_by.map(|by| match by {
+                SpreadBy::Vsi => "vsi",
+                SpreadBy::Function => "function",
+            })),
+            match self.received_tag {
+                ReceivedTag::Stripped => "stripped",
+                ReceivedTag::Kept => "kept",
+            }
+            .to_owned(),
+            or_dash(self.port_tag.map(hex)),
+            yes(self.vlan_prune),
+            yes(self.source_prune),
+            yes(self.loopback),
+            yes(self.lan),
+            yes(self.anti_spoof),
+            yes(self.rdma_filter),
+        ]
+    }
+}
+
+impl Row for RuleRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "rules",
+        help: "NIC switch rules: addresses, VLANs, EtherTypes, destination VSIs",
+        columns: &[
+            "RULE", "RECIPE", "FROM", "MAC", "VLAN", "TYPE", "CAST", "ACTION", "VSIS", "LOOPBACK", "LAN",
+        ],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.rule.to_string(),
+            match self.recipe {
+                RuleRecipe::EtherType => "ether-type",
+                RuleRecipe::Mac => "mac",
+                RuleRecipe::MacVlan => "mac+vlan",
+                RuleRecipe::Promiscuous => "promiscuous",
+                RuleRecipe::Vlan => "vlan",
+                RuleRecipe::Default => "default",
+                RuleRecipe::EtherTypeMac => "ether-type+mac",
+                RuleRecipe::PromiscuousVlan => "promiscuous+vlan",
+            }
+            .to_owned(),
+            or_dash(self.from.map(|from| match from {
+                RuleOrigin::Port => "port".to_owned(),
+                RuleOrigin::AnyVsi => "any vsi".to_owned(),
+                RuleOrigin::Vsi(vsi) => format!("vsi {vsi}"),
+            })),
+            or_dash(self.mac.as_ref()),
+            or_dash(self.vlan),
+            or_dash(self.ether_type.map(hex)),
+            or_dash(self.cast.map(|cast| match cast {
+                RuleCast::Unicast => "unicast",
+                RuleCast::Multicast => "multicast",
+                RuleCast::Broadcast => "broadcast",
+            })),
+            match self.action {
+                RuleAction::Forward => "forward",
+                RuleAction::Drop => "drop",
+                RuleAction::Admit => "admit",
+                RuleAction::Nothing => "nothing",
+            }
+            .to_owned(),
+            vsis(self),
+            yes(self.loopback),
+            yes(self.lan),
+        ]
+    }
+}
+
+/// Formats the listed VSIs of a rule and the number of further ones.
+fn vsis(row: &RuleRow) -> String {
+    let listed = row.vsis.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    match row.vsi_count.saturating_sub(row.vsis.len()) {
+        0 => or_dash(Some(listed).filter(|text| !text.is_empty())),
+        more => format!("{listed} and {more} more"),
+    }
+}
+
+impl Row for NodeRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "scheduler",
+        help: "the NIC transmit scheduler tree",
+        columns: &["TEID", "PARENT", "LAYER", "KIND", "SUSPENDED", "COMMITTED-WEIGHT", "EXCESS-WEIGHT"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            hex(self.teid),
+            or_dash(self.parent.map(hex)),
+            self.layer.to_string(),
+            match self.kind {
+                NodeKind::Port => "port",
+                NodeKind::Class => "class",
+                NodeKind::Generic => "generic",
+                NodeKind::EntryPoint => "entry point",
+                NodeKind::Queue => "queue",
+            }
+            .to_owned(),
+            yes(self.suspended),
+            self.committed_weight.to_string(),
+            self.excess_weight.to_string(),
+        ]
+    }
 }

@@ -30,6 +30,7 @@ impl Frontend for Nic {
 
     const KEY: &'static str = "stub_nic";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
+    const TABLES: &'static [Table<Self>] = &[];
     const NIC: bool = true;
 
     fn pci(&self) -> PciFunction {
@@ -89,10 +90,6 @@ impl Frontend for Nic {
     }
 
     fn fail(&mut self, _: &mut Context<'_>) {}
-
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        self.stub.snapshot(engine, addresses, table, from)
-    }
 
     fn counters(&self) {}
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use device::control::message::{Counters, DeviceRow, DeviceState, PortState};
-use device::frontend::snapshot::{Peer, QpCounters, QpRow, Rows, Service, Table};
+use device::frontend::snapshot::{Peer, QpCounters, QpRow, Service};
 use serde::Serialize;
 
 use crate::{Daemon, counters};
@@ -92,12 +92,10 @@ impl Sample {
     /// Takes queue pairs of a device. Whether there are more.
     fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
         let mut taken = 0;
-        daemon.pages(device, Table::Qps, |page| {
-            if let Rows::Qps(rows) = page {
-                taken += rows.len();
-                self.qps.extend(rows.iter().map(|row| (device, row.clone())));
-            }
-            Ok(taken < MOST_QPS)
+        daemon.pages(device, "qps", |rows: Vec<QpRow>| {
+            taken += rows.len();
+            self.qps.extend(rows.into_iter().map(|row| (device, row)));
+            taken < MOST_QPS
         })?;
         Ok(taken >= MOST_QPS)
     }

@@ -1,6 +1,6 @@
 //! Rows of RDMA objects for the control socket.
 
-use engine::{Engine, QpAttrs, QpSnapshot};
+use engine::{QpAttrs, QpSnapshot};
 use protocol::hca::e810::rdma::send_wqe;
 
 use super::Rdma;
@@ -9,10 +9,9 @@ use super::queue_pair::{PathContext, QueuePair};
 use crate::frontend::e810::limits::MAX_CEQS;
 use crate::frontend::e810::vectors::{RouteRegister, Vectors};
 use crate::frontend::snapshot::{
-    self, ControlRow, EqRow, GroupRow, HandleRow, MrRow, Page, Peer, QpRow, Rows, Service, Table,
-    remote_rights,
+    ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, MrRow, Peer, QpRow, Service, remote_rights,
 };
-use crate::net::address::Addresses;
+use crate::frontend::table::TableContext;
 
 /// QP number 1, reported as the GSI QP.
 const GSI: u32 = 1;
@@ -21,59 +20,56 @@ const GSI: u32 = 1;
 const ASYNC: u16 = MAX_CEQS;
 
 /// Data that rows are built from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     /// The objects.
     pub(in super::super) rdma: &'a Rdma,
     /// Vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
-    /// The port's addresses.
-    pub(in super::super) addresses: &'a Addresses,
+    /// The engine, the port's addresses and the index of the first row.
+    pub(in super::super) cx: TableContext<'a>,
 }
 
 impl View<'_> {
-    /// Returns a page of rows of `table`, from position `from` on. `None` for a table of the NIC half.
-    pub(in super::super) fn page(self, engine: &Engine, table: Table, from: u64) -> Option<Page> {
-        let Rdma { hmc, regions, paths, groups, queues, .. } = self.rdma;
-        // Positions have 32 bits; the page is empty beyond that.
-        let first = u32::try_from(from).ok();
-        let pages = first.into_iter();
-        Some(match table {
-            Table::Qps => {
-                let qps = pages.flat_map(|first| queues.qps_from(first));
-                let rows = qps.filter_map(|(place, qp)| {
-                    let live = engine.query_qp(qp.qpn)?;
-                    Some((place, self.qp(qp, &live)))
-                });
-                snapshot::page(rows, Rows::Qps)
-            }
-            Table::Cqs => {
-                let cqs = pages.flat_map(|first| queues.cqs_from(first));
-                snapshot::page(cqs.map(|(place, cq)| (place, CompletionQueue::row(cq))), Rows::Cqs)
-            }
-            Table::Eqs => {
-                snapshot::page(self.eqs().filter(|(place, _)| u64::from(*place) >= from), Rows::Eqs)
-            }
-            Table::Mrs => {
-                let regions = pages.flat_map(|first| regions.keys.iter_from(first));
-                snapshot::page(regions.map(|(place, region)| (place, MrRow::from(region))), Rows::Mrs)
-            }
-            Table::Icm => snapshot::page(hmc.rows(from), Rows::Icm),
-            Table::Handles => {
-                let rows: fn(Vec<HandleRow>) -> Rows = Rows::Handles;
-                snapshot::page(pages.flat_map(|first| paths.rows(first)), rows)
-            }
-            Table::Groups => {
-                let rows: fn(Vec<GroupRow>) -> Rows = Rows::Groups;
-                snapshot::page(pages.flat_map(|first| groups.rows(first)), rows)
-            }
-            Table::Control => Page { rows: Rows::Control(vec![self.control()]), next: None },
-            Table::Queues | Table::Link | Table::Vsis | Table::Rules | Table::Scheduler => return None,
+    /// Queue pairs.
+    pub(in super::super) fn qps(self) -> impl Iterator<Item = (u32, QpRow)> {
+        let qps = self.cx.first().into_iter().flat_map(move |first| self.rdma.queues.qps_from(first));
+        qps.filter_map(move |(index, qp)| {
+            let live = self.cx.engine.query_qp(qp.qpn)?;
+            Some((index, self.qp(qp, &live)))
         })
     }
 
+    /// Completion queues.
+    pub(in super::super) fn cqs(self) -> impl Iterator<Item = (u32, CqRow)> {
+        let cqs = self.cx.first().into_iter().flat_map(move |first| self.rdma.queues.cqs_from(first));
+        cqs.map(|(index, cq)| (index, CompletionQueue::row(cq)))
+    }
+
+    /// Memory regions.
+    pub(in super::super) fn mrs(self) -> impl Iterator<Item = (u32, MrRow)> {
+        let keys = &self.rdma.regions.keys;
+        let regions = self.cx.first().into_iter().flat_map(move |first| keys.iter_from(first));
+        regions.map(|(index, region)| (index, MrRow::from(region)))
+    }
+
+    /// Context memory.
+    pub(in super::super) fn icm(self) -> impl Iterator<Item = (u64, IcmRow)> {
+        self.rdma.hmc.rows(self.cx.from)
+    }
+
+    /// Address handles.
+    pub(in super::super) fn handles(self) -> impl Iterator<Item = (u32, HandleRow)> {
+        self.cx.first().into_iter().flat_map(move |first| self.rdma.paths.rows(first))
+    }
+
+    /// Multicast groups.
+    pub(in super::super) fn groups(self) -> impl Iterator<Item = (u32, GroupRow)> {
+        self.cx.first().into_iter().flat_map(move |first| self.rdma.groups.rows(first))
+    }
+
     fn qp(self, qp: &QueuePair, live: &QpSnapshot) -> QpRow {
-        let path_context = PathContext { paths: &self.rdma.paths, mac: self.addresses.own.mac };
+        let path_context = PathContext { paths: &self.rdma.paths, mac: self.cx.addresses.own.mac };
         let QpAttrs { pd, remote, remote_qpn, path, max_rd_atomic, max_dest_rd_atomic, .. } =
             qp.attributes(path_context);
         let connected = qp.service == send_wqe::Service::Connection
@@ -106,8 +102,9 @@ impl View<'_> {
         }
     }
 
-    fn eqs(self) -> impl Iterator<Item = (u16, EqRow)> {
-        self.rdma.events.rings().map(move |(ceq, entries, producer, lost)| {
+    /// Event queues.
+    pub(in super::super) fn eqs(self) -> impl Iterator<Item = (u16, EqRow)> {
+        let rows = self.rdma.events.rings().map(move |(ceq, entries, producer, lost)| {
             let (place, route, mask) = match ceq {
                 Some(ceq) => (ceq, RouteRegister::CompletionEvents(ceq), 0),
                 None => (ASYNC, RouteRegister::AsyncEvents, u64::MAX),
@@ -122,10 +119,12 @@ impl View<'_> {
                 overflowed: lost,
             };
             (place, row)
-        })
+        });
+        rows.filter(move |(index, _)| u64::from(*index) >= self.cx.from)
     }
 
-    fn control(self) -> ControlRow {
+    /// The control queue.
+    pub(in super::super) fn control(self) -> ControlRow {
         let Rdma { cqp, hmc, paths, groups, nodes, .. } = self.rdma;
         let (neighbours, handles) = paths.counts();
         ControlRow {

@@ -11,7 +11,7 @@ use protocol::ids::Iova;
 
 use super::*;
 use crate::frontend::e810::testing::MAC;
-use crate::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState, Rows, Table};
+use crate::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState};
 use crate::frontend::testing::pattern;
 use crate::hca::WorkLeft;
 use crate::telemetry::trace::TraceFormat;
@@ -454,10 +454,8 @@ fn rows_show_queues_and_link() {
         bytes: 60,
         ..transmit.clone()
     };
-    let rows = nic.driver.bus.hca.snapshot(Table::Queues, 0).rows;
-    assert_eq!(rows, Rows::Queues(vec![transmit.clone(), receive.clone()]));
-    let later = nic.driver.bus.hca.snapshot(Table::Queues, 1).rows;
-    assert_eq!(later, Rows::Queues(vec![receive]));
+    assert_eq!(nic.driver.bus.hca.rows::<QueueRow>(0), [transmit.clone(), receive.clone()]);
+    assert_eq!(nic.driver.bus.hca.rows::<QueueRow>(1), [receive]);
 
     let link = LinkRow {
         enabled: true,
@@ -468,11 +466,11 @@ fn rows_show_queues_and_link() {
         sent: 1,
         lost: 0,
     };
-    assert_eq!(nic.driver.bus.hca.snapshot(Table::Link, 0).rows, Rows::Link(vec![link]));
+    assert_eq!(nic.driver.bus.hca.rows::<LinkRow>(0), [link]);
 
     nic.send(&[0; 8], 0);
     nic.driver.bus.settle();
-    let Rows::Queues(rows) = nic.driver.bus.hca.snapshot(Table::Queues, 0).rows else { panic!() };
+    let rows = nic.driver.bus.hca.rows::<QueueRow>(0);
     let expected = QueueRow { state: QueueState::Stopped, head: 2, tail: 2, ..transmit };
     assert_eq!(rows[0], expected, "the queue of a faulty frame");
 }

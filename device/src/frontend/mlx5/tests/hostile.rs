@@ -1,6 +1,6 @@
 //! A driver that writes random commands, mailboxes and doorbells. The device must answer every command and stay usable.
 
-use drivers::mlx5::{input_block, output_block, slot_address};
+use drivers::mlx5::Layout;
 
 use super::*;
 
@@ -86,7 +86,11 @@ fn random_mailboxes_are_survived() {
         driver.post(0, &set, 4112);
         for _ in 0..=random.below(3) {
             let block = random.below(8);
-            let block = if random.next() % 2 == 0 { input_block(0, block) } else { output_block(0, block) };
+            let block = if random.next() % 2 == 0 {
+                Layout::LARGE.input(0, block)
+            } else {
+                Layout::LARGE.output(0, block)
+            };
             let mut tail = [0; 16];
             random.fill(&mut tail[..random.below(16)]);
             driver.poke(block + 0x230, &tail);
@@ -94,7 +98,7 @@ fn random_mailboxes_are_survived() {
         let mut fields = [0; 4];
         random.fill(&mut fields);
         let place = [4, 8, 12, 0x30, 0x34, 0x38, 0x3c][random.below(7)];
-        driver.poke(slot_address(0) + place, &fields);
+        driver.poke(Layout::LARGE.slot(0) + place, &fields);
         driver.submit(1);
     }
     driver.ok(&Command::Nop(BARE));

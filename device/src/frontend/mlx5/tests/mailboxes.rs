@@ -1,6 +1,6 @@
 //! Slots and mailboxes, also of a hostile driver (section 3.1).
 
-use drivers::mlx5::{input_block, link, output_block, slot_address};
+use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;
 use protocol::hca::mlx5::command::{Delivery, Slot};
 
@@ -46,7 +46,7 @@ fn whole_output_is_written() {
     assert_eq!((output.len(), &output[LONG - 16..]), (LONG, &[0; 16][..]));
     let longer = driver.execute(&Command::Nop(BARE).emit(0), 40);
     assert_eq!(longer, [0; 40]);
-    let behind = driver.peek(output_block(0, 0) + 24, 4);
+    let behind = driver.peek(Layout::LARGE.output(0, 0) + 24, 4);
     assert_eq!(behind, [0xa5; 4], "not part of the output");
 }
 
@@ -67,11 +67,11 @@ fn slots_are_independent() {
 fn slot_of_driver_is_left_alone() {
     let mut driver = enabled();
     driver.post(3, &Command::Nop(BARE).emit(0), 16);
-    let mut slot = Slot::parse(&output(&driver.peek(slot_address(3), Slot::LEN)));
+    let mut slot = Slot::parse(&output(&driver.peek(Layout::LARGE.slot(3), Slot::LEN)));
     slot.device_owned = false;
-    driver.poke(slot_address(3), &slot.emit());
+    driver.poke(Layout::LARGE.slot(3), &slot.emit());
     driver.submit(1 << 3);
-    assert_eq!(driver.peek(slot_address(3), Slot::LEN), slot.emit());
+    assert_eq!(driver.peek(Layout::LARGE.slot(3), Slot::LEN), slot.emit());
     let ignored: Vec<_> = driver.hca.monitor().ignored_counts().collect();
     assert_eq!(ignored, [("slot_not_owned", 1)]);
 }
@@ -90,9 +90,9 @@ fn invalid_slots_are_rejected() {
     let mut driver = enabled();
     let mut of = |change: fn(&mut Slot)| {
         driver.post(0, &Command::Nop(BARE).emit(0), 16);
-        let mut slot = Slot::parse(&output(&driver.peek(slot_address(0), Slot::LEN)));
+        let mut slot = Slot::parse(&output(&driver.peek(Layout::LARGE.slot(0), Slot::LEN)));
         change(&mut slot);
-        driver.poke(slot_address(0), &slot.emit());
+        driver.poke(Layout::LARGE.slot(0), &slot.emit());
         submit(&mut driver)
     };
     assert_eq!(of(|slot| slot.kind = 6), failed(Delivery::Kind, Check::SlotKind));
@@ -113,10 +113,10 @@ fn chains_cannot_loop() {
     let mut driver = enabled();
     let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
     driver.post(0, &set, 16);
-    driver.poke(link(input_block(0, 2)), &input_block(0, 0).to_be_bytes());
+    driver.poke(link(Layout::LARGE.input(0, 2)), &Layout::LARGE.input(0, 0).to_be_bytes());
     assert_eq!(submit(&mut driver), failed(Delivery::BlockNumber, Check::BlockNumber));
     driver.post(0, &QUERY.emit(0), LONG);
-    driver.poke(link(output_block(0, 0)), &output_block(0, 0).to_be_bytes());
+    driver.poke(link(Layout::LARGE.output(0, 0)), &Layout::LARGE.output(0, 0).to_be_bytes());
     assert_eq!(submit(&mut driver), failed(Delivery::BlockNumber, Check::BlockNumber));
 }
 
@@ -124,11 +124,11 @@ fn chains_cannot_loop() {
 fn chains_end_with_their_length() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
-    driver.poke(link(output_block(0, 3)), &[0; 8]);
+    driver.poke(link(Layout::LARGE.output(0, 3)), &[0; 8]);
     assert_eq!(submit(&mut driver), failed(Delivery::OutputPointer, Check::OutputBlock));
     // Blocks behind the last one are not looked at.
     driver.post(0, &QUERY.emit(0), LONG);
-    driver.poke(link(output_block(0, 7)), &1_u64.to_be_bytes());
+    driver.poke(link(Layout::LARGE.output(0, 7)), &1_u64.to_be_bytes());
     assert_eq!(submit(&mut driver), (Some(Delivery::Ok), 0));
 }
 
@@ -136,11 +136,11 @@ fn chains_end_with_their_length() {
 fn foreign_token_is_not_delivered() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
-    driver.poke(output_block(0, 1) + 0x23d, &[0xee]);
+    driver.poke(Layout::LARGE.output(0, 1) + 0x23d, &[0xee]);
     assert_eq!(submit(&mut driver), failed(Delivery::Token, Check::BlockToken));
     let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
     driver.post(0, &set, 16);
-    driver.poke(input_block(0, 7) + 0x23d, &[0xee]);
+    driver.poke(Layout::LARGE.input(0, 7) + 0x23d, &[0xee]);
     assert_eq!(submit(&mut driver), failed(Delivery::Token, Check::BlockToken));
 }
 

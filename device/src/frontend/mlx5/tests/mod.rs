@@ -46,7 +46,7 @@ fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mlx5::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
     guest.configure(0x52, &[0, 0x80]);
     guest.listen(3);
-    let mut driver = Driver::new(guest);
+    let mut driver = Driver::new(guest, driver::Layout::LARGE);
     driver.start();
     driver
 }

@@ -14,7 +14,7 @@ use protocol::hca::mlx5::srq::{
 use protocol::ids::{CounterSet, MkeyIndex, Srqn, TransportDomain, XrcDomain};
 
 use super::*;
-use crate::frontend::snapshot::{Rows, Table};
+use crate::frontend::snapshot::MrRow;
 
 const RING: u64 = 0x40_0000;
 
@@ -185,7 +185,7 @@ fn memory_keys_are_listed_and_destroyed() {
     let list = pages(0x50_0000, 2);
     listed.translation_units = 1;
     driver.ok(&Command::CreateMkey(listed, Bytes::parse(&list)));
-    let Rows::Mrs(rows) = driver.hca.snapshot(Table::Mrs, 0).rows else { panic!() };
+    let rows = driver.hca.rows::<MrRow>(0);
     assert_eq!(
         rows.iter().map(|row| (row.key, row.length)).collect::<Vec<_>>(),
         [(0x801, u64::MAX), (0x901, 0x2000)]
@@ -223,10 +223,10 @@ fn pages_of_all_keys_are_bounded() {
     (listed.context.length, listed.context.log_page) = (4096, 12);
     let input = Command::CreateMkey(listed, Bytes::parse(&list)).emit(0);
     driver.post(0, &input, 16);
-    let slot = driver.peek(driver::slot_address(0), 64);
+    let slot = driver.peek(driver::Layout::LARGE.slot(0), 64);
     let mut created = 0;
     loop {
-        driver.poke(driver::slot_address(0), &slot);
+        driver.poke(driver::Layout::LARGE.slot(0), &slot);
         driver.submit(1);
         let header = OutputHeader::parse(&output(&driver.output(0, 16)));
         if header.status != 0 {
@@ -240,7 +240,7 @@ fn pages_of_all_keys_are_bounded() {
     driver.post(1, &Command::DestroyMkey(MkeyNumber { index: MkeyIndex::new(8) }).emit(0), 16);
     driver.submit(1 << 1);
     for syndrome in [0, Check::QueueMemory.syndrome()] {
-        driver.poke(driver::slot_address(0), &slot);
+        driver.poke(driver::Layout::LARGE.slot(0), &slot);
         driver.submit(1);
         assert_eq!(OutputHeader::parse(&output(&driver.output(0, 16))).syndrome, syndrome);
     }

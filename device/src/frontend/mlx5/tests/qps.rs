@@ -9,7 +9,7 @@ use protocol::hca::mlx5::transition::QpAttributes;
 use protocol::ids::{Qkey, Qpn, Srqn, UserIndex};
 
 use super::*;
-use crate::frontend::snapshot::{QpState as RowState, Rows, Service as RowService, Table};
+use crate::frontend::snapshot::{QpRow, QpState as RowState, Service as RowService};
 
 /// Two pages: 64 receive entries of 16 bytes and 32 blocks.
 const QUEUES: u64 = 0x42_0000;
@@ -123,7 +123,7 @@ fn qp_passes_all_states() {
     assert_eq!((context.next_send_psn, context.recv_psn), (Psn::new(9), Psn::new(5)));
     assert_eq!((context.retry_count, context.primary.ack_timeout, context.primary.lid), (7, 14, Lid::new(1)));
     assert_eq!((context.log_rq_entries, context.log_sq_blocks), (6, 5), "geometry is fixed");
-    let Rows::Qps(rows) = all.driver.hca.snapshot(Table::Qps, 0).rows else { panic!() };
+    let rows = all.driver.hca.rows::<QpRow>(0);
     let row = &rows[0];
     assert_eq!((row.qpn, row.state, row.service), (0x80, RowState::Rts, RowService::Rc));
     assert_eq!(row.peer.as_ref().map(|peer| peer.qpn), Some(0x80));

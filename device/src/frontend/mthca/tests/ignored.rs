@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
-use crate::frontend::snapshot::{Rows, Table};
+use crate::frontend::snapshot::QpRow;
 use crate::frontend::testing::exchange;
 use crate::telemetry::monitor::IgnoredRow;
 use crate::telemetry::trace::TraceFormat;
@@ -28,10 +28,7 @@ fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
 }
 
 fn row(user: &User) -> Option<IgnoredRow> {
-    match user.hca.snapshot(Table::Qps, 0).rows {
-        Rows::Qps(rows) => rows.into_iter().find(|row| row.qpn == QPN).unwrap().ignored,
-        other => panic!("{other:?}"),
-    }
+    user.hca.rows::<QpRow>(0).into_iter().find(|row| row.qpn == QPN).unwrap().ignored
 }
 
 fn ignored(count: u64, last: &str) -> Option<IgnoredRow> {

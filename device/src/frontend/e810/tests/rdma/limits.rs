@@ -145,13 +145,12 @@ fn full_arp_table_is_counted() {
     let next = ManageArp { index: ArpIndex::new(ARP_ENTRIES), valid: true, ..ManageArp::default() };
     refused(&mut driver, &Operation::ManageArp(next), CqpErrorCode::Invalid);
 
-    let reason =
-        |driver: &Driver, qpn| driver.bus.hca.explain(qpn).ignored.map(|ignored| ignored.last.name());
+    let reason = |driver: &Driver, qpn| driver.bus.hca.explain(qpn).ignored.map(|ignored| ignored.last);
     start(&mut driver, QPN, QpKind::Rc, &context(1));
     assert_eq!(reason(&driver, QPN), None, "neighbour 2 is there");
     let other = Qpn::new(QPN.get() + 1);
     start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
-    assert_eq!(reason(&driver, other), Some("arp_table_full"));
+    assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
 
     // An entry is freed, and the table fills a second time.
     let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };

@@ -4,12 +4,15 @@ use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::queue_pair::DestroyQp;
 
 use super::*;
-use crate::frontend::snapshot::{self, Armed, ControlState, Rows, Service, Table};
+use crate::frontend::snapshot::{
+    self, Armed, ControlRow, ControlState, CqRow, EqRow, HandleRow, IcmRow, MrRow, QpRow, Service,
+};
+use crate::frontend::table::Row;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-fn rows(driver: &Driver, table: Table) -> Rows {
-    driver.bus.hca.snapshot(table, 0).rows
+fn rows<T: Row>(driver: &Driver) -> Vec<T> {
+    driver.bus.hca.rows(0)
 }
 
 #[test]
@@ -18,7 +21,7 @@ fn qp_row_has_peer_and_counters() {
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
     pair.settle();
-    let Rows::Qps(all) = rows(&pair.a, Table::Qps) else { panic!() };
+    let all = rows::<QpRow>(&pair.a);
     let [row] = &all[..] else { panic!("{all:?}") };
     assert_eq!((row.qpn, row.state, row.service, row.pd), (3, snapshot::QpState::Rts, Service::Rc, 6));
     assert_eq!((row.send_psn, row.unacked_psn, row.expected_psn), (0x1001, 0x1001, 0x2000));
@@ -27,18 +30,18 @@ fn qp_row_has_peer_and_counters() {
     assert_eq!((row.send_cqn, row.recv_cqn, row.counters.doorbells), (4, 5, 1));
     assert_eq!((row.counters.sends, row.counters.sends_completed, row.counters.failed), (1, 1, 0));
     pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));
-    assert_eq!(rows(&pair.a, Table::Qps), Rows::Qps(Vec::new()));
+    assert_eq!(rows::<QpRow>(&pair.a), []);
 }
 
 #[test]
 fn cqs_and_event_queues_have_rows() {
     let mut pair = Pair::connected();
     pair.a.arm_cq(SEND_CQ, 1 << 14);
-    let Rows::Cqs(cqs) = rows(&pair.a, Table::Cqs) else { panic!() };
+    let cqs = rows::<CqRow>(&pair.a);
     let found: Vec<_> = cqs.iter().map(|cq| (cq.cqn, cq.entries, cq.armed, cq.fault)).collect();
     let expected = [(0, 2050, Armed::No, None), (4, 256, Armed::Any, None), (5, 256, Armed::No, None)];
     assert_eq!(found, expected);
-    let Rows::Eqs(eqs) = rows(&pair.a, Table::Eqs) else { panic!() };
+    let eqs = rows::<EqRow>(&pair.a);
     let found: Vec<_> = eqs.iter().map(|eq| (eq.eqn, eq.entries, eq.vector, eq.overflowed)).collect();
     assert_eq!(found, [(0, 2048, Some(4), false), (16, 3072, Some(3), false)], "the last one is the AEQ");
 }
@@ -48,23 +51,24 @@ fn memory_and_control_queue_have_rows() {
     let mut pair = Pair::connected();
     register(&mut pair.a, 0x1234_5601, SOURCE, 0x1000, StagRights::REMOTE_WRITE);
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
-    let Rows::Mrs(regions) = rows(&pair.a, Table::Mrs) else { panic!() };
+    let regions = rows::<MrRow>(&pair.a);
     let [region] = &regions[..] else { panic!("{regions:?}") };
     assert_eq!((region.key, region.pd, region.start, region.length), (0x1234_5601, 6, SOURCE, 0x1000));
     assert_eq!(region.rights, [snapshot::Right::RemoteWrite]);
-    let Rows::Handles(handles) = rows(&pair.a, Table::Handles) else { panic!() };
+    let handles = rows::<HandleRow>(&pair.a);
     let [row] = &handles[..] else { panic!("{handles:?}") };
     assert_eq!((row.handle, row.pd, row.mac.as_deref()), (1, 6, Some("02:e8:10:00:00:02")));
     assert_eq!((row.source, row.destination), ([10, 81, 0, 1].into(), [10, 81, 0, 2].into()));
-    let Rows::Control(control) = rows(&pair.a, Table::Control) else { panic!() };
+    let control = rows::<ControlRow>(&pair.a);
     let [row] = &control[..] else { panic!("{control:?}") };
     assert_eq!((row.state, row.entries, row.pbles), (ControlState::Running, 2048, 1 << 18));
     assert_eq!((row.handles, row.groups, row.error), (1, 0, 0));
-    let Rows::Icm(segments) = rows(&pair.a, Table::Icm) else { panic!() };
+    let segments = rows::<IcmRow>(&pair.a);
     assert_eq!(segments.len(), 2, "one for all objects, one of PBLEs");
     pair.a.end_cqp();
-    for table in [Table::Mrs, Table::Handles, Table::Qps, Table::Cqs, Table::Icm] {
-        assert_eq!(rows(&pair.a, table), Rows::none(table), "nothing outlives the control queue");
+    for table in [MrRow::TABLE, HandleRow::TABLE, QpRow::TABLE, CqRow::TABLE, IcmRow::TABLE] {
+        let page = pair.a.bus.hca.page(table, 0);
+        assert!(page.rows.is_empty(), "nothing outlives the control queue: {page:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, section 12.
 
-use crate::frontend::snapshot::{Right, Rows, Table};
+use crate::frontend::snapshot::{QpRow, Right};
 use protocol::roce::{Aeth, Ext, RoceFrame, Syndrome};
 
 use super::super::super::options::{QpAccess, QueueOptions, RnrTimerTable};
@@ -190,7 +190,7 @@ fn max_rd_atomic_limits_outstanding_reads() {
         assert_eq!(a.settle().len(), requests, "{json}");
     }
     let (a, _) = with(r#"{"max_rd_atomic": 2, "max_dest_rd_atomic": 3, "qp_access": {"atomic": false}}"#);
-    let Rows::Qps(rows) = a.hca.snapshot(Table::Qps, 0).rows else { panic!("not QPs") };
+    let rows = a.hca.rows::<QpRow>(0);
     let rights = vec![Right::RemoteWrite, Right::RemoteRead];
     assert_eq!((rows[0].max_rd_atomic, rows[0].max_dest_rd_atomic, &rows[0].remote_rights), (2, 3, &rights));
     for json in [r#"{"max_rd_atomic": 0}"#, r#"{"max_dest_rd_atomic": 17}"#] {

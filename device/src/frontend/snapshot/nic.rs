@@ -1,0 +1,139 @@
+//! Rows about the queues and the link of a NIC.
+
+use serde::{Deserialize, Serialize};
+
+use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
+
+/// A queue of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueRow {
+    /// Queue number within its direction.
+    pub queue: u16,
+    /// Direction of its frames.
+    pub direction: QueueDirection,
+    /// Current state.
+    pub state: QueueState,
+    /// VSI that its frames come from; `None` for a receive queue, which is found in the rows of VSIs.
+    pub vsi: Option<u16>,
+    /// Bus address of its ring.
+    pub ring: u64,
+    /// Number of descriptors.
+    pub entries: u16,
+    /// Index of the descriptor that the device processes next.
+    pub head: u16,
+    /// Index of the descriptor that software writes next.
+    pub tail: u16,
+    /// MSI-X vector; `None` if it does not interrupt.
+    pub vector: Option<u16>,
+    /// Frames sent or received since it was enabled.
+    pub frames: u64,
+    /// Bytes of these frames, in guest memory or on the wire.
+    pub bytes: u64,
+    /// Frames dropped because there was no free descriptor or they exceeded the maximum length.
+    pub dropped: u64,
+}
+
+/// Direction of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueDirection {
+    /// From guest memory to the wire.
+    Transmit,
+    /// From the wire to guest memory.
+    Receive,
+}
+
+/// State of a NIC queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueState {
+    /// Processing descriptors.
+    Enabled,
+    /// Stopped after a violation by the driver, until it disables the queue.
+    Stopped,
+}
+
+/// The link of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkRow {
+    /// Whether software has enabled the link.
+    pub enabled: bool,
+    /// Reported speed in Gbit/s.
+    pub gbps: u16,
+    /// Reported MAC.
+    pub mac: String,
+    /// Maximum frame length, including the frame check sequence.
+    pub max_frame: u16,
+    /// Frames received.
+    pub received: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames dropped on transmission because the link was down.
+    pub lost: u64,
+}
+
+impl Row for QueueRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "queues",
+        help: "NIC queues: state, ring, frame counts",
+        columns: &[
+            "QUEUE",
+            "DIRECTION",
+            "STATE",
+            "VSI",
+            "RING",
+            "ENTRIES",
+            "HEAD",
+            "TAIL",
+            "VECTOR",
+            "FRAMES",
+            "BYTES",
+            "DROPPED",
+        ],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.queue.to_string(),
+            match self.direction {
+                QueueDirection::Transmit => "transmit",
+                QueueDirection::Receive => "receive",
+            }
+            .to_owned(),
+            match self.state {
+                QueueState::Enabled => "enabled",
+                QueueState::Stopped => "stopped",
+            }
+            .to_owned(),
+            or_dash(self.vsi),
+            hex(self.ring),
+            self.entries.to_string(),
+            self.head.to_string(),
+            self.tail.to_string(),
+            or_dash(self.vector),
+            self.frames.to_string(),
+            self.bytes.to_string(),
+            self.dropped.to_string(),
+        ]
+    }
+}
+
+impl Row for LinkRow {
+    const TABLE: &'static TableSpec = &TableSpec {
+        name: "link",
+        help: "the NIC link: speed, MAC, maximum frame size, frame counts",
+        columns: &["ENABLED", "GBPS", "MAC", "MAX-FRAME", "RECEIVED", "SENT", "LOST"],
+    };
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            yes(self.enabled),
+            self.gbps.to_string(),
+            self.mac.clone(),
+            self.max_frame.to_string(),
+            self.received.to_string(),
+            self.sent.to_string(),
+            self.lost.to_string(),
+        ]
+    }
+}

@@ -1,0 +1,199 @@
+//! Tables of a device's objects for an operator.
+//!
+//! A table describes itself: its name, its columns, and how its rows look as JSON and as text. So `hcactl list` prints
+//! tables that it does not know. Rows are copies, so the device is not blocked while they are read.
+
+use std::any::Any;
+use std::fmt::{Debug, Display};
+
+use engine::Engine;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::net::address::Addresses;
+use crate::telemetry::monitor::Monitor;
+
+/// Maximum number of rows of a [`Page`].
+///
+/// Bound: rows are copied on the device's own thread, between two turns of its traffic.
+pub const PAGE_ROWS: usize = 256;
+
+/// Description of a table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TableSpec {
+    /// Name in requests and responses of the control socket.
+    pub name: &'static str,
+    /// Contents, in one line.
+    pub help: &'static str,
+    /// Heads of the columns of the text form.
+    pub columns: &'static [&'static str],
+}
+
+/// A row. Its fields are an interface: JSON shows them under their names.
+pub trait Row: Serialize + Debug + Send + 'static {
+    /// Description of the table.
+    const TABLE: &'static TableSpec;
+
+    /// Text of each column.
+    fn cells(&self) -> Vec<String>;
+
+    /// Adds what the monitor counted of the object.
+    fn add_observed(&mut self, monitor: &Monitor) {
+        let _ = monitor;
+    }
+}
+
+/// A table of the front-end `F`.
+pub struct Table<F> {
+    /// Description of the table.
+    pub spec: &'static TableSpec,
+    /// Returns the page that starts at [`TableContext::from`]. It reads no guest memory and is invisible to the guest.
+    /// Unused indices cost no time.
+    pub page: fn(&F, &TableContext<'_>) -> Page,
+}
+
+impl<F> Table<F> {
+    /// Creates a table.
+    pub const fn new(spec: &'static TableSpec, page: fn(&F, &TableContext<'_>) -> Page) -> Self {
+        Self { spec, page }
+    }
+}
+
+/// Data of the HCA that tables show beside that of the front-end, and the position of the page.
+#[derive(Clone, Copy)]
+pub struct TableContext<'a> {
+    /// The engine, with the dynamic values of QPs.
+    pub engine: &'a Engine,
+    /// Addresses of the fabric's ports.
+    pub addresses: &'a Addresses,
+    /// Counters of what was ignored.
+    pub monitor: &'a Monitor,
+    /// Index of the first row: 0, or [`Page::next`] of the previous page.
+    pub from: u64,
+}
+
+impl TableContext<'_> {
+    /// Index of the first row; `None` past the last index of 32 bits.
+    pub fn first(&self) -> Option<u32> {
+        u32::try_from(self.from).ok()
+    }
+
+    /// Builds a page from rows with their indices, starting at index `from`.
+    pub fn page<I: Into<u64>, T: Row>(&self, entries: impl Iterator<Item = (I, T)>) -> Page {
+        let mut entries = entries;
+        let rows = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
+        Page { rows: self.rows(rows), next: entries.next().map(|(index, _)| index.into()) }
+    }
+
+    /// Builds the page of a table with one row.
+    pub fn single<T: Row>(&self, row: T) -> Page {
+        Page { rows: self.rows(vec![row]), next: None }
+    }
+
+    fn rows<T: Row>(&self, mut rows: Vec<T>) -> Rows {
+        for row in &mut rows {
+            row.add_observed(self.monitor);
+        }
+        Rows { table: T::TABLE, rows: Some(Box::new(rows)) }
+    }
+}
+
+/// Consecutive rows of a table.
+#[derive(Debug)]
+pub struct Page {
+    /// At most [`PAGE_ROWS`] rows.
+    pub rows: Rows,
+    /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different times, so a
+    /// row that appears or disappears in between may be missing.
+    pub next: Option<u64>,
+}
+
+impl Page {
+    /// The only page of a table that the device does not have.
+    pub const fn empty(table: &'static TableSpec) -> Self {
+        Self { rows: Rows { table, rows: None }, next: None }
+    }
+}
+
+/// Rows of one table. As JSON, an array.
+#[derive(Debug)]
+pub struct Rows {
+    table: &'static TableSpec,
+    /// `None` if there are none.
+    rows: Option<Box<dyn AnyRows>>,
+}
+
+impl Rows {
+    /// Returns the description of the table.
+    pub const fn table(&self) -> &'static TableSpec {
+        self.table
+    }
+
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.as_ref().map_or(0, |rows| rows.len())
+    }
+
+    /// Returns whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the text of each column of each row.
+    pub fn cells(&self) -> Vec<Vec<String>> {
+        self.rows.as_ref().map(|rows| rows.cells()).unwrap_or_default()
+    }
+
+    /// Returns the rows if they are of type `T`; otherwise none.
+    pub fn of<T: Row>(self) -> Vec<T> {
+        let rows: Option<Box<dyn Any>> = self.rows.map(|rows| rows as Box<dyn Any>);
+        rows.and_then(|rows| rows.downcast::<Vec<T>>().ok()).map(|rows| *rows).unwrap_or_default()
+    }
+}
+
+impl Serialize for Rows {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match &self.rows {
+            None => to.collect_seq::<[(); 0]>([]),
+            Some(rows) => rows.json().map_err(<S::Error as serde::ser::Error>::custom)?.serialize(to),
+        }
+    }
+}
+
+/// Rows of a type that only their front-end knows.
+trait AnyRows: Any + Debug + Send {
+    fn len(&self) -> usize;
+
+    fn cells(&self) -> Vec<Vec<String>>;
+
+    fn json(&self) -> serde_json::Result<Box<RawValue>>;
+}
+
+impl<T: Row> AnyRows for Vec<T> {
+    fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    fn cells(&self) -> Vec<Vec<String>> {
+        self.iter().map(Row::cells).collect()
+    }
+
+    fn json(&self) -> serde_json::Result<Box<RawValue>> {
+        to_raw_value(self)
+    }
+}
+
+/// Formats a cell in hexadecimal.
+pub fn hex(number: impl Into<u64>) -> String {
+    format!("{:#x}", number.into())
+}
+
+/// Formats a cell that is yes or no.
+pub fn yes(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}
+
+/// Formats an optional cell.
+pub fn or_dash(text: Option<impl Display>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| text.to_string())
+}
