@@ -224,7 +224,7 @@ fn connectx(page: &mut Page) {
         bar_mib,
     } = mlx5::limits::Limits::default();
     let mlx5::Options { vectors, .. } = mlx5::Options::default();
-    page.table("ConnectX", "The driver reads them by QUERY_HCA_CAP.");
+    page.table("ConnectX", "The `mlx5_core` driver reads its device's limits with QUERY_HCA_CAP.");
     page.count("queue pairs", "max_qps", max_qps, UNKNOWN, "LIM_ERR");
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, "LIM_ERR");
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, "LIM_ERR");

