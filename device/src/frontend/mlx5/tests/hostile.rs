@@ -92,7 +92,8 @@ fn random_mailboxes_are_survived() {
                 Layout::LARGE.output(0, block)
             };
             let mut tail = [0; 16];
-            random.fill(&mut tail[..random.below(16)]);
+            let len = random.below(16);
+            random.fill(&mut tail[..len]);
             driver.poke(block + 0x230, &tail);
         }
         let mut fields = [0; 4];
