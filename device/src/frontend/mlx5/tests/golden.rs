@@ -182,7 +182,8 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
                     }
                     if word[0] == 1 {
                         let consumer = u32::from_be_bytes([0, word[1], word[2], word[3]]);
-                        assert_eq!(consumer, events, "an event for each command");
+                        // Another command can complete before the recorded driver rings.
+                        assert!([0, 1].contains(&(events - consumer)), "an event for each command");
                     }
                 }
             }

@@ -51,7 +51,7 @@ fn commands_and_events_have_fields() {
         driver.execute(&driver::bare(0x710), 16);
     });
     let create = starting(&records, "command CREATE_EQ status=OK");
-    assert!(create.contains("log_entries=8") && create.contains("out={eqn=0x1}"), "{create}");
+    assert!(create.contains("log_entries=8") && create.contains("out.eqn=0x1"), "{create}");
     let rejected = starting(&records, "command DESTROY_EQ status=BAD_RES");
     assert!(rejected.contains("unknown EQ: 0x9") && rejected.contains("syndrome=0x602"), "{rejected}");
     starting(&records, "command unknown status=BAD_OP");
