@@ -222,8 +222,8 @@ fn modules_depend_on_permitted_layers_only() {
 #[test]
 fn interface_depends_on_own_lineage_only() {
     let folder = source().join("frontend");
-    let keys = list::ALL.iter().map(|interface| interface.key);
-    let parts: Vec<_> = keys.chain(["hcr"]).collect();
+    let modules = list::ALL.iter().map(|interface| interface.module);
+    let parts: Vec<_> = modules.chain(["hcr"]).collect();
     for interface in &parts {
         let has_hcr = HCR_LINEAGE.contains(interface);
         let paths = files(&folder.join(interface));

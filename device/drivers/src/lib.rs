@@ -31,6 +31,7 @@ mod cqe;
 pub mod e810;
 pub mod hcr;
 pub mod jingzhao;
+pub mod mlx5;
 pub mod mthca;
 
 use std::ops::{Deref, DerefMut};

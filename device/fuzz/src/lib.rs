@@ -1,9 +1,9 @@
 //! Bodies of the fuzz targets, shared with `device/tests/hostile.rs`.
 //!
-//! The input of `jingzhao`, `mthca` and `e810` consists of the device's options (two bytes), the enabled observers, and
-//! a list of operations on one device: actions of its guest, its client and its fabric. About half of them are
-//! well-formed, because a device rejects most random ones. After every input, the device must serve a well-behaved
-//! guest.
+//! The input of `jingzhao`, `mthca`, `e810` and `mlx5` consists of the device's options (two bytes), the enabled
+//! observers, and a list of operations on one device: actions of its guest, its client and its fabric. About half of
+//! them are well-formed, because a device rejects most random ones. After every input, the device must serve a
+//! well-behaved guest.
 
 pub mod config;
 pub mod control;
@@ -14,6 +14,7 @@ mod input;
 pub mod jingzhao;
 mod machine;
 pub mod mads;
+pub mod mlx5;
 pub mod mthca;
 pub mod net;
 mod peer_frames;
@@ -33,6 +34,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("e810_ops", e810::run),
     ("impairments", impair::run),
     ("mads", mads::run),
+    ("mlx5_ops", mlx5::run),
     ("mthca_ops", mthca::run),
     ("net_frames", net::run),
     ("records", record::run),
@@ -43,8 +45,12 @@ pub const TARGETS: &[(&str, Target)] = &[
 
 /// The target of each device interface by its key in the configuration, and the number of bytes by which random input grows
 /// from run to run.
-pub const INTERFACES: &[(&str, Target, usize)] =
-    &[("jingzhao", jingzhao::run, 8), ("mthca", mthca::run, 8), ("e810", e810::run, 16)];
+pub const INTERFACES: &[(&str, Target, usize)] = &[
+    ("jingzhao", jingzhao::run, 8),
+    ("mthca", mthca::run, 8),
+    ("e810", e810::run, 16),
+    ("connectx-ib", mlx5::run, 8),
+];
 
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.
 const OPERATIONS: usize = 128;

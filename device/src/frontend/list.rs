@@ -8,15 +8,17 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::table::TableSpec;
-use super::{Frontend, FrontendVisitor, Interface, Setup, e810, jingzhao, mthca};
+use super::{Frontend, FrontendVisitor, Interface, Setup, e810, jingzhao, mlx5, mthca};
 use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 
 /// Description of a device interface, for code that serves all of them alike.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceInfo {
-    /// Key in the configuration. It is also the name of the interface document in the book.
+    /// Key in the configuration.
     pub key: &'static str,
+    /// Module of the front-end. It is also the name of the interface document in the book.
+    pub module: &'static str,
     /// Name in documents: the code cites "NAME interface".
     pub name: &'static str,
     /// Drivers of the guest.
@@ -31,9 +33,10 @@ pub struct InterfaceInfo {
 }
 
 impl InterfaceInfo {
-    const fn of<F: Interface>() -> Self {
+    const fn of<F: Interface>(module: &'static str) -> Self {
         Self {
             key: F::KEY,
+            module,
             name: F::NAME,
             drivers: F::DRIVERS,
             needs_traps: F::NEEDS_TRAPS,
@@ -84,10 +87,11 @@ fn names(tables: &[&TableSpec]) -> String {
 }
 
 /// Generates the configuration entry and [`ALL`] from one line per interface. The module of an interface provides
-/// `Options` and `Device`, which implements [`Interface`]. Its name is the configuration key.
+/// `Options` and `Device`, which implements [`Interface`]. The configuration key is the name in `snake_case`, or that of a
+/// `serde` attribute.
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
-        pub const ALL: &[InterfaceInfo] = &[$(InterfaceInfo::of::<$module::Device>(),)*];
+        pub const ALL: &[InterfaceInfo] = &[$(InterfaceInfo::of::<$module::Device>(stringify!($module)),)*];
 
         /// Device interface and its options.
         #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -130,6 +134,9 @@ interfaces! {
     Mthca: mthca,
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
+    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`.
+    #[serde(rename = "connectx-ib")]
+    ConnectxIb: mlx5,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod e810;
 pub mod hcr;
 pub mod jingzhao;
 pub mod list;
+pub mod mlx5;
 pub mod mthca;
 pub mod observe;
 pub(crate) mod poll_set;

@@ -5,9 +5,10 @@
 use std::fmt::{Display, Write as _};
 
 use device::frontend::count::Count;
-use device::frontend::{e810, jingzhao, mthca};
+use device::frontend::{e810, jingzhao, mlx5, mthca};
 use device::memory::limits as memory;
 use protocol::hca::jingzhao::caps::DevLim as JingzhaoLimits;
+use protocol::hca::mlx5::capability::GeneralCaps;
 use protocol::hca::mthca::caps::DevLim as MthcaLimits;
 
 const HEAD: &str = "# Limits
@@ -43,6 +44,7 @@ pub(crate) fn page() -> String {
     nic(&mut page);
     mthca(&mut page);
     jingzhao(&mut page);
+    connectx(&mut page);
     process(&mut page);
     page.0
 }
@@ -212,6 +214,43 @@ fn jingzhao(page: &mut Page) {
     let told = JingzhaoLimits::RECOMMENDED;
     page.log("GIDs", told.log_max_gids, "1", DRIVER);
     page.log("P_Keys", told.log_max_pkeys, "2", "03h");
+}
+
+fn connectx(page: &mut Page) {
+    let mlx5::limits::Limits {
+        max_qps,
+        max_cqs,
+        max_srqs,
+        max_mkeys,
+        max_cqes,
+        max_srq_wqes,
+        max_rd_atomic,
+        bar_mib,
+    } = mlx5::limits::Limits::default();
+    let mlx5::Options { vectors, .. } = mlx5::Options::default();
+    page.table("ConnectX", "The `mlx5_core` driver reads its device's limits with QUERY_HCA_CAP.");
+    page.count("queue pairs", "max_qps", max_qps, UNKNOWN, "LIM_ERR");
+    page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, "LIM_ERR");
+    page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, "LIM_ERR");
+    page.count("memory keys", "max_mkeys", max_mkeys, "2^24 (bits of an index)", "LIM_ERR");
+    page.count("entries per completion queue", "max_cqes", max_cqes, UNKNOWN, "LIM_ERR");
+    page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, "LIM_ERR");
+    page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, DRIVER);
+    page.count("BAR in MiB, 256 UAR pages each", "bar_mib", bar_mib, UNKNOWN, "LIM_ERR");
+    page.row("MSI-X vectors", vectors.get(), "connectx-ib.vectors", "2 to 64", "2048", "BAD_PARAM");
+    page.row("event queues", mlx5::limits::MAX_EQS, FIXED, "", "256 (bits of a number)", "LIM_ERR");
+    page.row("sets of Q counters", mlx5::limits::MAX_COUNTER_SETS, FIXED, "", "255", "LIM_ERR");
+    let caps = GeneralCaps::infiniband();
+    page.log("multicast groups", caps.log_max_groups, UNKNOWN, "LIM_ERR");
+    page.row("queue pairs per multicast group", mlx5::limits::MAX_GROUP_QPS, FIXED, "", UNKNOWN, "LIM_ERR");
+    page.log("protection domains", caps.log_max_pds, UNKNOWN, "LIM_ERR");
+    page.log("XRC domains", caps.log_max_xrcds, UNKNOWN, "LIM_ERR");
+    page.log(
+        "blocks of a send queue, entries of a receive queue",
+        caps.log_max_qp_blocks,
+        UNKNOWN,
+        "LIM_ERR",
+    );
 }
 
 fn process(page: &mut Page) {

@@ -15,6 +15,7 @@ mod markdown;
 mod metrics;
 mod rules;
 mod schema;
+mod syndromes;
 
 use std::fs;
 use std::path::Path;
@@ -51,4 +52,9 @@ fn limits_page_matches_code() {
 #[test]
 fn strict_rule_reference_matches_tables() {
     is_current("reference/rules.md", &rules::page());
+}
+
+#[test]
+fn reference_of_syndromes_is_current() {
+    is_current("reference/syndromes.md", &syndromes::page());
 }

@@ -18,12 +18,13 @@ the trace entry also cite the section of the interface specification.
 
 pub(crate) fn page() -> String {
     let mut page = HEAD.to_owned();
-    list::ALL.iter().for_each(|interface| table(&mut page, interface));
+    let with_rules = list::ALL.iter().filter(|interface| !interface.rules.is_empty());
+    with_rules.for_each(|interface| table(&mut page, interface));
     page
 }
 
 fn table(page: &mut String, interface: &InterfaceInfo) {
-    let InterfaceInfo { key: file, name, rules, .. } = *interface;
+    let InterfaceInfo { module: file, name, rules, .. } = *interface;
     let _ = write!(
         page,
         "\n## {name}\n\nThe *section* column refers to the specification of \

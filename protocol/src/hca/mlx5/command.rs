@@ -5,6 +5,7 @@
 
 use thiserror::Error;
 
+use super::code::codes;
 use super::opcode::Opcode;
 use super::status::Status;
 use crate::ids::Iova;
@@ -77,6 +78,54 @@ layout! {
 pub const OWNER_BYTE: usize = 0x3f;
 /// Offset in a block of the address of the next block.
 pub const NEXT_BLOCK: usize = 0x230;
+
+codes! {
+    /// Delivery status of a slot: whether the device could read the input and write the output. The driver reads the
+    /// output only if it is [`Delivery::Ok`].
+    pub enum Delivery(u8) {
+        /// The command was delivered and executed.
+        Ok = 0x00 "ok",
+        /// A signature is wrong.
+        Signature = 0x01 "signature",
+        /// The token of a block is not that of the slot.
+        Token = 0x02 "token",
+        /// A block is not at its place in the chain.
+        BlockNumber = 0x03 "block_number",
+        /// A block of the output is not aligned or not accessible.
+        OutputPointer = 0x04 "output_pointer",
+        /// A block of the input is not aligned or not accessible.
+        InputPointer = 0x05 "input_pointer",
+        /// The device failed to execute the command.
+        Internal = 0x06 "internal",
+        /// The input length is invalid.
+        InputLength = 0x07 "input_length",
+        /// The output length is invalid.
+        OutputLength = 0x08 "output_length",
+        /// A reserved field is not zero.
+        Reserved = 0x09 "reserved",
+        /// The slot has an unknown kind.
+        Kind = 0x10 "kind",
+    }
+}
+
+impl Delivery {
+    /// Last byte of the slot, which returns it to the driver.
+    pub const fn owner_byte(self) -> u8 {
+        self.code() << 1
+    }
+}
+
+layout! {
+    /// Last 16 bytes of a mailbox block, behind the address of the next block at their front.
+    pub struct BlockTail[16] big_endian {
+        /// Next block, or 0.
+        @0x00         next: Iova,
+        /// Index of the block in its chain.
+        @0x08         number: u32,
+        /// Token of the slot.
+        @0x0c[23:16]  token: u8 => Hex,
+    }
+}
 
 /// Error in a slot. The input cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -219,6 +268,17 @@ mod tests {
         assert_eq!((block.data[511], block.next, block.number), (9, Iova::new(0x400), 2));
         assert_eq!((block.token, block.control_signature, block.signature), (0x5a, 1, 3));
         assert_eq!(block.emit(), bytes);
+    }
+
+    #[test]
+    fn tail_is_end_of_block() {
+        let mut bytes = [0; Block::LEN];
+        bytes[NEXT_BLOCK..].copy_from_slice(&[0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 7, 0, 0x5a, 1, 2]);
+        let block = Block::parse(&bytes);
+        let tail = BlockTail::parse_prefix(&bytes[NEXT_BLOCK..]).unwrap();
+        assert_eq!((tail.next, tail.number, tail.token), (block.next, block.number, block.token));
+        assert_eq!(NEXT_BLOCK + BlockTail::LEN, Block::LEN);
+        assert_eq!(Delivery::Token.owner_byte(), 4);
     }
 
     #[test]

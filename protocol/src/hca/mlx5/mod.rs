@@ -24,6 +24,7 @@ pub mod mkey;
 pub mod opcode;
 pub mod pages;
 pub mod path;
+pub mod pci;
 pub mod qp;
 pub mod regs;
 pub mod resource;

@@ -1,0 +1,120 @@
+//! Capabilities: the largest values, and the current ones, which the driver sets.
+//!
+//! # Spec
+//! mlx5 interface, section 6.
+
+use protocol::hca::mlx5::capability::{AREA_LEN, AtomicCaps, CapType, GeneralCaps, Query, SetHcaCap};
+
+use super::check::{Check, Rejection};
+use super::limits::Limits;
+
+/// Capabilities of the device.
+#[derive(Debug)]
+pub struct Capabilities {
+    largest: GeneralCaps,
+    /// Area of the last SET_HCA_CAP, byte by byte: new drivers set bits that this device does not have.
+    general: Box<[u8; AREA_LEN]>,
+    atomic: AtomicCaps,
+}
+
+impl Capabilities {
+    /// Creates the capabilities before the first SET_HCA_CAP.
+    pub fn new(limits: &Limits) -> Self {
+        let largest = limits.caps();
+        Self { largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
+    }
+
+    /// The largest general capabilities.
+    pub const fn largest(&self) -> &GeneralCaps {
+        &self.largest
+    }
+
+    /// Returns an area.
+    ///
+    /// # Errors
+    /// The type is unknown, or belongs to an Ethernet port.
+    pub fn query(&self, query: &Query) -> Result<[u8; AREA_LEN], Rejection> {
+        Ok(match (query.cap_type(), query.current) {
+            (Some(CapType::General), true) => *self.general,
+            (Some(CapType::General), false) => self.largest.area(),
+            (Some(CapType::Atomic), true) => self.atomic.area(),
+            (Some(CapType::Atomic), false) => AtomicCaps::largest().area(),
+            _ => return Err(Check::CapType.rejects(query.cap_type)),
+        })
+    }
+
+    /// Sets the current capabilities. Trap M-13: QUERY_HCA_CAP returns them as they were set.
+    ///
+    /// # Errors
+    /// The type is unknown, the area too short, or a value exceeds what the device has.
+    pub fn set(&mut self, set: &SetHcaCap, area: &[u8]) -> Result<(), Rejection> {
+        let short = || Check::CapArea.rejects(area.len() as u64);
+        match set.cap_type() {
+            Some(CapType::General) => {
+                let area: &[u8; AREA_LEN] = area.first_chunk().ok_or_else(short)?;
+                let caps = GeneralCaps::parse_prefix(area).ok_or_else(short)?;
+                if caps.log_max_qps > self.largest.log_max_qps {
+                    return Err(Check::CapLimit.rejects(caps.log_max_qps));
+                }
+                if caps.port_type != self.largest.port_type {
+                    return Err(Check::CapPort.rejects(caps.port_type));
+                }
+                *self.general = *area;
+            }
+            Some(CapType::Atomic) => {
+                let caps = AtomicCaps::parse_prefix(area).ok_or_else(short)?;
+                self.atomic = AtomicCaps::largest().with_endianness(&caps);
+            }
+            _ => return Err(Check::CapType.rejects(set.cap_type)),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GENERAL: SetHcaCap = SetHcaCap { cap_type: 0 };
+
+    fn query(cap_type: u16, current: bool) -> Query {
+        Query { cap_type, current }
+    }
+
+    #[test]
+    fn current_values_are_those_set() {
+        let mut caps = Capabilities::new(&Limits::default());
+        assert_eq!(caps.query(&query(0, true)), caps.query(&query(0, false)));
+        let mut area = caps.largest().area();
+        area[0x13] = 9;
+        area[4000] = 0x5a;
+        caps.set(&GENERAL, &area).unwrap();
+        assert_eq!(caps.query(&query(0, true)), Ok(area));
+        assert_ne!(caps.query(&query(0, false)), Ok(area));
+    }
+
+    #[test]
+    fn atomic_byte_order_alone_is_settable() {
+        let mut caps = Capabilities::new(&Limits::default());
+        let mut area = [0; AREA_LEN];
+        area[8] = 0x40;
+        caps.set(&SetHcaCap { cap_type: 3 }, &area).unwrap();
+        let current = caps.query(&query(3, true)).unwrap();
+        assert_eq!((current[8], current[0x13]), (0x42, 3));
+        assert_eq!(caps.query(&query(3, false)).unwrap()[8], 2);
+    }
+
+    #[test]
+    fn rejects_types_and_values_beyond_device() {
+        let mut caps = Capabilities::new(&Limits::default());
+        assert_eq!(caps.query(&query(1, true)), Err(Check::CapType.rejects(1_u8)));
+        assert_eq!(caps.set(&SetHcaCap { cap_type: 0x20 }, &[]), Err(Check::CapType.rejects(0x20_u8)));
+        assert_eq!(caps.set(&GENERAL, &[0; 255]), Err(Check::CapArea.rejects(255_u8)));
+        let mut area = caps.largest().area();
+        area[0x13] = 18;
+        assert_eq!(caps.set(&GENERAL, &area), Err(Check::CapLimit.rejects(18_u8)));
+        let mut area = caps.largest().area();
+        area[0x36] = 1;
+        assert_eq!(caps.set(&GENERAL, &area), Err(Check::CapPort.rejects(1_u8)));
+    }
+}

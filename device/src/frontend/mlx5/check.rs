@@ -1,0 +1,238 @@
+//! Checks of commands. Each has a syndrome of its own, which the guest's driver logs with the status.
+//!
+//! # Spec
+//! mlx5 interface, sections 3.1 and 3.3.
+
+use protocol::hca::mlx5::command::{OutputHeader, SlotError};
+use protocol::hca::mlx5::status::{InputError, Status};
+use thiserror::Error;
+
+macro_rules! checks {
+    ($($name:ident = $code:literal $status:ident $text:literal,)*) => {
+        /// A check of a command. The high byte of the syndrome is the family of commands.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "the texts describe them")]
+        pub enum Check {
+            $($name,)*
+        }
+
+        impl Check {
+            /// All checks in ascending order of their syndromes.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Syndrome in the output of the command.
+            pub const fn syndrome(self) -> u32 {
+                match self {
+                    $(Self::$name => $code,)*
+                }
+            }
+
+            /// Status in the output of the command.
+            pub const fn status(self) -> Status {
+                match self {
+                    $(Self::$name => Status::$status,)*
+                }
+            }
+
+            /// Reason of the rejection.
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+checks! {
+    // Slots and inputs.
+    SlotKind = 0x0101 BadParameter "unknown kind of command slot",
+    InputLength = 0x0102 BadInputLength "invalid input length",
+    OutputLength = 0x0103 BadOutputLength "invalid output length",
+    InputBlock = 0x0104 InternalError "input block misaligned or not accessible",
+    OutputBlock = 0x0105 InternalError "output block misaligned or not accessible",
+    BlockToken = 0x0106 InternalError "token of a mailbox block is not that of the slot",
+    BlockNumber = 0x0107 InternalError "mailbox block is not at its place in the chain",
+    Opcode = 0x0110 BadOpcode "unsupported opcode",
+    ShortInput = 0x0111 BadInputLength "input shorter than the arguments of the command",
+    UserContext = 0x0112 BadResource "unknown user context",
+    QueueMemory = 0x0120 ExceedsLimit "pages of all queues and keys exceed the limit",
+
+    // Device.
+    NotEnabled = 0x0201 BadSystemState "command requires ENABLE_HCA, opcode",
+    NotInitialised = 0x0202 BadSystemState "command requires INIT_HCA, opcode",
+    AlreadyInitialised = 0x0203 BadSystemState "INIT_HCA was already executed",
+    Function = 0x0204 BadParameter "unknown function",
+    TeardownProfile = 0x0205 BadParameter "unsupported teardown profile",
+    Issi = 0x0206 BadParameter "unsupported interface step",
+
+    // Pages.
+    PageUse = 0x0301 BadParameter "unknown purpose of pages",
+    PageOperation = 0x0302 BadParameter "unknown operation on pages",
+    PageList = 0x0303 BadInputLength "page list shorter than the number of pages",
+    PageLimit = 0x0304 ExceedsLimit "more pages than the device accepts",
+
+    // Capabilities.
+    CapType = 0x0401 BadParameter "unsupported type of capabilities",
+    CapArea = 0x0402 BadInputLength "capability area too short",
+    CapLimit = 0x0403 ExceedsLimit "log2 of the number of QPs exceeds the capability",
+    CapPort = 0x0404 BadParameter "port type cannot be changed",
+
+    // Simple resources.
+    PdLimit = 0x0501 ExceedsLimit "limit of PDs reached",
+    Pd = 0x0502 BadResource "unknown PD",
+    PdInUse = 0x0503 BadResourceState "PD in use",
+    UarLimit = 0x0504 ExceedsLimit "limit of UAR pages reached",
+    Uar = 0x0505 BadResource "unknown UAR page",
+    UarInUse = 0x0506 BadResourceState "UAR page in use",
+    XrcdLimit = 0x0507 ExceedsLimit "limit of XRC domains reached",
+    Xrcd = 0x0508 BadResource "unknown XRC domain",
+    XrcdInUse = 0x0509 BadResourceState "XRC domain in use",
+    DomainLimit = 0x050a ExceedsLimit "limit of transport domains reached",
+    Domain = 0x050b BadResource "unknown transport domain",
+    CounterLimit = 0x050c ExceedsLimit "limit of counter sets reached",
+    CounterSet = 0x050d BadResource "unknown counter set",
+
+    // Event queues.
+    EqLimit = 0x0601 ExceedsLimit "limit of EQs reached",
+    Eq = 0x0602 BadResource "unknown EQ",
+    EqInUse = 0x0603 BadResourceState "EQ in use",
+    EqSize = 0x0604 ExceedsLimit "log2 of EQ entries exceeds the capability",
+    EqPages = 0x0605 BadParameter "page list does not hold the EQ, log2 of entries",
+    EqUar = 0x0606 BadResource "EQ names an unknown UAR page",
+    EqVector = 0x0607 BadParameter "EQ names an unknown MSI-X vector",
+
+    // Completion queues.
+    CqLimit = 0x0701 ExceedsLimit "limit of CQs reached",
+    Cq = 0x0702 BadResource "unknown CQ",
+    CqInUse = 0x0703 BadResourceState "CQ in use",
+    CqSize = 0x0704 ExceedsLimit "log2 of CQ entries exceeds the capability",
+    CqPages = 0x0705 BadParameter "page list does not hold the CQ, log2 of entries",
+    CqUar = 0x0706 BadResource "CQ names an unknown UAR page",
+    CqEq = 0x0707 BadResource "CQ names an unknown EQ",
+    CqEntrySize = 0x0708 BadParameter "unknown size of CQ entries",
+    CqRecord = 0x0709 BadParameter "doorbell record of a CQ is misaligned",
+    CqChange = 0x070a BadParameter "unknown change of a CQ",
+    CqUnread = 0x070b TooManyCqes "unread CQEs do not fit the new size",
+    CqFull = 0x070c TooManyCqes "no room for the resize CQE in the old ring",
+    CqRecordAccess = 0x070d BadParameter "doorbell record of a CQ is not accessible",
+    CqRingAccess = 0x070e BadParameter "ring of a CQ is not accessible",
+
+    // Memory keys.
+    MkeyLimit = 0x0801 ExceedsLimit "limit of memory keys reached",
+    Mkey = 0x0802 BadResource "unknown memory key",
+    MkeyMode = 0x0803 BadParameter "unsupported access mode of a key",
+    MkeyPd = 0x0804 BadResource "key names an unknown PD",
+    MkeyPageSize = 0x0805 BadParameter "unsupported log2 of the page size of a key",
+    MkeyList = 0x0806 BadInputLength "translation list shorter than its length in units",
+    MkeyRange = 0x0807 BadParameter "range of a key exceeds its translation list",
+
+    // Queue pairs.
+    QpLimit = 0x0901 ExceedsLimit "limit of QPs reached",
+    Qp = 0x0902 BadResource "unknown QP",
+    QpService = 0x0903 BadParameter "unsupported service of a QP",
+    QpXrc = 0x0904 BadResource "XRC QPs are not supported",
+    QpPd = 0x0905 BadResource "QP names an unknown PD",
+    QpSendCq = 0x0906 BadResource "QP names an unknown send CQ",
+    QpRecvCq = 0x0907 BadResource "QP names an unknown receive CQ",
+    QpUar = 0x0908 BadResource "QP names an unknown UAR page",
+    QpSrq = 0x0909 BadResource "QP names an unknown SRQ",
+    QpReceiveKind = 0x090a BadParameter "unsupported kind of receive queue",
+    QpSize = 0x090b ExceedsLimit "log2 of the size of a work queue exceeds the capability",
+    QpPages = 0x090c BadParameter "page list does not hold the work queues",
+    QpRecord = 0x090d BadParameter "doorbell record of a QP is misaligned",
+    QpManagement = 0x090e BadResourceState "the port already has such a management QP",
+    QpTransition = 0x090f BadQpState "transition not allowed in QP state",
+    QpMtu = 0x0910 BadParameter "invalid MTU code",
+    QpEngine = 0x0911 InternalError "QP has no transport state",
+
+    // Shared receive queues.
+    SrqLimit = 0x0a01 ExceedsLimit "limit of SRQs reached",
+    Srq = 0x0a02 BadResource "unknown SRQ",
+    SrqInUse = 0x0a03 BadResourceState "SRQ in use",
+    SrqSize = 0x0a04 ExceedsLimit "log2 of the size of an SRQ exceeds the capability",
+    SrqPages = 0x0a05 BadParameter "page list does not hold the SRQ",
+    SrqPd = 0x0a06 BadResource "SRQ names an unknown PD",
+    SrqCq = 0x0a07 BadResource "SRQ names an unknown CQ",
+    SrqXrcd = 0x0a08 BadResource "SRQ names an unknown XRC domain",
+    SrqKind = 0x0a09 BadParameter "unsupported kind of SRQ",
+    SrqRecord = 0x0a0a BadParameter "doorbell record of an SRQ is misaligned",
+    SrqArm = 0x0a0b BadParameter "unknown kind of arming",
+    SrqStep = 0x0a0c BadOpcode "SRQ commands require interface step 0, opcode",
+
+    // Multicast groups.
+    GroupService = 0x0b01 BadParameter "only datagram QPs can be in a multicast group",
+    GroupGid = 0x0b02 BadParameter "GID is not a multicast GID, first byte",
+    GroupLimit = 0x0b03 ExceedsLimit "limit of multicast groups reached",
+    GroupFull = 0x0b04 ExceedsLimit "limit of QPs in a multicast group reached",
+    GroupMember = 0x0b05 BadResource "QP is not in the multicast group",
+
+    // Port.
+    Port = 0x0c01 BadParameter "unknown port",
+    Mad = 0x0c02 BadPacket "no response to MAD of class",
+    Register = 0x0c03 BadParameter "unsupported port register",
+    RegisterDirection = 0x0c04 BadParameter "unknown direction of a register access",
+    RegisterLength = 0x0c05 BadInputLength "register data too short",
+}
+
+impl Check {
+    /// The rejection of a command whose argument `value` fails this check.
+    pub fn rejects(self, value: impl Into<u64>) -> Rejection {
+        Rejection { check: self, value: value.into() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{}: {value:#x}", .check.text())]
+pub struct Rejection {
+    /// The check that failed.
+    pub check: Check,
+    /// Value that failed it.
+    pub value: u64,
+}
+
+impl Rejection {
+    /// Header of the command's output.
+    pub const fn header(&self) -> OutputHeader {
+        OutputHeader::failed(self.check.status(), self.check.syndrome())
+    }
+}
+
+impl From<SlotError> for Rejection {
+    fn from(error: SlotError) -> Self {
+        match error {
+            SlotError::Kind(kind) => Check::SlotKind.rejects(kind),
+            SlotError::InputLength(len) => Check::InputLength.rejects(len),
+            SlotError::OutputLength(len) => Check::OutputLength.rejects(len),
+            SlotError::NotOwned => Check::SlotKind.rejects(0_u8),
+        }
+    }
+}
+
+impl From<InputError> for Rejection {
+    fn from(error: InputError) -> Self {
+        match error {
+            InputError::Short { have, .. } => Check::ShortInput.rejects(have as u64),
+            InputError::Opcode(opcode) => Check::Opcode.rejects(opcode),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes_are_unique_and_ascending() {
+        assert!(Check::ALL.is_sorted_by(|a, b| a.syndrome() < b.syndrome()));
+        assert!(Check::ALL.iter().all(|check| check.syndrome() != 0 && check.status() != Status::Ok));
+    }
+
+    #[test]
+    fn rejection_names_check_and_value() {
+        let rejection = Check::Cq.rejects(0x40_u32);
+        assert_eq!(rejection.to_string(), "unknown CQ: 0x40");
+        let header = rejection.header().emit();
+        assert_eq!(header[..8], [0x05, 0, 0, 0, 0, 0, 7, 2]);
+    }
+}

@@ -1,0 +1,62 @@
+//! The function between ENABLE_HCA and DISABLE_HCA.
+//!
+//! # Spec
+//! mlx5 interface, sections 4 and 18.3.
+
+use super::capabilities::Capabilities;
+use super::limits::Limits;
+use super::pages::GivenPages;
+use super::resources::Resources;
+
+/// State of the function.
+#[derive(Debug, Default)]
+pub enum Function {
+    /// After a reset or DISABLE_HCA. Only ENABLE_HCA is accepted.
+    #[default]
+    Disabled,
+    Enabled(Box<Enabled>),
+}
+
+/// State of an enabled function.
+#[derive(Debug)]
+pub struct Enabled {
+    pub issi: u16,
+    pub caps: Capabilities,
+    /// Pages that the driver gave.
+    pub pages: GivenPages,
+    /// Byte order of the host, as the driver reported it.
+    pub host_endianness: u32,
+    /// Objects between INIT_HCA and TEARDOWN_HCA.
+    pub resources: Option<Box<Resources>>,
+}
+
+impl Enabled {
+    /// Creates the state after ENABLE_HCA.
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            issi: 0,
+            caps: Capabilities::new(limits),
+            pages: GivenPages::default(),
+            host_endianness: 0,
+            resources: None,
+        }
+    }
+}
+
+impl Function {
+    /// The objects; `None` unless initialised.
+    pub fn resources(&self) -> Option<&Resources> {
+        match self {
+            Self::Disabled => None,
+            Self::Enabled(enabled) => enabled.resources.as_deref(),
+        }
+    }
+
+    /// The objects; `None` unless initialised.
+    pub fn resources_mut(&mut self) -> Option<&mut Resources> {
+        match self {
+            Self::Disabled => None,
+            Self::Enabled(enabled) => enabled.resources.as_deref_mut(),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Health of the device, which the driver polls.
+//!
+//! # Spec
+//! mlx5 interface, sections 2.1 and 18.2.
+
+use protocol::hca::mlx5::regs::{FirmwareVersion, Health, NicState};
+
+/// Syndrome of an injected failure: firmware error.
+const FIRMWARE_ERROR: u8 = 1;
+
+/// Health buffer, health counter and NIC state.
+#[derive(Debug, Default)]
+pub struct HealthReport {
+    /// Whether an operator injected a failure.
+    failed: bool,
+    /// State that the driver requested.
+    requested: Option<u8>,
+    /// Reads of the counter.
+    reads: u32,
+}
+
+impl HealthReport {
+    /// Reports a fatal failure, until the driver restarts the device.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Reports this state, until the driver restarts the device.
+    pub fn request(&mut self, state: u8) {
+        self.requested = Some(state);
+    }
+
+    /// Ends the report of a failure: the driver has written the address of the command queue. A failure that lasts
+    /// longer would end the recovery of the driver.
+    pub fn restart(&mut self) {
+        (self.failed, self.requested) = (false, None);
+    }
+
+    /// State in register 014h.
+    pub fn nic_state(&self) -> u8 {
+        match self.failed {
+            true => NicState::Disabled.code(),
+            false => self.requested.unwrap_or(NicState::Normal.code()),
+        }
+    }
+
+    /// Word of the health buffer.
+    pub fn word(&self, offset: u32) -> u32 {
+        let good = Health::good(FirmwareVersion::THIS.registers().0);
+        let health = match self.failed {
+            true => Health { fatal: true, syndrome: FIRMWARE_ERROR, ..good },
+            false => good,
+        };
+        let bytes = health.emit();
+        let word = bytes.as_chunks::<4>().0.get(offset as usize / 4);
+        word.map_or(0, |word| u32::from_be_bytes(*word))
+    }
+
+    /// Reads the counter. Trap M-10: it differs at every read.
+    pub fn count(&mut self) -> u32 {
+        self.reads = self.reads.wrapping_add(1);
+        self.reads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_lasts_until_restart() {
+        let mut health = HealthReport::default();
+        assert_eq!((health.nic_state(), health.word(0x38), health.word(0x3c)), (0, 0, 0));
+        assert_eq!((health.word(0x30), health.word(0x34)), (0x0023_0010, 0x20d));
+        health.fail();
+        assert_eq!((health.nic_state(), health.word(0x38), health.word(0x3c)), (1, 1 << 31, 1 << 16));
+        health.restart();
+        health.request(7);
+        assert_eq!((health.nic_state(), health.word(0x3c)), (7, 0));
+        health.restart();
+        assert_eq!(health.nic_state(), 0);
+    }
+
+    #[test]
+    fn counter_differs_at_every_read() {
+        let mut health = HealthReport { reads: u32::MAX, ..HealthReport::default() };
+        assert_eq!([health.count(), health.count()], [0, 1]);
+    }
+}

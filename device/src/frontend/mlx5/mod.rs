@@ -1,0 +1,46 @@
+//! Front-end for the NVIDIA ConnectX with an InfiniBand port, as driven by Linux's `mlx5_core` and `mlx5_ib` and
+//! rdma-core's `libmlx5`.
+//!
+//! [`Mlx5`] decodes accesses to BAR0. A store to the command doorbell takes commands from the slots of the
+//! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`].
+//! Events become entries of event queues ([`events`]). Contexts live in the device: the memory of the guest holds
+//! queues and doorbell records only.
+//!
+//! Work requests are not executed yet. QPs change their states, also in the engine, but their queues are empty for it.
+//!
+//! # Spec
+//! mlx5 interface; each file names its sections.
+
+pub mod address;
+pub mod buffer;
+pub mod capabilities;
+pub mod check;
+pub mod command_queue;
+pub mod commands;
+pub mod completion_queue;
+pub mod device;
+pub mod doorbell;
+pub mod event_queue;
+pub mod events;
+pub mod function;
+pub mod groups;
+pub mod health;
+pub mod host;
+pub mod init_segment;
+pub mod limits;
+pub mod mkey;
+pub mod numbered;
+pub mod options;
+pub mod pages;
+pub mod queue_pair;
+pub mod reason;
+pub mod resources;
+mod snapshot;
+pub mod srq;
+#[cfg(test)]
+mod tests;
+mod trace;
+pub mod uses;
+
+pub use device::{Counters, Mlx5, Mlx5 as Device, Setup};
+pub use options::Options;

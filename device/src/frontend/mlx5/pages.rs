@@ -1,0 +1,65 @@
+//! Pages that the driver gave to the device. The device asks for none and uses none, but returns what it was given.
+//!
+//! # Spec
+//! mlx5 interface, sections 4 and 5.1.
+
+use protocol::hca::mlx5::input::Pages;
+use protocol::ids::Iova;
+
+use super::check::{Check, Rejection};
+
+/// Bound: a driver gives what QUERY_PAGES asked for, which is nothing. 2^16 addresses take 512 KiB.
+const MAX_PAGES: usize = 1 << 16;
+
+#[derive(Debug, Default)]
+pub struct GivenPages(Vec<Iova>);
+
+impl GivenPages {
+    /// Takes pages from the driver.
+    ///
+    /// # Errors
+    /// The list is too short, or there are too many pages.
+    pub fn give(&mut self, count: u32, pages: Pages<'_>) -> Result<(), Rejection> {
+        let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+        if wanted > pages.len() {
+            return Err(Check::PageList.rejects(count));
+        }
+        if wanted > MAX_PAGES - self.0.len() {
+            return Err(Check::PageLimit.rejects(count));
+        }
+        self.0.extend(pages.iter().take(wanted));
+        Ok(())
+    }
+
+    /// Returns at most `most` pages to the driver. Trap M-14: exactly those that the device has.
+    pub fn take(&mut self, most: usize) -> Vec<Iova> {
+        self.0.split_off(self.0.len().saturating_sub(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driver_gets_back_what_it_gave() {
+        let list: Vec<u8> = (1..=20_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
+        let mut pages = GivenPages::default();
+        assert!(pages.take(768).is_empty());
+        pages.give(16, Pages::parse(&list)).unwrap();
+        assert_eq!(pages.give(21, Pages::parse(&list)), Err(Check::PageList.rejects(21_u32)));
+        assert_eq!(pages.take(10).len(), 10);
+        let rest = pages.take(768);
+        assert_eq!((rest.len(), rest[0], pages.take(1).len()), (6, Iova::new(0x1000), 0));
+    }
+
+    #[test]
+    fn number_of_pages_is_bounded() {
+        let list = vec![0; 8 * (MAX_PAGES + 1)];
+        let mut pages = GivenPages::default();
+        let most = u32::try_from(MAX_PAGES).unwrap();
+        assert_eq!(pages.give(most + 1, Pages::parse(&list)), Err(Check::PageLimit.rejects(most + 1)));
+        pages.give(most, Pages::parse(&list)).unwrap();
+        assert_eq!(pages.give(1, Pages::parse(&list)), Err(Check::PageLimit.rejects(1_u32)));
+    }
+}

@@ -1,0 +1,113 @@
+//! Objects of an initialised device. INIT_HCA creates the tables, and TEARDOWN_HCA or a reset drops them.
+//!
+//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
+//!
+//! | object | size | maximum number | total |
+//! |---|---|---|---|
+//! | QP | 500 B | 2^17 | 65 MiB |
+//! | CQ | 250 B | 2^16 | 16 MiB |
+//! | SRQ | 400 B | 2^16 | 26 MiB |
+//! | EQ | 150 B | 2^6 | 10 KiB |
+//! | memory key | 220 B | 2^20 | 220 MiB |
+//! | page of a queue or key | 8 B | 2^24 | 128 MiB |
+//! | use of an object | 50 B | 2^18 | 13 MiB |
+//! | multicast group | 250 B | 2^13 | 2 MiB |
+//!
+//! # Spec
+//! mlx5 interface, section 5.
+
+use engine::Engine;
+use protocol::hca::mlx5::input::Pages;
+use protocol::ids::Qpn;
+
+use super::buffer::{PageBudget, Placement, QueueBuffer};
+use super::check::{Check, Rejection};
+use super::completion_queue::CompletionQueue;
+use super::event_queue::EventQueue;
+use super::groups::Groups;
+use super::limits::{Limits, MAX_COUNTER_SETS, MAX_EQS, first};
+use super::mkey::Mkeys;
+use super::numbered::Numbered;
+use super::queue_pair::QueuePair;
+use super::srq::SharedReceiveQueue;
+use super::uses::Uses;
+
+#[derive(Debug)]
+pub struct Resources {
+    /// UAR pages that the device has handed out.
+    pub uars: Numbered<()>,
+    pub pds: Numbered<()>,
+    pub xrcds: Numbered<()>,
+    pub domains: Numbered<()>,
+    /// Sets of Q counters.
+    pub counter_sets: Numbered<()>,
+    pub eqs: Numbered<EventQueue>,
+    pub cqs: Numbered<Box<CompletionQueue>>,
+    pub mkeys: Mkeys,
+    pub qps: Numbered<Box<QueuePair>>,
+    pub srqs: Numbered<Box<SharedReceiveQueue>>,
+    pub groups: Groups,
+    /// Which objects others use.
+    pub uses: Uses,
+    budget: PageBudget,
+}
+
+impl Resources {
+    pub fn new(limits: &Limits) -> Self {
+        let caps = limits.caps();
+        let [first_uar, last_uar] = limits.uar_pages();
+        let count = |log: u8| 1_u32 << log;
+        Self {
+            uars: Numbered::new(first_uar, last_uar),
+            pds: Numbered::new(1, count(caps.log_max_pds)),
+            xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
+            domains: Numbered::new(1, count(caps.log_max_transport_domains)),
+            counter_sets: Numbered::new(1, MAX_COUNTER_SETS),
+            eqs: Numbered::new(1, MAX_EQS),
+            cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
+            mkeys: Mkeys::new(caps.log_max_mkeys),
+            // Below 2^n, because the engine indexes its QPs by the low bits.
+            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1),
+            srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
+            groups: Groups::new(caps.log_max_groups),
+            uses: Uses::default(),
+            budget: PageBudget::default(),
+        }
+    }
+
+    /// Takes the pages of a queue of `len` bytes. The caller returns them with [`Resources::release_pages`].
+    ///
+    /// # Errors
+    /// `too_few` if the list does not hold the queue, or too many pages of all queues.
+    pub fn buffer(
+        &mut self,
+        pages: Pages<'_>,
+        placement: Placement,
+        len: u64,
+        too_few: Rejection,
+    ) -> Result<QueueBuffer, Rejection> {
+        let buffer = QueueBuffer::new(pages, placement, len).ok_or(too_few)?;
+        self.take_pages(buffer.pages())?;
+        Ok(buffer)
+    }
+
+    /// Counts pages of a queue or key.
+    ///
+    /// # Errors
+    /// All queues and keys have too many.
+    pub fn take_pages(&mut self, pages: usize) -> Result<(), Rejection> {
+        if self.budget.take(pages) { Ok(()) } else { Err(Check::QueueMemory.rejects(pages as u64)) }
+    }
+
+    /// Uncounts pages of a queue or key.
+    pub fn release_pages(&mut self, pages: usize) {
+        self.budget.give_back(pages);
+    }
+
+    /// Copies state and PSNs of a QP from the engine to its context.
+    pub fn observe(&mut self, engine: &Engine, qpn: Qpn) {
+        if let (Some(qp), Some(live)) = (self.qps.get_mut(qpn.get()), engine.query_qp(qpn)) {
+            qp.observe(&live);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Slots and mailboxes, also of a hostile driver (section 3.1).
+
+use drivers::mlx5::{Layout, link};
+use protocol::hca::mlx5::capability::Query;
+use protocol::hca::mlx5::command::{Delivery, Slot};
+
+use super::*;
+
+const QUERY: Command<'_> = Command::QueryHcaCap(Query { cap_type: 0, current: true });
+
+/// Length of the output of [`QUERY`].
+const LONG: usize = 4112;
+
+fn enabled() -> Driver {
+    let mut driver = powered_on();
+    driver.ok(&Command::EnableHca(Function { function: 0 }));
+    driver
+}
+
+/// Executes slot 0 as it is. Returns its delivery status, and the syndrome in its output.
+fn submit(driver: &mut Driver) -> (Option<Delivery>, u32) {
+    driver.submit(1);
+    let byte = driver.owner_byte(0);
+    assert_eq!(byte & 1, 0, "the slot is the driver's again");
+    let header = OutputHeader::parse(&output(&driver.output(0, 16)));
+    (Delivery::from_code(byte >> 1), header.syndrome)
+}
+
+fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
+    (Some(delivery), check.syndrome())
+}
+
+/// Trap M-31 of the mlx5 interface.
+#[test]
+fn output_can_be_shorter_than_header() {
+    let mut driver = powered_on();
+    let enable = Command::EnableHca(Function { function: 0 }).emit(0);
+    assert_eq!(driver.execute(&enable, 12), [0; 12]);
+    assert!(driver.execute(&enable, 0).is_empty());
+}
+
+#[test]
+fn whole_output_is_written() {
+    let mut driver = enabled();
+    let output = driver.execute(&QUERY.emit(0), LONG);
+    assert_eq!((output.len(), &output[LONG - 16..]), (LONG, &[0; 16][..]));
+    let longer = driver.execute(&Command::Nop(BARE).emit(0), 40);
+    assert_eq!(longer, [0; 40]);
+    let behind = driver.peek(Layout::LARGE.output(0, 0) + 24, 4);
+    assert_eq!(behind, [0xa5; 4], "not part of the output");
+}
+
+#[test]
+fn slots_are_independent() {
+    let mut driver = enabled();
+    driver.post(0, &QUERY.emit(0), LONG);
+    driver.post(30, &Command::QueryIssi(BARE).emit(0), 112);
+    driver.post(31, &Command::Nop(BARE).emit(0), 16);
+    driver.submit(1 << 30 | 1);
+    assert_eq!([0, 30, 31].map(|slot| driver.owner_byte(slot)), [0, 0, 1]);
+    assert_eq!(driver.output(30, 112)[0x6f], 2);
+    driver.submit(1 << 31);
+    assert_eq!(driver.owner_byte(31), 0);
+}
+
+#[test]
+fn slot_of_driver_is_left_alone() {
+    let mut driver = enabled();
+    driver.post(3, &Command::Nop(BARE).emit(0), 16);
+    let mut slot = Slot::parse(&output(&driver.peek(Layout::LARGE.slot(3), Slot::LEN)));
+    slot.device_owned = false;
+    driver.poke(Layout::LARGE.slot(3), &slot.emit());
+    driver.submit(1 << 3);
+    assert_eq!(driver.peek(Layout::LARGE.slot(3), Slot::LEN), slot.emit());
+    let ignored: Vec<_> = driver.hca.monitor().ignored_counts().collect();
+    assert_eq!(ignored, [("slot_not_owned", 1)]);
+}
+
+#[test]
+fn unmapped_queue_is_ignored() {
+    let mut driver = enabled();
+    driver.write(driver::QUEUE_HIGH, 1);
+    driver.submit(u32::MAX);
+    let ignored: Vec<_> = driver.hca.monitor().ignored_counts().collect();
+    assert_eq!(ignored, [("no_command_queue", 32)]);
+}
+
+#[test]
+fn invalid_slots_are_rejected() {
+    let mut driver = enabled();
+    let mut of = |change: fn(&mut Slot)| {
+        driver.post(0, &Command::Nop(BARE).emit(0), 16);
+        let mut slot = Slot::parse(&output(&driver.peek(Layout::LARGE.slot(0), Slot::LEN)));
+        change(&mut slot);
+        driver.poke(Layout::LARGE.slot(0), &slot.emit());
+        submit(&mut driver)
+    };
+    assert_eq!(of(|slot| slot.kind = 6), failed(Delivery::Kind, Check::SlotKind));
+    assert_eq!(of(|slot| slot.input_len = 15), failed(Delivery::Ok, Check::InputLength));
+    assert_eq!(of(|slot| slot.input_len = u32::MAX), failed(Delivery::Ok, Check::InputLength));
+    assert_eq!(of(|slot| slot.output_len = (1 << 20) + 1), failed(Delivery::Ok, Check::OutputLength));
+    assert_eq!(of(|slot| slot.input_len = 17), failed(Delivery::InputPointer, Check::InputBlock));
+    assert_eq!(of(|slot| slot.output_len = 17), failed(Delivery::OutputPointer, Check::OutputBlock));
+    let misaligned = of(|slot| (slot.output_len, slot.output_block) = (17, Iova::new(0x100_0200)));
+    assert_eq!(misaligned, failed(Delivery::OutputPointer, Check::OutputBlock));
+    let unmapped = of(|slot| (slot.input_len, slot.input_block) = (17, Iova::new(!0x3ff)));
+    assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
+}
+
+/// A chain that runs in a circle has a block with a wrong number.
+#[test]
+fn chains_cannot_loop() {
+    let mut driver = enabled();
+    let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
+    driver.post(0, &set, 16);
+    driver.poke(link(Layout::LARGE.input(0, 2)), &Layout::LARGE.input(0, 0).to_be_bytes());
+    assert_eq!(submit(&mut driver), failed(Delivery::BlockNumber, Check::BlockNumber));
+    driver.post(0, &QUERY.emit(0), LONG);
+    driver.poke(link(Layout::LARGE.output(0, 0)), &Layout::LARGE.output(0, 0).to_be_bytes());
+    assert_eq!(submit(&mut driver), failed(Delivery::BlockNumber, Check::BlockNumber));
+}
+
+#[test]
+fn chains_end_with_their_length() {
+    let mut driver = enabled();
+    driver.post(0, &QUERY.emit(0), LONG);
+    driver.poke(link(Layout::LARGE.output(0, 3)), &[0; 8]);
+    assert_eq!(submit(&mut driver), failed(Delivery::OutputPointer, Check::OutputBlock));
+    // Blocks behind the last one are not read.
+    driver.post(0, &QUERY.emit(0), LONG);
+    driver.poke(link(Layout::LARGE.output(0, 7)), &1_u64.to_be_bytes());
+    assert_eq!(submit(&mut driver), (Some(Delivery::Ok), 0));
+}
+
+#[test]
+fn foreign_token_is_not_delivered() {
+    let mut driver = enabled();
+    driver.post(0, &QUERY.emit(0), LONG);
+    driver.poke(Layout::LARGE.output(0, 1) + 0x23d, &[0xee]);
+    assert_eq!(submit(&mut driver), failed(Delivery::Token, Check::BlockToken));
+    let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
+    driver.post(0, &set, 16);
+    driver.poke(Layout::LARGE.input(0, 7) + 0x23d, &[0xee]);
+    assert_eq!(submit(&mut driver), failed(Delivery::Token, Check::BlockToken));
+}
+
+#[test]
+fn short_inputs_are_rejected() {
+    let mut driver = initialised();
+    for opcode in Command::OPCODES {
+        let output = driver.execute(&driver::bare(opcode.code()), 16);
+        let header = OutputHeader::parse(&self::output(&output));
+        // Commands that need more than a header.
+        let short =
+            [Opcode::CreateEq, Opcode::CreateQp, Opcode::CreateMkey, Opcode::MadIfc, Opcode::ModifyRmp];
+        if short.contains(opcode) {
+            assert_eq!((header.status, header.syndrome), (0x50, Check::ShortInput.syndrome()));
+        }
+        if *opcode == Opcode::TeardownHca || *opcode == Opcode::DisableHca || *opcode == Opcode::EnableHca {
+            driver = initialised();
+        }
+    }
+}
+
+#[test]
+fn user_contexts_are_unknown() {
+    let mut driver = initialised();
+    let output = driver.execute(&Command::AllocPd(BARE).emit(7), 16);
+    let header = OutputHeader::parse(&self::output(&output));
+    assert_eq!((header.status, header.syndrome), (5, Check::UserContext.syndrome()));
+}

@@ -1,0 +1,74 @@
+//! Objects that other objects use. The device refuses to destroy them, because a queue would otherwise lose its events
+//! or memory without a sign.
+//!
+//! # Spec
+//! mlx5 interface, section 4.3.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+/// An object that others can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "named after the objects")]
+pub enum Object {
+    Pd(u32),
+    Uar(u32),
+    Xrcd(u32),
+    Eq(u32),
+    Cq(u32),
+    Srq(u32),
+}
+
+/// Objects that one object uses.
+pub type Used = SmallVec<[Object; 6]>;
+
+/// Number of uses of each object.
+///
+/// Bound: one entry for each object.
+#[derive(Debug, Default)]
+pub struct Uses(BTreeMap<Object, u32>);
+
+impl Uses {
+    /// Adds a use of each object.
+    pub fn add(&mut self, used: &Used) {
+        for object in used {
+            *self.0.entry(*object).or_default() += 1;
+        }
+    }
+
+    /// Removes a use of each object.
+    pub fn remove(&mut self, used: &Used) {
+        for object in used {
+            if let Some(count) = self.0.get_mut(object) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(object);
+                }
+            }
+        }
+    }
+
+    /// Returns whether another object uses this one.
+    pub fn is_used(&self, object: Object) -> bool {
+        self.0.contains_key(&object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_is_used_until_last_user_leaves() {
+        let mut uses = Uses::default();
+        let (pd, cq) = (Object::Pd(1), Object::Cq(0x40));
+        let qp = Used::from_slice(&[pd, cq, cq]);
+        uses.add(&qp);
+        uses.add(&Used::from_slice(&[pd]));
+        uses.remove(&qp);
+        assert!(uses.is_used(pd) && !uses.is_used(cq) && !uses.is_used(Object::Pd(2)));
+        uses.remove(&Used::from_slice(&[pd]));
+        assert!(!uses.is_used(pd));
+    }
+}

@@ -1,0 +1,66 @@
+//! PCI identity.
+//!
+//! # Spec
+//! mlx5 interface, section 1.1.
+
+use super::code::codes;
+
+/// Vendor ID of Mellanox Technologies.
+pub const VENDOR_ID: u16 = 0x15b3;
+/// Subsystem ID, free choice.
+pub const SUBSYSTEM_ID: u16 = 0x0007;
+/// Revision ID, a choice of hcad.
+pub const REVISION: u8 = 0;
+/// Class code: InfiniBand controller.
+pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
+
+codes! {
+    /// Model of the device, by the ID of its physical function. Drivers treat all alike.
+    pub enum Model(u16) {
+        /// Device ID of ConnectX-4.
+        ConnectX4 = 0x1013 "ConnectX-4",
+        /// Device ID of ConnectX-4 Lx.
+        ConnectX4Lx = 0x1015 "ConnectX-4 Lx",
+        /// Device ID of ConnectX-5.
+        ConnectX5 = 0x1017 "ConnectX-5",
+        /// Device ID of ConnectX-5 Ex.
+        ConnectX5Ex = 0x1019 "ConnectX-5 Ex",
+        /// Device ID of ConnectX-6.
+        ConnectX6 = 0x101b "ConnectX-6",
+        /// Device ID of ConnectX-6 Dx.
+        ConnectX6Dx = 0x101d "ConnectX-6 Dx",
+        /// Device ID of ConnectX-6 Lx.
+        ConnectX6Lx = 0x101f "ConnectX-6 Lx",
+        /// Device ID of ConnectX-7.
+        ConnectX7 = 0x1021 "ConnectX-7",
+        /// Device ID of ConnectX-8.
+        ConnectX8 = 0x1023 "ConnectX-8",
+    }
+}
+
+impl Model {
+    /// Device ID of a virtual function. Models from ConnectX-6 Dx on share one.
+    pub const fn virtual_function(self) -> u16 {
+        match self {
+            Self::ConnectX4 => 0x1014,
+            Self::ConnectX4Lx => 0x1016,
+            Self::ConnectX5 => 0x1018,
+            Self::ConnectX5Ex => 0x101a,
+            Self::ConnectX6 => 0x101c,
+            Self::ConnectX6Dx | Self::ConnectX6Lx | Self::ConnectX7 | Self::ConnectX8 => 0x101e,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_functions_have_listed_ids() {
+        let mut ids: Vec<_> = Model::ALL.iter().map(|model| model.virtual_function()).collect();
+        ids.dedup();
+        assert_eq!(ids, [0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e]);
+        assert_eq!(Model::ConnectX5.code(), 0x1017);
+    }
+}
