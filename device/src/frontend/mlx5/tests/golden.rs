@@ -128,6 +128,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
                 log_page_size: ours.log_page_size,
                 page_offset: ours.page_offset,
                 log_ack_frequency: ours.log_ack_frequency,
+                atomic_mode: ours.atomic_mode,
                 xrcd: ours.xrcd,
                 srqn: ours.srqn,
                 inline_request: ours.inline_request,
