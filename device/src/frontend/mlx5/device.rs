@@ -298,7 +298,11 @@ impl Frontend for Mlx5 {
             AsyncEvent::AccessError(_) => QueueEvent::AccessViolation,
             AsyncEvent::LastWqeReached => QueueEvent::LastWqeReached,
             // There is no way into SQD, and no receive is taken from an SRQ yet.
-            AsyncEvent::SqDrained | AsyncEvent::SrqCatastrophic => return,
+            AsyncEvent::SqDrained
+            | AsyncEvent::SrqCatastrophic
+            | AsyncEvent::InvalidXrceth(_)
+            | AsyncEvent::XrcDomainViolation(_)
+            | AsyncEvent::XrcSrqCatastrophic(_) => return,
         };
         resources.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
     }

@@ -1,7 +1,8 @@
 //! Work queues and memory of the device, for the engine.
 
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, RecvSource,
+    SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Va};
 use smallvec::SmallVec;
@@ -35,7 +36,7 @@ impl engine::Host for Mlx5Host<'_> {
     }
 
     /// Receives are not taken yet.
-    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, _: RecvSource) -> Fetch<RecvRequest> {
         Fetch::Empty
     }
 

@@ -3,7 +3,7 @@
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.
 
-use engine::{PageShift, Rights};
+use engine::Rights;
 use protocol::hca::mlx5::mkey::{AccessMode, MkeyContext, Mtt, UNIT};
 use protocol::ids::{Iova, Lkey, MkeyIndex};
 
@@ -13,7 +13,7 @@ use super::numbered::Numbered;
 use super::uses::{Object, Used};
 use crate::memory::GuestMemory;
 use crate::memory::keys::{Allocated, KeyTable, Purpose};
-use crate::memory::region::{Kind, MemoryRegion, Origin, Translation};
+use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Translation};
 use crate::memory::translate::{PageTable, RegionAccess};
 
 /// Page addresses in a translation unit.
