@@ -83,8 +83,11 @@ fn each_operation() -> [SendRequest; 5] {
     ]
 }
 
-/// Returns QP, SRQ, request and result of the receives since the last call.
-fn received(pair: &mut Pair) -> Vec<(Qpn, Option<Srqn>, u64, Result<(), Status>)> {
+/// QP, SRQ, request and result of a completed receive.
+type Received = (Qpn, Option<Srqn>, u64, Result<(), Status>);
+
+/// Returns the receives completed since the last call.
+fn received(pair: &mut Pair) -> Vec<Received> {
     let done = pair.b.completions.drain(..).filter(|done| done.queue == Queue::Recv);
     done.map(|done| (done.qpn, done.srqn, done.wr_id, done.result.map(|_| ()))).collect()
 }

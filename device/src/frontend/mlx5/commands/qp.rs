@@ -191,10 +191,10 @@ fn check_modified(
                 return Err(Check::QpRecord.rejects(next.record.get()));
             }
         }
-        Transition::Init2Rtr if matches!(service, Service::Rc | Service::Uc) => {
-            if Mtu::from_code(next.mtu).is_none() {
-                return Err(Check::QpMtu.rejects(next.mtu));
-            }
+        Transition::Init2Rtr
+            if matches!(service, Service::Rc | Service::Uc) && Mtu::from_code(next.mtu).is_none() =>
+        {
+            return Err(Check::QpMtu.rejects(next.mtu));
         }
         _ => {}
     }

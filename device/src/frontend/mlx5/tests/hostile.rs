@@ -85,7 +85,7 @@ fn random_mailboxes_are_survived() {
         driver.post(0, &set, 4112);
         for _ in 0..=random.below(3) {
             let block = random.below(8);
-            let block = if random.next() % 2 == 0 {
+            let block = if random.next().is_multiple_of(2) {
                 Layout::LARGE.input(0, block)
             } else {
                 Layout::LARGE.output(0, block)
