@@ -71,8 +71,7 @@ enum Command {
     },
     /// Open a shell in a running guest, or boot the guests of a scenario and open a shell in one of them
     Shell {
-        /// A running guest (NAME:GUEST, as printed by `guest-lab ps`), or the name of a scenario whose guests
-        /// to boot
+        /// A running guest (NAME:GUEST, as printed by `guest-lab ps`), or the name of a scenario to boot
         #[arg(value_parser = shell_place, value_name = "GUEST|SCENARIO")]
         place: ShellPlace,
         /// Guest in which to open the shell (used only with SCENARIO)
