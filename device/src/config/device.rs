@@ -35,10 +35,10 @@ pub struct DeviceEntry {
     /// of this number.
     pub id: u16,
     /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
-    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override this
-    /// path. If systemd passes a socket with this path, hcad uses that socket. If the configuration defines
-    /// only one device and does not set its path, hcad uses the socket that systemd passes, regardless of
-    /// that socket's path.
+    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. If only one device is configured, `--socket-path` and `--fd`
+    /// override this path. If systemd passes a socket with this path, hcad uses that socket. If the
+    /// configuration defines only one device and does not set its path, hcad uses the socket that systemd
+    /// passes, regardless of that socket's path.
     pub socket_path: Option<PathBuf>,
     /// VMM socket permissions, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
@@ -65,8 +65,8 @@ pub struct DeviceEntry {
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
-    /// Path to a pcapng file to capture frames to. Default: no capture. For a single device, `--capture`
-    /// overrides this path.
+    /// Path of the pcapng file in which to capture frames. Default: no capture. If only one device is
+    /// configured, `--capture` overrides this path.
     pub capture: Option<PathBuf>,
     /// Maximum size of a capture file, in bytes. If `capture_files` is greater than 1, the capture continues
     /// in the next file. Otherwise the capture stops, but the device keeps running.

@@ -99,7 +99,7 @@ impl Ci {
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
-            tracing::warn!("cannot collect logs in {}: {error:#}", to.display());
+            tracing::warn!("cannot save the logs to {}: {error:#}", to.display());
         }
         let complaints = down::end(testbed).await?;
         for complaint in &complaints {
