@@ -134,7 +134,8 @@ interfaces! {
     Mthca: mthca,
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
-    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`.
+    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`. Incomplete:
+    /// queue pairs do not transfer data yet.
     #[serde(rename = "connectx-ib")]
     ConnectxIb: mlx5,
 }
