@@ -53,7 +53,7 @@ enum Command {
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
         /// Time limit per case, in seconds
-        #[arg(long, default_value_t = 240, value_name = "SECONDS")]
+        #[arg(long, default_value_t = 600, value_name = "SECONDS")]
         timeout: u64,
         /// Run only the cases whose names contain this text
         #[arg(long, value_name = "TEXT")]
