@@ -19,9 +19,9 @@ use crate::run_dir::RunDir;
 const READY: &str = " ready";
 /// Log text when a guest has disconnected and its device was reset.
 const GONE: &str = "device reset";
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(240);
+const STOP_TIMEOUT: Duration = Duration::from_secs(240);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A device interface, named as in configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
 /// Time limit for loading an interpreter and the verbs modules, uncompiled.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit of requests that do not wait themselves.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The program, with one device open.
 #[derive(Clone, Copy, Debug)]

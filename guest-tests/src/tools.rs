@@ -8,9 +8,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::vm::Vm;
 
 /// Time limit for a server to be ready, in an emulated guest on a busy host.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for a server to end after its client has ended or after a signal.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_secs(240);
 /// Additional time for the answer of a step.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 

@@ -20,11 +20,11 @@ use crate::run_dir::RunDir;
 use crate::tools::words;
 
 /// Time limit from the start of QEMU until it has opened its side of the agent's port.
-const QEMU_START_TIMEOUT: Duration = Duration::from_secs(60);
+const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for QEMU to end after it has closed a socket.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 /// Default time limit of a program in the guest.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
 /// Additional time for the answer of a step.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 /// Time limit of a request while a guest restarts, after which it is repeated, and time limit of the restart.

@@ -16,7 +16,7 @@ use crate::tools::await_text;
 /// The driver, and modules for the tools.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// Time limit from the start of the driver, or from a reset, until the port is active.
-const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 

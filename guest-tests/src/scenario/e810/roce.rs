@@ -19,7 +19,7 @@ const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
 /// The kernel's name of the first device of this driver.
 pub(super) const DEVICE: &str = "irdma0";
 /// Time limit from the start of the driver until the port is active.
-const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Frame size for a path MTU of 4096.
 const JUMBO: u32 = 9000;

@@ -24,7 +24,7 @@ const MEMORY_MIB: u32 = 1024;
 /// Time limit for loading a driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit from `ip link set up` to the carrier.
-const CARRIER_TIMEOUT: Duration = Duration::from_secs(60);
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 /// Kernel messages of this level or more severe are checked.
 const WARNING: u8 = 4;
 /// Modules for virtual devices on top of a NIC.

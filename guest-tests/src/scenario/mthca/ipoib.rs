@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
 /// Time limit from the start of the interface until it has joined the broadcast group.
-const CARRIER_TIMEOUT: Duration = Duration::from_secs(60);
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 const LIMIT: Duration = Duration::from_secs(60);
 /// Ports on which iperf3 and perftest listen.
 const IPERF_PORT: u16 = 5201;

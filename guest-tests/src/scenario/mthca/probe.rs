@@ -85,7 +85,7 @@ const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
     batch: 7,
-    timeout: Duration::from_secs(240),
+    timeout: Duration::from_secs(600),
 };
 
 /// Violations that strict mode may report.

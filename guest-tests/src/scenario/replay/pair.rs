@@ -36,9 +36,9 @@ const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Time limit for a change of a port's state.
-const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for unloading a driver.
-const UNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Two guests whose daemons record their sessions.
 pub(super) struct Pair {
