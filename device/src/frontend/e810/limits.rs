@@ -1,5 +1,5 @@
-//! Limits of the device. Those of RDMA objects are configurable and reported by "query FPM"; the others are
-//! fixed.
+//! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other
+//! limits are fixed.
 //!
 //! `irdma` uses everything that it is offered: it sizes its tables by these limits and commits context memory
 //! for them.

@@ -13,7 +13,7 @@ use protocol::hca::e810::nvm::{
 /// Size of the image. `ice` discovers it by probing single bytes.
 const LEN: usize = 32 * SECTOR_LEN;
 
-/// An area outside the shadow RAM: its first sector, and the sectors per bank.
+/// An area outside the shadow RAM: its first sector, and the number of sectors per bank.
 type Area = (u16, u16);
 
 const NVM_BANK: Area = (0x10, 2);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn later_entry_replaces_earlier_one() {
+    fn later_mapping_replaces_earlier_one() {
         let mut icm = published();
         icm.map(&[entry(0x1000, 0x9000, 2)]).unwrap();
         assert_eq!(at(&icm, 0x0fff), Some(0x1_0000_0fff));

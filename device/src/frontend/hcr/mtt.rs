@@ -1,4 +1,5 @@
-//! The memory translation table (MTT): bus pages of memory regions, as the data path looks them up.
+//! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks
+//! them up.
 //!
 //! The table itself is in ICM; this is the device's copy of the entries written so far. Its storage follows ICM pages:
 //! a chunk exists from the first entry that is written to its ICM page until that page is unmapped.

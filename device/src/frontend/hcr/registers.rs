@@ -33,8 +33,8 @@ impl Hcr {
         self.state
     }
 
-    /// Writes a word. A write that starts a command returns it, and the caller reports its end to [`Hcr::finish`].
-    /// Writes during a command are ignored.
+    /// Writes a word. If the write starts a command, returns the command; the caller must report its end to
+    /// [`Hcr::finish`]. Writes during a command are ignored.
     pub fn write(&mut self, word: HcrWord, value: u32) -> Option<PendingCommand> {
         if matches!(self.state, CommandState::Executing(_)) {
             return None;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn go_captures_all_parameters() {
+    fn go_bit_captures_all_parameters() {
         let (hcr, pending) = started(QUERY_DEV_LIM);
         assert_eq!((pending.in_param, pending.out_param), (0x1_0000_0002, 0x4_0000_0005));
         assert_eq!((pending.in_modifier, pending.token, pending.command.op()), (3, 0xffff, 3));

@@ -21,7 +21,7 @@ pub trait Objects {
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 
-/// A device of this lineage.
+/// A device with an HCR interface.
 pub trait HcrDevice: Frontend {
     type Objects: Objects;
 
@@ -32,7 +32,7 @@ pub trait HcrDevice: Frontend {
     fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
 }
 
-/// Returns the tables of a device of this lineage.
+/// Returns the tables of a device with an HCR interface.
 pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
     [
         Table::new(QpRow::TABLE, |device, cx| {

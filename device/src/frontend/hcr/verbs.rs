@@ -10,7 +10,8 @@ use protocol::ids::Lid;
 
 use crate::frontend::snapshot::Fault;
 
-/// Contents of `wr_id`: what the completion of a request needs. Of a receive it is the WQE offset alone.
+/// Contents of `wr_id`: the data that the completion of a request needs. For a receive, this is only the WQE
+/// offset.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct WorkTag {
@@ -97,7 +98,7 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Vendor error code of a CQE, which says why an access was refused. 0 if the syndrome says it all.
+/// Vendor error code of a CQE, which says why an access was rejected; 0 if the syndrome is specific enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {

@@ -11,7 +11,8 @@ use super::ctxmgt::message::RdEncap;
 use crate::net::address::{Addresses, Class, PeerName};
 use crate::net::lid::class_of;
 
-/// The path to the peer of a connected QP. `None` if the context names no known peer and no default peer is configured.
+/// The path to the peer of a connected QP. `None` if the context does not name a known peer and no default
+/// peer is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ip_is_resolved_unknown_mac_dropped() {
+    fn unknown_ip_is_resolved_but_unknown_mac_is_dropped() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_ud_addresses_are_ignored_by_option() {
+    fn option_ignores_stale_ud_addresses() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
         let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(believed.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
     }
 
-    /// As RoCE maps it: the precedence bits of the DSCP.
+    /// RoCE maps the service level to the precedence bits of the DSCP.
     #[test]
     fn service_level_sets_traffic_class_unless_given() {
         let class_of = |service_level, traffic_class| {

@@ -44,7 +44,7 @@ impl CompletionQueue {
         self.notifier.clear_fault();
     }
 
-    /// CQN, as software knows it.
+    /// CQN, with the high bits that software uses.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_wrap_and_pass_to_software() {
+    fn entries_wrap_and_pass_into_software_ownership() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..10 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn unwritable_buffer_is_fault() {
+    fn unwritable_buffer_is_reported_as_fault() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         mem.read_only.set(true);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_keeps_producer_index() {
+    fn resizing_keeps_producer_index() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..6 {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_start_where_context_says() {
+    fn entries_start_at_offset_in_context() {
         const START: u64 = 0x7f00_0000_1000;
         // Two other entries precede the queue: start as an address, as an offset, and outside the region.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn armed_queue_notifies_once() {
+    fn armed_queue_notifies_only_once() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(1), &mem);
         let yes = Ok(Notify::Yes(Eqn::new(4)));

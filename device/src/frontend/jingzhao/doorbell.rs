@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn eight_byte_store_rings_at_once() {
+    fn eight_byte_store_completes_doorbell() {
         assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Doorbell::Send { page: 3, doorbell: SEND })));
     }
 
     #[test]
-    fn second_half_rings() {
+    fn second_half_completes_doorbell() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(

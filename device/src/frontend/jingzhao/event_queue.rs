@@ -20,8 +20,8 @@ enum Arm {
     Disarmed,
     /// The next event interrupts.
     Once,
-    /// Every event interrupts, until software uses ARM_EQ: the context was armed, and the public driver does not know
-    /// the doorbell.
+    /// Every event interrupts until software first uses ARM_EQ: the context was armed, and the public driver
+    /// never writes that doorbell.
     UntilFirstDoorbell,
 }
 
@@ -56,7 +56,7 @@ impl EventQueues {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
 
-    /// Adds a queue, and replaces an existing one.
+    /// Adds a queue, replacing an existing one with the same index.
     pub fn insert(&mut self, index: u32, queue: EventQueue) {
         self.queues.insert(index, queue);
     }
@@ -66,8 +66,9 @@ impl EventQueues {
         self.queues.remove(&index)
     }
 
-    /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops it without such a
-    /// queue. Returns the position of the event, and the result of [`EventQueue::push`].
+    /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops the
+    /// event if no such queue exists. Returns the position of the event, and the result of
+    /// [`EventQueue::push`].
     pub fn raise(
         &mut self,
         event: &Eqe,
@@ -192,7 +193,7 @@ mod tests {
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 
-    /// A queue of two entries, preceded by 64 other bytes in its region.
+    /// Creates a queue of two entries, preceded by 64 other bytes in its region.
     fn queue(armed: bool) -> (Region, EventQueue) {
         let mem = Region::new(64 + 2 * LEN);
         (0..2).for_each(|slot| reap(&mem, slot));
@@ -251,14 +252,14 @@ mod tests {
     }
 
     #[test]
-    fn unarmed_software_gets_every_interrupt() {
+    fn never_armed_queue_interrupts_on_every_event() {
         let (mem, mut eq) = queue(true);
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
     }
 
     #[test]
-    fn arming_software_gets_one_interrupt_each() {
+    fn each_arm_doorbell_yields_one_interrupt() {
         let (mem, mut eq) = queue(true);
         eq.arm();
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_entry_interrupts_without_its_event() {
+    fn overflow_entry_interrupts_even_if_next_event_is_lost() {
         let (mem, mut eq) = queue(true);
         (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
         assert_eq!(eq.push(&EVENT, &mem), Err(WriteError::Full));
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_queue_with_mask_takes_event() {
+    fn event_goes_to_lowest_queue_with_type_in_mask() {
         let (mem, idle) = queue(false);
         let mut queues = EventQueues::default();
         queues.insert(1, idle);
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_add_and_remove() {
+    fn map_eq_adds_and_removes_event_types() {
         let (_, mut eq) = queue(false);
         assert!(!eq.takes(EventType::PortChange));
         let map = MapEq { eqn: Eqn::new(0), remove: false, events: 1 << 9 | 1 << 4 };

@@ -186,9 +186,9 @@ mod tests {
         assert_eq!(Limits::default().0, DevLim::RECOMMENDED);
     }
 
-    /// All bytes of the outbox (section 3.1).
+    /// Compares all bytes of the outbox with section 3.1.
     #[test]
-    fn every_limit_reaches_outbox() {
+    fn every_limit_appears_in_outbox() {
         let limits = parse(
             r#"{"max_qps": 16384, "max_cqs": 8192, "max_eqs": 64, "max_mpts": 32768, "max_pds": 4096,
                 "max_wqes": 8192, "max_cqes": 4096, "max_send_sges": 59, "max_send_wqe_len": 1008,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_limits_are_rejected_with_reason() {
+    fn rejects_impossible_limits_with_reason() {
         for (text, reason) in [
             (r#"{"max_qps": 1000}"#, "1000 is not a power of two from 2 to 131072"),
             (r#"{"max_qps": 262144}"#, "262144 is not a power of two from 2 to 131072"),

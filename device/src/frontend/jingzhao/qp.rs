@@ -142,7 +142,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // RC and UC cannot enter RTR without a valid code. A UD message is a single packet of any size.
+        // RC and UC cannot enter RTR without a valid code. A UD message is always a single packet, whatever
+        // its size.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
         // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. Its peers
         // therefore send to the number in this context.

@@ -5,9 +5,9 @@ use protocol::ids::Lkey;
 use crate::frontend::hcr::entry_ring::LEN;
 use crate::memory::queue::QueueMemory;
 
-/// Offset of the first entry in the region, given `start` of a context. The document defines `start` as an address in
-/// the region; an offset from the start of the region is accepted too, as for work queues. If both readings fit, it is
-/// an address. `None` if neither leaves room for the whole queue.
+/// Offset of the first entry in the region, given `start` of a context. The document defines `start` as an
+/// address in the region; an offset from the start of the region is accepted too, as for work queues. If both
+/// interpretations fit, `start` is taken as an address. `None` if neither leaves room for the whole queue.
 ///
 /// # Spec
 /// Interface document, tables 3-2-28 and 3-2-33; JingZhao interface, sections 4.4 and 4.5 (J-49).
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn oversized_queue_has_no_start() {
+    fn queue_larger_than_region_has_no_start() {
         const ADDRESS: u64 = 0x7f00_0000_1000;
         for start in [65, ADDRESS - 1, ADDRESS + 65, u64::MAX] {
             assert_eq!(found(ADDRESS, start), None, "{start:#x}");

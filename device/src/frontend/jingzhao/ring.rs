@@ -67,8 +67,8 @@ impl Ring {
     }
 }
 
-/// J-08: the kernel driver writes lengths that are neither rounded nor those that the user library works with. The
-/// length of the library's region is the effective one.
+/// J-08: the lengths that the kernel driver writes are not rounded, and differ from those that the user
+/// library uses. The length of the library's region is the effective one.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

@@ -32,12 +32,13 @@ const MAX_DOORBELLS: usize = 1 << 16;
 /// Pending doorbells that every queue has room for, enough for the bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Pending doorbells beyond those, shared by all queues of a device: 12 MiB, enough to fill 64 queues of the
-/// recommended 2^14 requests. Without this limit, 2^17 stalled queues would hold 96 GiB.
+/// Pending doorbells in addition to [`KEPT_DOORBELLS`], shared by all queues of a device: 12 MiB, enough to
+/// fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled queues would hold 96
+/// GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// Maximum length of a WQE that is copied into a short buffer, so that no space for the longest WQE must be cleared.
-/// The slot size of most queues.
+/// Maximum length of a WQE that is copied into a short buffer, so that no space for the longest WQE must be
+/// cleared. Most queues have this slot size.
 const SHORT_WQE: usize = 128;
 
 /// Reason why a doorbell was lost.
@@ -99,7 +100,7 @@ pub struct Entry {
 /// A WQE taken from the queue, for tracing and strict rules.
 #[derive(Debug)]
 pub struct FetchedWqe<'a> {
-    /// The WQE as announced by its doorbell or the preceding WQE.
+    /// Position of the WQE, as announced by its doorbell or the preceding WQE.
     pub entry: Entry,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
@@ -176,7 +177,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Room for doorbells allocated beyond what a queue keeps, whether used or not.
+    /// Returns the number of doorbells that the queue has allocated in addition to those it keeps, whether
+    /// used or not.
     pub fn doorbells_taken(&self) -> usize {
         self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }

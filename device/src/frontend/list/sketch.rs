@@ -1,4 +1,5 @@
-//! A device with one register that does nothing: all that an interface needs to be configured, listed, counted and checked.
+//! A device with one register that does nothing. It shows the minimum that an interface must provide to be
+//! configured, listed, counted and checked.
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 
@@ -21,7 +22,7 @@ use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 rules! {
-    /// A write that is not 4 aligned bytes.
+    /// A write that is not 4 bytes long or not aligned.
     NARROW_WRITE "narrow_write" "1.1";
 }
 

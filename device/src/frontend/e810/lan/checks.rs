@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strips_outer_customer_tag_only() {
+    fn only_outer_customer_tag_is_stripped() {
         let tagged = |kind: [u8; 2]| {
             [&[1; 6][..], &[2; 6], &kind, &[0x00, 0x07, 0x81, 0x00, 0x60, 0x05, 0x08, 0x06]].concat()
         };

@@ -41,7 +41,7 @@ use crate::limited;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-/// Bound: queue polls per frame, since some queues hold only descriptors without a frame.
+/// Bound: queue polls per frame. Some queues may hold only descriptors that produce no frame.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
@@ -104,7 +104,7 @@ struct Receive {
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
-    /// The same flag as in [`Transmit`].
+    /// Stopped by a driver violation, as in [`Transmit`].
     stopped: bool,
 }
 

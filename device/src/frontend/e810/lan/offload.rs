@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_tag_is_outer() {
+    fn context_descriptor_tag_becomes_outer_tag() {
         let tags = |outer, inner| {
             let context = ContextDescriptor { tag2: outer, ..ContextDescriptor::default() };
             tags(&context, inner).bytes().to_vec()

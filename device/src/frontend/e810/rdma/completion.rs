@@ -118,7 +118,7 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes a CQE. If the CQ is destroyed the completion is dropped; if the CQ is in error the QP is stopped.
+/// Writes a CQE. Drops the completion if the CQ has been destroyed, and stops the QP if the CQ is in error.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,

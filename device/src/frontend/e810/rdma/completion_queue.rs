@@ -131,7 +131,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the CEQ that receives its events, if any.
+    /// Returns the CEQ that receives the queue's events, if any.
     pub(super) const fn ceq(&self) -> Option<u16> {
         self.ceq
     }
@@ -141,7 +141,7 @@ impl CompletionQueue {
         self.ring.next()
     }
 
-    /// Returns the cookie carried by its events.
+    /// Returns the cookie that the queue's events carry.
     pub(super) const fn cookie(&self) -> u64 {
         self.cookie
     }

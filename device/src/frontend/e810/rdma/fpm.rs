@@ -96,9 +96,9 @@ const FREE_ENTRY_LEN: u64 = 4;
 /// Bytes of the port bitmap.
 const PORTS_LEN: u64 = 8192;
 
-/// All objects but PBLEs: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions, transmit buffers
-/// and their free list, read responses and their free list, timers, multicast groups, address handles, read
-/// requests and their free list, headers, metadata.
+/// All kinds of objects except PBLEs: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions,
+/// transmit buffers and their free list, read responses and their free list, timers, multicast groups,
+/// address handles, read requests and their free list, headers, metadata.
 const OBJECTS: [Object; 18] = [
     object(0, 1),
     object(8, 1),
@@ -138,7 +138,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
 /// Executes "Commit FPM": replies with the address of each kind of object.
 ///
 /// # Errors
-/// More objects than fit; the buffer is too short or not in mapped memory.
+/// The objects do not fit in the address space; the buffer is too short or not in mapped memory.
 pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("buffer length", command.len.into()));

@@ -12,7 +12,7 @@ use super::work_ring::WorkRing;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Index of its first quantum.
+    /// Index of the first quantum of the WQE.
     pub(super) index: u16,
     /// Buffers for the message.
     pub(super) fragments: Fragments,

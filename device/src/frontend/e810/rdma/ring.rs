@@ -24,7 +24,7 @@ pub(super) enum Location {
 }
 
 impl Location {
-    /// From the fields of a create operation.
+    /// Converts the fields of a create operation.
     ///
     /// # Errors
     /// The page list level is invalid.
@@ -44,7 +44,7 @@ impl Location {
         }
     }
 
-    /// From a QP context: an address, or the index of the first PBLE.
+    /// Converts a field of a QP context: an address, or the index of the first PBLE.
     ///
     /// # Errors
     /// The PBLE index is out of range.

@@ -22,7 +22,7 @@ use super::work_ring::{ControlWord, WorkRing};
 /// Maximum number of padding quanta before a WQE, so that no WQE crosses a multiple of the maximum WQE size.
 const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 
-/// Content of a request's `wr_id`, for its completion.
+/// Content of a request's `wr_id`, which its completion returns.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub(super) struct SendTag {

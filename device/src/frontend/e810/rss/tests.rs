@@ -146,7 +146,7 @@ fn table_entries_stay_within_vsi_queues() {
 }
 
 #[test]
-fn key_and_tables_read_back() {
+fn key_and_tables_can_be_read_back() {
     let mut vsis = vsis(TableKind::Function);
     let mut key = [0xa5; KEY_LEN];
     assert_eq!(vsis.get_key(&key_of(1), &mut key), Ok(KEY_LEN));

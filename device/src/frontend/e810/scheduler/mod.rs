@@ -21,7 +21,7 @@ use crate::frontend::snapshot::{NodeKind, NodeRow};
 
 /// Number of layers: port, traffic classes, generic nodes, and queues on the last.
 const LAYERS: usize = 9;
-/// The same, as reported to drivers.
+/// Number of layers, as reported to drivers.
 const LEVELS: u16 = 9;
 const _: () = assert!(LEVELS as usize == LAYERS);
 

@@ -53,7 +53,7 @@ fn disabled_cause_signals_nothing() {
 }
 
 #[test]
-fn causes_follow_their_routes() {
+fn each_cause_signals_vector_of_its_route() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 1 << 30 | 5);
     driver.enable_vector(5);
@@ -93,7 +93,7 @@ fn software_trigger_sets_other_cause() {
 }
 
 #[test]
-fn intena_mask_keeps_enable() {
+fn intena_msk_leaves_enable_bit_unchanged() {
     let mut driver = started();
     driver.write(Register::GlintDynCtl(2), INTENA_MSK | INTENA | SWINT_TRIG);
     assert_eq!(driver.interrupts(2), 0, "it was disabled");

@@ -1,4 +1,4 @@
-//! LAN queues from driver commands and rings to the wire and back (sections 5.9 and 8).
+//! Tests of LAN queues from the driver's commands and rings to the wire, and back (sections 5.9 and 8).
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -163,7 +163,7 @@ impl Nic {
         (self.driver.bus.peek(RECEIVE_BUFFERS + entry * BUFFER_STRIDE, len), u16_at(8))
     }
 
-    /// Returns the number of interrupts of its vector since the last call.
+    /// Returns the number of interrupts on the queue pair's vector since the last call.
     pub(super) fn interrupts(&mut self) -> u64 {
         self.driver.interrupts(VECTOR.into())
     }
@@ -401,7 +401,7 @@ fn driver_error_raises_mdet_interrupt() {
 }
 
 #[test]
-fn reset_removes_queues_keeps_counters() {
+fn reset_removes_queues_but_keeps_counters() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();
@@ -416,7 +416,7 @@ fn reset_removes_queues_keeps_counters() {
 }
 
 #[test]
-fn link_down_completes_and_drops_frames() {
+fn frames_sent_with_link_down_complete_and_are_dropped() {
     let mut nic = Nic::new();
     nic.driver.bus.hca.set_link(false);
     nic.send(&frame(PEER, MAC.0, 96), 0);
@@ -476,7 +476,7 @@ fn rows_show_queues_and_link() {
 }
 
 #[test]
-fn trace_has_fetched_and_completed_descriptors() {
+fn trace_contains_fetched_and_completed_descriptors() {
     let mut nic = Nic::new();
     let written = Written::default();
     nic.driver.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -105,7 +105,7 @@ fn driver_disables_and_enables_link() {
 }
 
 #[test]
-fn link_speed_is_configured() {
+fn link_reports_configured_speed() {
     for (link_speed, speed, phy) in [
         (LinkSpeed::Gbps25, 1 << 7, 1 << 20),
         (LinkSpeed::Gbps40, 1 << 8, 1 << 30),

@@ -1,8 +1,9 @@
 //! Recorded sessions of stock drivers: each command is repeated, and the response must match.
 //!
-//! A line is a command: opcode, flags, buffer length, parameters; return value, length and parameters of the
-//! response; the buffer without trailing zeros, and the response buffer as far as it was recorded. Or it is a
-//! function reset. Some sessions are reduced to switch, scheduler and queue commands.
+//! A line is either a function reset or a command. A command has the fields opcode, flags, buffer length,
+//! parameters; return value, length and parameters of the response; the buffer without trailing zeros, and
+//! the response buffer as far as it was recorded. Some sessions are reduced to switch, scheduler and queue
+//! commands.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,7 @@ fn is_own(opcode: Option<Opcode>) -> bool {
 /// Maps recorded numbers to the ones that this device assigned.
 #[derive(Default)]
 struct Given {
-    /// By kind and recorded number.
+    /// Assigned numbers by kind and recorded number.
     resources: BTreeMap<(u8, u16), u16>,
     rules: BTreeMap<u16, u16>,
 }
@@ -74,7 +75,7 @@ struct Given {
 const PRUNE_LIST: u8 = 4;
 
 impl Given {
-    /// Replaces numbers in a command, or in an expected response, by those of this device.
+    /// Replaces the numbers in a command or an expected response with those of this device.
     fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
         match opcode {
             Some(Opcode::FreeResources) => {

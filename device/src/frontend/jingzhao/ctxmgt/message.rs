@@ -10,8 +10,8 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! In the document, responses to RTC, RRC and EE also contain the key data of a CQ and of its EQ. Here they contain the
-//! CQN only; the rest is looked up when an entry is written.
+//! In the document, responses to RTC, RRC and EE also contain the key data of a CQ and of its EQ. Here they
+//! contain the CQN only; the device looks up the rest when it writes an entry.
 //!
 //! Fields marked "Model" are not in the document's lists. They are part of the context, and a device that implements
 //! the interface document needs them in that unit.

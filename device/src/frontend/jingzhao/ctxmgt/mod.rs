@@ -136,7 +136,7 @@ impl CtxMgt {
         if key.context().image.recv_psn != live.recv_psn {
             self.write(index, key, WrQpEpst { state, expected_psn: live.recv_psn });
         }
-        // Changes nothing if the other units have already written the state.
+        // This changes nothing if the other units have already written the state.
         self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
     }
 

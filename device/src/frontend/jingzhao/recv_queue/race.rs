@@ -82,14 +82,14 @@ impl Library {
         fence(Ordering::SeqCst);
         self.stores += 1;
         match scatter(self.stores) % 1024 {
-            // Longer than any number of rereads.
+            // The pause is longer than all rereads together.
             0 => thread::sleep(Duration::from_micros(50)),
             1..16 => (0..scatter(self.stores) >> 12 & 0x3ff).for_each(|_| spin_loop()),
             _ => {}
         }
     }
 
-    /// ibv_post_recv of one receive.
+    /// Posts one receive as ibv_post_recv does.
     fn post(&mut self, count: u64) {
         let slot = self.case.slot(count);
         self.store(slot, &[0x20, 0, 0, 0]);
@@ -115,7 +115,7 @@ impl Library {
         self.dma.poke(RING + self.case.slot(count), &[0; 16]);
     }
 
-    /// Posts a receive for each one taken, until stopped.
+    /// Posts a receive for each receive taken, until stopped.
     fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
         let mut reaped = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -133,7 +133,8 @@ impl Library {
 /// Returns the number of receives taken, and how many of them differ from those posted. With `keep_data_units`, the device
 /// does not overwrite the data units that it takes, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
-    /// Both threads of a case should run at the same time, as far as there are processors.
+    /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
+    /// processors.
     static ALONE: Mutex<()> = Mutex::new(());
     /// Number of failed polls before yielding, for machines with a single processor.
     const MAX_FAILED_POLLS: u32 = 256;
@@ -217,23 +218,23 @@ fn never_misplaced(case: Case) {
 }
 
 #[test]
-fn single_element_receives_match_their_posts() {
+fn single_element_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 4, longest: 1, full: true });
 }
 
 #[test]
-fn multi_element_receives_match_their_posts() {
+fn multi_element_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 4, longest: 5, full: true });
 }
 
 #[test]
-fn variable_length_receives_match_their_posts() {
+fn variable_length_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
 /// The test can detect the race: without the countermeasure, the device fails.
 #[test]
-fn keeping_data_units_misplaces_messages() {
+fn without_cleared_data_units_messages_are_misplaced() {
     for (longest, full) in [(1, true), (5, true)] {
         let (taken, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
         assert_ne!(misplaced, 0, "of {taken}");

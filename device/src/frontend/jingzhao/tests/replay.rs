@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and replayed without a driver.
+//! Tests that record sessions and replay them without a driver.
 
 use super::traffic::{DATA_KEY, data_unit, get_data, pair, post_recv, put_data, remote, send};
 use super::*;

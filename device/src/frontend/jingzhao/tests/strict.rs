@@ -1,4 +1,4 @@
-//! Strict mode: each violation is reported, alone, and correct software is not reported.
+//! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
 
 use drivers::jingzhao as driver;
 use protocol::Psn;
@@ -244,7 +244,7 @@ const CASES: &[Case] = &[
     }),
     (&CQ_IN_USE, |m| m.ok(Op::Hw2SwCq, 0, CQ, &[])),
     (&CQ_OVERRUN_RISK, |m| {
-        // 64 slots of the existing QP and of each of two more; the CQ has 128 entries.
+        // The existing QP and each of two further QPs have 64 slots; the CQ has 128 entries.
         for qpn in [6, 7] {
             let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
             m.connect(qpn, &qpc);
@@ -297,7 +297,7 @@ fn begin_with(machine: &mut Machine, qpc: &Qpc) {
 
 use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
 
-/// Teardown by the driver when it is unloaded (section 13).
+/// Releases all objects as the driver does when it is unloaded (section 13).
 fn teardown(machine: &mut Machine) {
     reset_qp(machine);
     machine.ok(Op::Hw2SwCq, 0, CQ, &[]);

@@ -76,7 +76,7 @@ fn bring_up_records_are_complete_json() {
 }
 
 #[test]
-fn nothing_is_recorded_without_trace() {
+fn without_trace_nothing_is_recorded() {
     let written = Written::default();
     let mut machine = powered_on(1, Options::default());
     machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));

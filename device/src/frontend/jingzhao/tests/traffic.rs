@@ -1,4 +1,4 @@
-//! Two devices back to back: from doorbells to completions.
+//! Tests of two devices connected back to back, from doorbells to completions.
 
 mod addresses;
 mod network;
@@ -183,7 +183,7 @@ fn write_and_read_bypass_peer_software() {
 }
 
 #[test]
-fn wrong_key_is_remote_access_error() {
+fn wrong_key_causes_remote_access_error() {
     let (mut a, mut b) = pair();
     for (slot, (offset, key)) in [(0, 5), (DATA_LEN - 1, DATA_KEY)].into_iter().enumerate() {
         let slot = u32::try_from(slot).unwrap();
@@ -236,7 +236,7 @@ fn error_state_flushes_posted_receives() {
 }
 
 #[test]
-fn doorbell_is_discarded_before_rts_or_elsewhere() {
+fn doorbell_before_rts_or_in_other_page_is_discarded() {
     let (mut a, mut b) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, 0x0a, &[]);
@@ -291,7 +291,7 @@ fn full_cq_raises_event_and_fails_qp() {
 }
 
 #[test]
-fn qp_without_cq_loses_completions_only() {
+fn qp_without_cq_loses_only_completions() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwCq, 0, 1, &[]);
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -346,7 +346,7 @@ fn unwritable_eq_raises_catastrophic_event_elsewhere() {
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
-    // No EQ takes this event any more.
+    // No EQ receives this event any more.
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);
@@ -395,7 +395,7 @@ fn unreachable_peer_exhausts_retries() {
 }
 
 #[test]
-fn message_traces_doorbell_wqes_cqes_and_interrupt() {
+fn trace_of_message_has_doorbell_wqes_cqes_and_interrupt() {
     use crate::telemetry::trace::TraceFormat;
     use crate::telemetry::trace::tests::Written;
 

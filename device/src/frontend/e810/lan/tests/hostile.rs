@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// Bound of the addresses that the hostile driver uses; the bystander has the rest.
+/// End of the address range that the hostile driver uses; the bystander uses the rest.
 const HOSTILE: u64 = MEMORY / 2;
 
 /// Queue of the well-behaved driver (bystander).
@@ -235,7 +235,7 @@ impl Hostile {
 }
 
 #[test]
-fn hostile_driver_harms_own_queues_only() {
+fn hostile_driver_harms_only_its_own_queues() {
     for seed in 0..8 {
         println!("seed {seed}");
         let mut hostile = Hostile::new(seed);

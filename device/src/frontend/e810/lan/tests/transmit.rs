@@ -251,7 +251,7 @@ fn queues_are_served_round_robin() {
 }
 
 #[test]
-fn flow_director_dummy_is_not_sent() {
+fn flow_director_dummy_frame_is_not_sent() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     ring.put(&bench, 0, 8);
@@ -300,7 +300,7 @@ fn rejects_invalid_queues() {
 }
 
 #[test]
-fn reset_drops_queues_keeps_counters() {
+fn reset_drops_queues_but_keeps_counters() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     ring.frame(&bench, &[2; 96], 96, EOP | RS, 0);

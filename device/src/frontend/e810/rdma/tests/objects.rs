@@ -52,7 +52,7 @@ fn arp_entry_exists_until_deleted() {
 }
 
 #[test]
-fn address_handle_has_destination() {
+fn address_handle_holds_destination() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(AH));
     let handle = *rdma(&mut driver).paths.handle(AhIndex::new(1)).unwrap();
@@ -88,7 +88,7 @@ fn member(qpn: u64) -> [u8; 8] {
 }
 
 #[test]
-fn group_has_members_of_its_context() {
+fn group_contains_members_listed_in_its_context() {
     let mut driver = brought_up();
     driver.bus.poke(MEMBERS, &[member(5), [0; 8], member(0x3_0007), [0; 8]].concat());
     driver.perform_well(&wqe(&group(0x26)));
@@ -109,7 +109,7 @@ fn group_has_members_of_its_context() {
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
-/// Section 13.8: drivers choose the operation under a lock but issue it without.
+/// Section 13.8: drivers choose the operation under a lock but issue it after releasing the lock.
 #[test]
 fn group_accepts_reordered_modify() {
     let address = IpAddr::from([239, 1, 2, 3]);
@@ -216,7 +216,7 @@ fn contiguous_region_reads_its_memory() {
 }
 
 #[test]
-fn stags_match_all_bits() {
+fn stag_lookup_compares_all_bits() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(&[
         (8, 0x0001_8000_0000_1000),

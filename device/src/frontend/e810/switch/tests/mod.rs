@@ -97,7 +97,7 @@ impl Rule {
     }
 }
 
-/// A switch and the commands of a driver.
+/// A switch, and methods that send it a driver's commands.
 #[derive(Default)]
 struct Driver(PfConfig);
 
@@ -184,7 +184,7 @@ impl Driver {
         self.0.receive(&frame.layers()).iter().map(VsiNumber::get).collect()
     }
 
-    /// Returns whether a frame of VSI 1 goes to the wire, and the VSIs that receive it.
+    /// Sends a frame from VSI 1. Returns whether the frame goes to the wire, and the VSIs that receive it.
     fn send(&self, frame: &Frame) -> Result<(bool, Vec<u16>), DiscardError> {
         self.send_to(frame, Destination::Rules)
     }

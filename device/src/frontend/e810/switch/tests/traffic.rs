@@ -3,7 +3,7 @@ use super::*;
 const NOBODY: [u16; 0] = [];
 
 #[test]
-fn no_rules_receive_nothing_send_everything() {
+fn without_rules_vsi_receives_nothing_and_sends_everything() {
     let driver = Driver::new();
     for dst in [ME, GROUP, MacAddr::BROADCAST] {
         assert_eq!(driver.receivers(&Frame::to(dst)), NOBODY);
@@ -27,7 +27,7 @@ fn mac_rules_select_received_frames() {
 }
 
 #[test]
-fn mac_vlan_rule_matches_its_vlan_only() {
+fn mac_vlan_rule_matches_only_its_vlan() {
     let mut driver = Driver::new();
     driver.add(Rule::new(FROM_VSI, MAC_VLAN, to_vsi(2)).dst(ME).vid(7));
     assert_eq!(driver.receivers(&Frame::to(ME).vlan(7)), [2]);
@@ -40,7 +40,7 @@ fn mac_vlan_rule_matches_its_vlan_only() {
 }
 
 #[test]
-fn promiscuous_rules_match_their_cast() {
+fn promiscuous_rule_matches_only_its_address_kind() {
     let cases = [(ANY_UNICAST, STRANGER), (ANY_MULTICAST, GROUP), (MacAddr::BROADCAST, MacAddr::BROADCAST)];
     for (at, (rule, _)) in cases.into_iter().enumerate() {
         let mut driver = Driver::new();
@@ -88,7 +88,7 @@ fn default_vsi_receives_unmatched_frames() {
 }
 
 #[test]
-fn ethertype_rules_drop_or_forward_their_direction() {
+fn ethertype_rules_apply_only_in_their_direction() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1)));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, DROP).ether_type(0x8808));
@@ -172,7 +172,7 @@ fn vsi_flags_limit_loopback_and_lan() {
 }
 
 #[test]
-fn own_frames_return_only_without_source_pruning() {
+fn source_pruning_keeps_own_frames_from_returning() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(MacAddr::BROADCAST, to_vsi(1) | LOOPBACK | LAN));
     for (local_loopback, source_prune, back) in

@@ -78,7 +78,7 @@ fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
 }
 
 impl Pair {
-    /// Executes a WQE at b, which completes.
+    /// Executes a WQE at b and asserts that it completes.
     #[track_caller]
     fn do_at_b(&mut self, wqe: &[u8]) {
         let index = self.b.post_send(QPN, wqe);
@@ -87,7 +87,7 @@ impl Pair {
         assert_eq!((done.error, done.wqe_index, self.b.next_async_event()), (false, index, None));
     }
 
-    /// Writes 64 bytes from a, by a key of b.
+    /// Writes 64 bytes from a, using a key of b.
     fn write_by(&mut self, key: u32, at: u64) -> u16 {
         let wqe = gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
         let request = self.a.post_send(QPN, &wqe);
@@ -95,7 +95,7 @@ impl Pair {
         request
     }
 
-    /// Asserts that a write from a by a key of b fails on both sides.
+    /// Asserts that a write from a, using a key of b, fails on both sides.
     #[track_caller]
     fn is_refused(&mut self, key: u32, at: u64, code: u16) {
         let request = self.write_by(key, at);
@@ -118,7 +118,7 @@ fn fast_registration_lasts_until_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// With another key byte, as drivers do, and other memory.
+/// As in drivers, the second registration uses another key byte and other memory.
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
@@ -187,7 +187,7 @@ fn read_with_invalidate_invalidates_target() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// Of many requests in flight some complete, none after the invalidation.
+/// Of many requests in flight, those before the invalidation complete and all later ones fail.
 #[test]
 fn access_after_invalidation_is_rejected() {
     let key = REGION | 1;
@@ -321,7 +321,7 @@ fn region_with_windows_is_not_invalidated() {
 
 /// Section 14.1, code 0x114: unlike type 1, a type 2 window must be invalidated before it is bound again.
 #[test]
-fn type_2_window_is_bound_once() {
+fn bound_type_2_window_cannot_be_bound_again() {
     let mut pair = with_keys(|_| {});
     allocate_type_2(&mut pair.b);
     let bound = |key| bind_of(0, WINDOW_2 | key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE);

@@ -152,7 +152,7 @@ fn full_arp_table_is_counted() {
     start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
     assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
 
-    // An entry is freed, and the table fills a second time.
+    // An entry is freed, and then the table fills up again.
     let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
     driver.perform_well(&Operation::ManageArp(gone));
     let before = ignored(&driver, "arp_table_full");

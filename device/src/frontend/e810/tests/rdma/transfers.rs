@@ -47,7 +47,7 @@ fn send_completes_on_both_sides() {
 
 /// Section 13.4: eight bytes in the first quantum, 31 in each further one.
 #[test]
-fn inline_data_of_every_length() {
+fn inline_data_of_every_length_arrives() {
     let mut pair = Pair::connected();
     for len in 0..=101 {
         for imm in [None, Some(0x1122_3344)] {
@@ -68,7 +68,7 @@ fn inline_data_of_every_length() {
 
 /// Section 13.4: up to 13 fragments; an even number is padded with a dummy, on both sides.
 #[test]
-fn sge_lists_of_every_length() {
+fn sge_list_of_every_length_is_transferred() {
     let mut pair = Pair::connected();
     for count in 1..=13_u32 {
         for imm in [None, Some(count)] {
@@ -114,7 +114,7 @@ fn rings_wrap_repeatedly() {
 
 /// Section 13.4: the device publishes its index before it goes idle.
 #[test]
-fn shadow_area_has_consumer_index() {
+fn shadow_area_holds_consumer_index() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.put_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -141,7 +141,7 @@ fn requests_before_rts_are_sent() {
 }
 
 #[test]
-fn late_receive_is_found() {
+fn receive_posted_after_send_is_used() {
     let mut pair = Pair::connected();
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     pair.settle();
@@ -217,7 +217,7 @@ fn arm_with_unread_entry_fires_once() {
 
 /// The rule is in section 12.2.
 #[test]
-fn cq_overflow_reports_once_stops_qp() {
+fn cq_overflow_is_reported_once_and_stops_qp() {
     let mut pair = Pair::connected();
     for _ in 0..300 {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -233,7 +233,7 @@ fn cq_overflow_reports_once_stops_qp() {
 
 /// Sections 12.1 and 13.6.
 #[test]
-fn datagram_completion_has_source() {
+fn datagram_completion_reports_source() {
     for (imm, tag) in [(None, None), (Some(0xdead_beef), None), (None, Some(0x6005))] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
         let tagged =
@@ -404,7 +404,7 @@ fn write_with_immediate_consumes_receive() {
 }
 
 #[test]
-fn read_fills_its_fragments() {
+fn read_fills_all_its_fragments() {
     let mut pair = with_regions();
     let data = pattern(100_000, 4);
     pair.b.poke(TARGET + 3, &data);

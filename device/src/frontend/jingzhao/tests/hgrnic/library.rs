@@ -1,4 +1,4 @@
-//! The user library, after `public-driver.md`: a program with one QP and one CQ.
+//! The user library, written from `public-driver.md`: a program with one QP and one CQ.
 
 use drivers::jingzhao::{data_unit, remote_unit};
 
@@ -153,7 +153,7 @@ impl Program {
             (_, UD) => 5 << 5 | 11,
             _ => 3 << 5 | caps.log_max_msg,
         };
-        // Not the slot size of the library, which grows with inline data.
+        // This is not the slot size of the library, which grows with inline data.
         (context[0x0d], context[0x0e]) = (7, 7);
         put32(&mut context, 0x10, self.uar);
         put32(&mut context, 0x14, driver.qpns.index(self.qpn));
@@ -186,7 +186,7 @@ impl Program {
         self.modify(0x19, 1, None);
     }
 
-    /// Advances the ring as after many work requests.
+    /// Advances the ring to its position after many work requests.
     pub(super) fn age(&mut self, head: u32) {
         assert_eq!((self.sq.head, head % self.sq.slots), (0, 0));
         self.sq.head = head;
@@ -348,7 +348,7 @@ impl Program {
     }
 }
 
-/// CQ buffers are registered in a PD of their own, with all entries in hardware ownership.
+/// Registers a CQ buffer in a PD of its own, with all entries in hardware ownership.
 fn cq_buffer(driver: &mut Driver, pd: u32, log_cqes: u32) -> Region {
     let region = driver.register(pd, 0, 32 << log_cqes, LOCAL_WRITE);
     for index in 0..1 << log_cqes {

@@ -1,4 +1,5 @@
-//! The effect of each option, compared with its default. Options of work queues only are tested with the queues.
+//! The effect of each option, compared with its default. Options that affect only work queues are tested with
+//! the queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -125,7 +126,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
 
 /// Option of decision J-42.
 #[test]
-fn rnr_timer_zero_replaces_code_0_only() {
+fn rnr_timer_zero_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP has what is in force");
     let notes = r#"{"rnr_timer_zero": 16, "rnr_timer_table": "query_qp_notes"}"#;
@@ -234,7 +235,7 @@ fn ud_grh_reserves_40_bytes() {
     }
 }
 
-/// 6.5: the user library does not write the addresses of the unit.
+/// Section 6.5: the user library does not write the addresses of the unit.
 #[test]
 fn ud_addresses_tolerates_stale_units() {
     let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -251,7 +252,7 @@ fn ud_addresses_tolerates_stale_units() {
 
 /// The command is described in section 3.2.
 #[test]
-fn board_id_is_in_query_adapter() {
+fn query_adapter_returns_board_id() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {
         let mut a = powered_on(1, options(json));
         a.ok(Op::QueryAdapter, 0, 0, &[]);
