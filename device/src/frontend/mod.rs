@@ -140,7 +140,8 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the port passes frames: its link is up, and software has opened it where the interface requires that.
+    /// Whether the port passes frames: its link is up, and software has opened the port if the interface
+    /// requires this.
     pub fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), |management| management.is_active())
     }
@@ -202,24 +203,24 @@ pub trait Frontend: Sized + 'static {
     where
         Self: 'a;
 
-    /// Counters specific to the interface. Their field names are an interface: `hcactl counters` shows them below the
-    /// interface's key.
+    /// Counters specific to the interface. Their field names are part of the public interface: `hcactl
+    /// counters` shows them below the interface's key.
     type Counters: Serialize;
 
     /// Key of the interface in the configuration and in the counters.
     const KEY: &'static str;
 
-    /// Reasons for which the device ignores doorbells, register writes and frames, beside [`reason::ALL`]. One list for
-    /// each module that declares some.
+    /// Reasons for which the device ignores doorbells, register writes and frames, in addition to
+    /// [`reason::ALL`]. There is one list for each module that declares reasons.
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
 
     /// Tables of the device's objects for an operator.
     const TABLES: &'static [Table<Self>];
 
-    /// The PCI function. Constant.
+    /// Returns the PCI function, which never changes.
     fn pci(&self) -> PciFunction;
 
-    /// Kind of a port. Constant. Front-ends have one port, [`PortNumber::ONE`].
+    /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
     fn port_kind(&self, port: PortNumber) -> PortKind;
 
     /// Whether the device is also a NIC, whose guest implements ARP, neighbour discovery and ICMP. The port of a NIC
@@ -240,7 +241,7 @@ pub trait Frontend: Sized + 'static {
         false
     }
 
-    /// When to call [`Frontend::handle_deadline`] next. A time in the past means at once.
+    /// Returns the time of the next call to [`Frontend::handle_deadline`]. A time in the past means at once.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
@@ -250,10 +251,10 @@ pub trait Frontend: Sized + 'static {
         let _ = cx;
     }
 
-    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. A client that maps
-    /// the BAR stores to it without an exit. The HCA polls for these stores, so a store may be found late, or be
-    /// overwritten before it is found. A doorbell is then only a hint that guest memory has changed. `None` if the
-    /// interface needs every store.
+    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. A client
+    /// that maps the BAR stores to it without an exit. The HCA polls for these stores, so it may find a store
+    /// late, or miss a store that has been overwritten. A doorbell is then only a hint that guest memory has
+    /// changed. `None` if the interface requires every store.
     fn map_doorbells(&mut self) -> Option<Bar> {
         None
     }
@@ -284,7 +285,7 @@ pub trait Frontend: Sized + 'static {
         wr_id
     }
 
-    /// Whether a QP has a posted receive request, as far as that is known without taking it.
+    /// Whether a QP has a posted receive request, as far as the device can determine without taking it.
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let _ = (qpn, dma);
         true
@@ -293,8 +294,8 @@ pub trait Frontend: Sized + 'static {
     /// Reports an engine event to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 
-    /// Does deferred work, such as writing contexts back. Returns true if some of it is left; the next turn then
-    /// follows at once.
+    /// Does deferred work, such as writing contexts back. Returns true if some work is left; the next turn
+    /// then follows at once.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
     /// Reports a link change of an open port to the guest, if software has enabled such events. The port itself stops

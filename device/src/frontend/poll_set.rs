@@ -21,7 +21,7 @@ pub(crate) struct PollSet<const PERIOD_MS: u64> {
 impl<const PERIOD_MS: u64> PollSet<PERIOD_MS> {
     const PERIOD: Duration = Duration::from_millis(PERIOD_MS);
 
-    /// When to call [`PollSet::take_due`] next.
+    /// Returns the time of the next call to [`PollSet::take_due`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }

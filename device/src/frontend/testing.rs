@@ -152,7 +152,7 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
-    /// Creates eventfds for the first vectors. The driver has yet to enable them.
+    /// Creates eventfds for the first vectors. The driver must still enable the vectors.
     pub(crate) fn listen(&mut self, vectors: usize) {
         self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
         self.wire();

@@ -50,7 +50,7 @@ impl CompletionQueue {
         }
     }
 
-    /// CQN, as software knows it.
+    /// CQN, including its generation.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
@@ -81,7 +81,7 @@ impl CompletionQueue {
         self.notifier.eqn()
     }
 
-    /// Whether an entry was lost, after which the queue accepts no more.
+    /// Whether an entry was lost, after which the queue accepts no more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }

@@ -21,7 +21,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// Bound: INIT_HCA rejects more than 2^6.
     queues: BTreeMap<u32, EventQueue>,
-    /// EQ by event type. It may have been destroyed since.
+    /// EQ by event type. The EQ may have been destroyed in the meantime.
     takers: [Option<Eqn>; TYPES],
 }
 

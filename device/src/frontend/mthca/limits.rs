@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_unusable_by_driver_are_rejected() {
+    fn rejects_limits_that_driver_cannot_use() {
         for (text, problem) in [
             (r#"{"max_srqs": 2048}"#, "2048 is not a power of two from 4096 to 65536"),
             (r#"{"max_cqes": 262144}"#, "262144 is not a power of two from 1 to 131072"),

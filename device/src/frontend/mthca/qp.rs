@@ -170,7 +170,7 @@ impl QueuePair {
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // RC and UC cannot enter RTR without a valid code. T46: UD QPs are fixed at 2048.
+            // RC and UC cannot enter RTR without a valid code. T46: the MTU of UD QPs is always 2048.
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),

@@ -1,4 +1,4 @@
-//! Why this interface ignores a doorbell, beside the reasons of the HCR lineage.
+//! Why this interface ignores a doorbell, in addition to the reasons of the HCR lineage.
 
 use crate::telemetry::reason::IgnoreReason;
 

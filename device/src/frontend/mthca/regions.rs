@@ -23,7 +23,7 @@ use crate::sparse::TableFull;
 pub struct Regions {
     pub icm: PageMap,
     pub keys: KeyTable,
-    /// MTT entries of regions, as copied by SW2HW_MPT. Numbered from ICM address 0.
+    /// MTT entries of regions, as copied by SW2HW_MPT. Entries are numbered from ICM address 0.
     pub mtt: Mtt,
 }
 

@@ -36,7 +36,7 @@ use super::uar::UarQueues;
 use crate::frontend::hcr::icm::{IcmRange, PageMap};
 use crate::sparse::{Capacity, SparseTable};
 
-/// Bound: QPs outside RESET. Twice the number in the driver's profile.
+/// Bound: QPs outside RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };

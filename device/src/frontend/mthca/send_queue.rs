@@ -1,8 +1,9 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size and fence. They are in the WQE of the preceding slot, where software
-//! adds them when it posts the next one. For the first WQE of a doorbell they are also in the doorbell. Each WQE is
-//! copied from guest memory once; if the next one is already posted, the link to it comes from the same copy.
+//! A WQE does not contain its own opcode, size and fence. These are in the WQE of the preceding slot, where
+//! software adds them when it posts the next WQE. For the first WQE of a doorbell they are also in the
+//! doorbell. Each WQE is copied from guest memory once; if the next one is already posted, the link to it
+//! comes from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.

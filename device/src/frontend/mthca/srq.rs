@@ -93,7 +93,8 @@ impl SharedReceiveQueue {
         self.context.limit = limit;
     }
 
-    /// Whether to raise the limit event: fewer requests are pending than the limit. Returns true once per arming.
+    /// Returns whether to raise the limit event because fewer requests are pending than the limit. Returns
+    /// true only once per arming.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {

@@ -1,5 +1,5 @@
-//! A whole device and a driver, without QEMU: the test does what `ib_mthca` does, with the values observed on a running
-//! kernel (sections 13.3 and 14).
+//! Tests of a whole device with a driver, without QEMU: the test accesses the device as `ib_mthca` does, with
+//! the values observed on a running kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;
@@ -42,7 +42,7 @@ const ICM_LEN: u64 = 0x2685_4000;
 
 /// ICM address of the MTT (section 4.3).
 const MTT: u64 = 0x2000_0000;
-/// Bus address of its first entry (section 13.3).
+/// Bus address of the first MTT entry (section 13.3).
 const MTT_BUS: u64 = 0x1234_0000;
 
 /// Bus addresses of the buffers of the completion, async and command EQs, by EQ number.

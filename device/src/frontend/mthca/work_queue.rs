@@ -9,8 +9,8 @@ use protocol::ids::{Lkey, Pdn};
 
 use crate::memory::queue::QueueMemory;
 
-/// Maximum log2 of the slots. With 16-bit counters, more slots would make full and empty, or new and stale,
-/// indistinguishable.
+/// Maximum log2 of the number of slots. With 16-bit counters, more slots would make full and empty, or new
+/// and stale, indistinguishable.
 const MAX_LOG_SLOTS: u8 = 15;
 
 /// Location of a queue's slots.
@@ -55,7 +55,7 @@ impl WorkQueue {
 /// Free-running producer and consumer counters, modulo 2^16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests that the device knows to be posted.
+    /// Number of requests posted, as of the last record or doorbell.
     pub posted: u16,
     pub taken: u16,
 }
@@ -77,7 +77,7 @@ impl Counters {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter from a doorbell record, whose lower half it is. A record that is invalid or
+    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or
     /// unreadable changes nothing.
     pub fn learn(&mut self, record: Option<u32>, slots: u16) -> Advance {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_repeat_from_base() {
+    fn slots_start_at_base_and_repeat() {
         let geometry = Geometry { log_slots: 2, log_slot: 7 };
         let queue = WorkQueue { pd: Pdn::new(1), lkey: Lkey::new(2), base: 0x4000, geometry };
         assert_eq!(

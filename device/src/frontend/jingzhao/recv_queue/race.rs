@@ -1,5 +1,5 @@
-//! The user library and the device access one queue from two threads. No receive may be taken before it is complete,
-//! wherever the library is preempted between two stores.
+//! The user library and the device access one queue from two threads. The device must not take a receive
+//! before it is complete, no matter between which two stores the library is preempted.
 //!
 //! HCAD_RACE_SECONDS=60 runs each case for a minute.
 

@@ -365,14 +365,14 @@ fn late_link_option_prevents_repeated_execution() {
 }
 
 #[test]
-fn doorbell_for_later_chain_is_not_skipped() {
+fn slots_of_skipped_doorbells_are_executed_on_next_lap() {
     let mut bench = linked_late(true);
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
-    // The doorbell of slot 1, while its chain is still running.
+    // The doorbell of slot 1 arrives while its chain is still running.
     bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
-    // The doorbells of slots 2 and 3, after it.
+    // The doorbells of slots 2 and 3 arrive after the chain has ended.
     bench.ring_doorbell(2, SEND, 2);
     bench.ring_doorbell(3, SEND, 2);
     assert_eq!(bench.next(), Fetch::Empty);

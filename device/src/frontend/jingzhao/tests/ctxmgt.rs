@@ -82,7 +82,7 @@ fn recreated_qp_keeps_psns_of_its_command() {
 }
 
 #[test]
-fn doorbell_for_qp_in_reset_counts_as_miss() {
+fn doorbell_miss_is_counted_and_counters_survive_close() {
     let (mut a, _) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, SEND, &[]);

@@ -1,4 +1,4 @@
-//! Checks common to all commands, and those about the whole device.
+//! Checks common to all commands, and checks of commands for the whole device.
 
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::PAGE;

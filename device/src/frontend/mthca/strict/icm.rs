@@ -98,7 +98,7 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Names an object whose doorbell record, given by UAR page and index, satisfies `is`.
+/// Returns the name of an object whose doorbell record, given by UAR page and index, satisfies `is`.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {
@@ -142,7 +142,7 @@ fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
         || icm.ranges_from(*pages.start()).next().is_some_and(|(page, _)| pages.contains(&page))
 }
 
-/// Names an object in use in these pages.
+/// Returns the name of an object in use in these pages.
 fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { layout, qps, cqs, srqs, eqs, regions, .. } = resources;
     let inside = |context: Context| pages.contains(&page_of(context.place(layout)));

@@ -22,7 +22,7 @@ fn lid(dlid: u16) -> Address {
 }
 
 #[test]
-fn datagram_arrives_after_forty_bytes() {
+fn datagram_payload_follows_forty_bytes() {
     let (mut a, mut b) = User::pair(UD);
     let message = pattern(200, 9);
     a.put(0, &message);
@@ -146,7 +146,7 @@ fn group_reaches_members_on_every_port() {
     assert_eq!(a.command(0x025, 0, 8192).0, index);
 }
 
-/// Turns the QP into QP1 of the device.
+/// Makes the QP the device's QP1.
 fn management(user: &mut User) {
     user.ok(0x023 | 1 << 12, &[], QPN);
     let mut context = qpc(UD, 0);
@@ -201,7 +201,7 @@ fn management_datagram_uses_software_headers() {
 }
 
 #[test]
-fn only_declared_qps_are_special() {
+fn only_declared_qps_act_as_qp0_and_qp1() {
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(7, 0));
     assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());

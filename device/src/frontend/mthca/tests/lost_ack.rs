@@ -52,7 +52,7 @@ fn lost_ack_is_traced_to_its_request() {
     let (at_a, at_b) = (Written::default(), Written::default());
     let watch = |guest: &mut User, written: &Written, name: &str| {
         guest.hca.set_trace(Some(written.trace(TraceFormat::Text)));
-        // Without subnet management traffic between ports.
+        // The capture leaves out subnet management traffic between ports.
         let connected = CaptureFilter { opcodes: vec!["RC".into()], ..CaptureFilter::default() };
         let capture = Capture::create(&file(name), "hca").unwrap().with_filter(connected);
         guest.hca.set_capture(Some(capture));

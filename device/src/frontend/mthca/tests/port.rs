@@ -65,7 +65,7 @@ fn registration_queries_succeed_before_port_up() {
 }
 
 #[test]
-fn small_frames_limit_path_mtu() {
+fn fabric_with_small_frames_limits_path_mtu() {
     // NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
     let mtus = |driver: &mut Driver| {
         let info = attribute(driver, 1, PORT_INFO, 1);
@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn reset_enables_port_but_not_pulled_cable() {
+fn reset_enables_port_but_does_not_reconnect_cable() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
@@ -138,7 +138,7 @@ fn reset_enables_port_but_not_pulled_cable() {
 /// The link of a closed port is down, even if the cable is connected.
 #[test]
 fn closed_port_neither_receives_nor_replies() {
-    /// Who has 10.77.0.1, tell 10.77.0.2 at 02:00:00:00:00:02.
+    /// ARP request for 10.77.0.1 from 10.77.0.2 at 02:00:00:00:00:02.
     const ARP: [u8; 42] = [
         255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10,
         77, 0, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1,
@@ -190,7 +190,7 @@ fn set_ib_stores_capability_mask() {
 }
 
 #[test]
-fn received_mad_has_lid_and_may_drop() {
+fn received_mad_carries_lid_and_may_be_dropped() {
     let mut driver = initialised();
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);

@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and replayed without a driver.
+//! Tests that record sessions and replay them without a driver.
 
 use protocol::hca::mthca::wqe::Operation;
 
@@ -57,7 +57,7 @@ fn lossy_session_replays_bit_for_bit() {
 
 /// Tracing does not change the session, and a replay is traced identically.
 #[test]
-fn replay_has_trace_of_session() {
+fn replay_produces_trace_of_session() {
     let traced = Written::default();
     let to = traced.clone();
     let records = recorded(|| {

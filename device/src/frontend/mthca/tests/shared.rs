@@ -92,7 +92,7 @@ fn unreadable_queue_is_reported_once() {
 }
 
 #[test]
-fn numbers_are_used_once_until_freed() {
+fn rejects_srq_number_in_use_or_unknown() {
     let mut user = User::new(1);
     let context = [3 << 24 | SRQN, 0x2300, 32765, 2 << 29 | 2, 0, 0, 1, 0, 0, 0, 0, 0].map(u32::to_be_bytes);
     assert_eq!(user.with_inbox(0x035, &context.concat(), SRQN), CmdStatus::BadResState.code());

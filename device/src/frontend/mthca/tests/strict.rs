@@ -1,4 +1,4 @@
-//! Strict mode: each violation is reported, alone, and correct software is not reported.
+//! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
 
 use protocol::Psn;
 use protocol::hca::mthca::doorbell::SendDoorbell;
@@ -432,7 +432,7 @@ fn correct_driver_is_not_reported() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Several receives, then sends with one doorbell whose record is ahead.
+    // Software posts several receives, then sends with one doorbell whose record is ahead.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
@@ -460,7 +460,7 @@ fn correct_driver_is_not_reported() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// Unload of `ib_mthca` (section 3.6), including the queues of its users.
+/// Releases all objects as `ib_mthca` does on unload (section 3.6), including the queues of its users.
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);
@@ -508,7 +508,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn stale_sequence_is_valid_until_event_read() {
+fn stale_sequence_number_is_valid_until_event_is_read() {
     let (mut a, mut b) = pair();
     b.arm(2);
     b.post_recv(0, 64);

@@ -1,4 +1,5 @@
-//! Traces of commands: those of a probe (section 14.3), of a program's objects, and rejected ones.
+//! Tests of command traces: the commands of a probe (section 14.3), those for a program's objects, and
+//! rejected commands.
 
 use super::user::{CQN, QPN, RC, SRQN, User, cq_context, qpc, srq_context};
 use super::*;

@@ -1,4 +1,4 @@
-//! A user program with its own queues, which does what `libmthca` does.
+//! A user program with its own queues, which accesses the device as `libmthca` does.
 
 use std::ops::{Deref, DerefMut};
 
