@@ -20,7 +20,7 @@ impl CqFault {
         }
     }
 
-    /// The inverse of [`CqFault::code`].
+    /// Returns the fault with this syndrome; the inverse of [`CqFault::code`].
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Overrun),

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::ids::Iova;
 
-    /// Generated from the table of the specification by an independent program.
+    /// The expected values were generated from the table of the specification by an independent program.
     #[test]
     fn fields_match_interface_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];

@@ -31,7 +31,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Profile that a register value selects.
+    /// Returns the profile that a register value selects.
     pub const fn of_register(value: u32) -> Self {
         match value & 0x3f {
             1 => Self::Legacy,

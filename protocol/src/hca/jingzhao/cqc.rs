@@ -53,7 +53,7 @@ pub enum CqArm {
     Disarmed,
     /// The next completion raises an event.
     Armed,
-    /// The next solicited or failed completion.
+    /// The next solicited or failed completion raises an event.
     ArmedSolicited,
 }
 

@@ -49,7 +49,7 @@ pub enum Outcome {
         remote_lid: Lid,
         /// Datagrams: the 40 bytes before the payload are reserved for a GRH.
         grh: bool,
-        /// Received immediate data; zero if none.
+        /// Received immediate data; zero if the message has none.
         imm: Imm,
         /// Length of the message in bytes.
         byte_len: u32,

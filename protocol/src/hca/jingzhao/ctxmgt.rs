@@ -3,9 +3,10 @@
 //! A request header has 128 bits; the first field of its table is in the highest bits. A payload is a sequence of
 //! 32-bit words; the first row of its table is the lowest word.
 //!
-//! The available text of the document is incomplete. It omits the payloads of Requester Recv Control and Execution
-//! Engine, and the words of Requester Trans Control beyond 192 bits (PD and key of the EQ, vector). These are not
-//! implemented. It names types and opcodes of the engine without numbers; the numbers come from the public RTL.
+//! The available text of the document is incomplete. It omits the payloads of Requester Recv Control and
+//! Execution Engine, and the words of Requester Trans Control beyond 192 bits (PD and key of the EQ, vector).
+//! These are not implemented. It names the types and opcodes of the engine but gives no numbers; the numbers
+//! come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Layouts of table 3.2.
+    /// The expected layouts are those of table 3.2.
     #[test]
     fn payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {

@@ -15,7 +15,7 @@ pub const UAR_PAGE: u64 = 4096;
 /// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 00h: word 0 of the send doorbell. An 8-byte write here rings the doorbell.
+    /// 00h: word 0 of the send doorbell. An 8-byte write to this register rings the doorbell.
     SendLow,
     /// 04h: word 1 of the send doorbell. Writing it rings the doorbell.
     SendHigh,

@@ -42,7 +42,7 @@ impl IcmTable {
         Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
     }
 
-    /// The inverse of [`IcmTable::from_op_modifier`].
+    /// Returns the op_modifier of the table; the inverse of [`IcmTable::from_op_modifier`].
     pub const fn op_modifier(self) -> u8 {
         match self {
             Self::Context => 1,

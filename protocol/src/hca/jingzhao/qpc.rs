@@ -313,8 +313,9 @@ impl Qpc {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// RNR retry count, 0 to 7; 7 retries without limit. The document puts the three bits at the low end of the
-    /// byte, the public driver at the high end. The low end applies if any of the low five bits is set (J-14).
+    /// RNR retry count, 0 to 7; 7 means that retries are unlimited. The document puts the three bits at the
+    /// low end of the byte, the public driver at the high end. The low end applies if any of the low five
+    /// bits is set (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
@@ -405,8 +406,8 @@ fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
-/// Joins the high 32 and low 16 bits of a MAC address, which are separate in contexts and in the UD unit. `None` if
-/// the high part is 0, because the low part is a LID then.
+/// Joins the high 32 and low 16 bits of a MAC address, which are separate in contexts and in the UD unit.
+/// `None` if the high part is 0, because the low part is then a LID.
 pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     if high == 0 {
         return None;
@@ -593,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_fields_of_example_match_offsets() {
+    fn fields_unset_in_example_match_offsets() {
         let qpc = Qpc {
             state: 7,
             flags_27_24: 0xa,
@@ -658,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_count_is_bits_18_16() {
+    fn retry_count_is_in_bits_18_to_16() {
         let mut qpc = Qpc { params1: 0x8000_0001, ..Qpc::default() };
         assert_eq!(qpc.retry_count(), 0);
         qpc.set_retry_count(5);

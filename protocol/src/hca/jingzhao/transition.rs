@@ -73,9 +73,9 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// Detects the numbering from the mask of RST2INIT. All services require a port there, which is bit 5 in the
-    /// document and bit 11 in the driver. Bit 11 of the document only applies to connected QPs and has no meaning
-    /// in this command.
+    /// Detects the numbering from the mask of RST2INIT. All services require the port in this command, which
+    /// is bit 5 in the document and bit 11 in the driver. Bit 11 of the document only applies to connected
+    /// QPs and has no meaning in this command.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_follow_numbering() {
+    fn numbering_determines_meaning_of_bits() {
         use Attributes as A;
         let mask = 1 << 6 | 1 << 11 | 1 << 14 | 1 << 31;
         assert_eq!(Numbering::Document.named(mask), A::QKEY | A::RNR_RETRY | A::ALT_PATH);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn qkey_is_ud_only_retries_rc_only() {
+    fn only_ud_has_qkey_and_only_rc_has_retries() {
         use Attributes as A;
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let has = A::of(service);

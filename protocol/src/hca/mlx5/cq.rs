@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_end_with_fields() {
+    fn fields_are_at_end_of_large_entries() {
         assert_eq!((CqeSize::Bytes64.stride(), CqeSize::Bytes64.fields_at()), (64, 0));
         assert_eq!((CqeSize::Bytes128.stride(), CqeSize::Bytes128.fields_at()), (128, 64));
         assert_eq!((CqeSize::Bytes64Padded.stride(), CqeSize::Bytes64Padded.fields_at()), (128, 0));

@@ -100,7 +100,7 @@ macro_rules! commands {
             /// Opcodes of the commands.
             pub const OPCODES: &'static [Opcode] = &[$(Opcode::$name),*];
 
-            /// Parses an input. Bytes behind the arguments are ignored.
+            /// Parses an input. Bytes after the arguments are ignored.
             ///
             /// # Errors
             /// An unsupported opcode, or an input shorter than the arguments of its command.
@@ -162,7 +162,7 @@ macro_rules! commands {
                     }
                     $(Self::$name(..) => $output::parse(&padded(output)).describe(to),)*
                 }
-                // The pages that MANAGE_PAGES returns.
+                // These are the pages that MANAGE_PAGES returns.
                 if let (Self::ManagePages(..), Some(pages)) = (self, output.get(ManagedPages::LEN..)) {
                     Pages::parse(pages).show("pages", to);
                 }
@@ -188,7 +188,8 @@ macro_rules! commands {
     };
 }
 
-/// The first bytes of an output, zero behind its end. A driver can ask for a shorter output than the layout.
+/// The first bytes of an output, padded with zeros. A driver can request an output that is shorter than the
+/// layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -196,7 +197,7 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 }
 
 commands! {
-    /// Brings the device out of reset. Drops everything that existed before.
+    /// Brings the device out of reset. Drops all earlier state.
     EnableHca(Function) -> OutputHeader;
     /// Disables the function and drops its state.
     DisableHca(Function) -> OutputHeader;
@@ -273,11 +274,11 @@ commands! {
     Rtr2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes in RTS.
     Rts2RtsQp(ModifyQp) -> OutputHeader;
-    /// Send queue error to RTS.
+    /// Transition from the send queue error state to RTS.
     SqErr2RtsQp(ModifyQp) -> OutputHeader;
-    /// Any state to ERR.
+    /// Transition from any state to ERR.
     ToErrQp(QpNumber) -> OutputHeader;
-    /// Any state to RESET.
+    /// Transition from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
     /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;

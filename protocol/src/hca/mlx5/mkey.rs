@@ -44,9 +44,9 @@ layout! {
         @0x00[30]     free: bool,
         /// Bits 4 to 2 of the access mode, see [`MkeyContext::access_mode`].
         @0x00[28:26]  mode_high: u8,
-        /// Writes may pass each other. Ignored.
+        /// Writes may overtake each other. Ignored.
         @0x00[18]     relaxed_write: bool,
-        /// A small fence is sufficient behind a UMR of this key. Ignored.
+        /// A small fence is sufficient after a UMR of this key. Ignored.
         @0x00[16]     small_fence: bool,
         /// UMRs can change the key.
         @0x00[15]     umr_enabled: bool,
@@ -80,7 +80,7 @@ layout! {
         @0x20         signature_units: u32,
         /// Size of the translation list in units of 16 bytes.
         @0x34         translation_units: u32,
-        /// Reads may pass writes. Ignored.
+        /// Reads may overtake writes. Ignored.
         @0x38[6]      relaxed_read: bool,
         /// Log2 of the page size in bytes.
         @0x38[5:0]    log_page: u8,
@@ -127,7 +127,7 @@ layout! {
         @0x00  byte_count: u32,
         /// Key of the range.
         @0x04  key: u32 => Hex,
-        /// First address of the range behind that key.
+        /// First address of the range in that key's address space.
         @0x08  va: Va,
     }
 }

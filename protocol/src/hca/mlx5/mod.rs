@@ -1,11 +1,11 @@
 //! NVIDIA ConnectX ("mlx5"): registers, commands, contexts and queue entries. Its drivers are `mlx5_core` and
-//! `mlx5_ib` in Linux and `libmlx5` in rdma-core. Only what an InfiniBand port requires is here.
+//! `mlx5_ib` in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
 //!
 //! All multi-byte fields are big-endian, registers and doorbell records included. As in the interface document,
 //! `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
 //!
 //! # Spec
-//! mlx5 interface; the files name their sections.
+//! mlx5 interface; each file cites its sections.
 
 pub mod access_register;
 pub mod capability;

@@ -24,7 +24,7 @@ codes! {
         Rts = 3 "RTS",
         /// The send queue has failed.
         SqError = 4 "SQER",
-        /// Send queue drain. Drivers have no way into this state.
+        /// Send queue drain (SQD). Drivers have no command to enter this state.
         SqDrain = 5 "SQD",
         Error = 6 "ERR",
         Suspended = 9 "SUSPENDED",
@@ -69,7 +69,7 @@ impl Service {
 }
 
 codes! {
-    /// Where a QP takes receives from.
+    /// Source of a QP's receive requests.
     pub enum ReceiveKind(u8) {
         /// The QP's own receive queue.
         Own = 0 "RQ",
@@ -174,7 +174,7 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// RMP or XRC SRQ. Also set if the QP does not use one.
+        /// Number of the RMP or XRC SRQ. Also set if the QP does not use one.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,
@@ -202,7 +202,7 @@ impl QpContext {
         Service::from_code(self.service)
     }
 
-    /// Where the QP takes receives from. `None` for an unknown code.
+    /// Source of the QP's receive requests. `None` for an unknown code.
     pub const fn receive_kind(&self) -> Option<ReceiveKind> {
         ReceiveKind::from_code(self.receive_kind)
     }
@@ -237,7 +237,7 @@ layout! {
     /// Input of the commands that change the QP state.
     pub struct ModifyQp[0x110] big_endian {
         @0x08[23:0]  qpn: Qpn,
-        /// Attributes to take in addition to those that the transition always takes.
+        /// Attributes to copy in addition to those that the transition always copies.
         @0x10        optional: QpAttributes as u32,
         /// Context with the new values.
         @0x18        context: QpContext,
@@ -247,14 +247,14 @@ layout! {
 layout! {
     /// Input of the command QUERY_QP.
     pub struct QueryQp[16] big_endian {
-        /// The driver asks for an extended context. Only with a capability that this device does not have.
+        /// The driver requests an extended context. Only with a capability that this device does not have.
         @0x08[31]    extended: bool,
         @0x08[23:0]  qpn: Qpn,
     }
 }
 
 layout! {
-    /// Output of QUERY_QP. New drivers ask for 464 bytes, old ones for 272; the rest is zero.
+    /// Output of QUERY_QP. New drivers request 464 bytes, old drivers 272; the remaining bytes are zero.
     pub struct QueriedQp[464] big_endian {
         /// Context with the current state.
         @0x18  context: QpContext,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_lengths_follow_geometry() {
+    fn queue_lengths_are_derived_from_geometry() {
         let context =
             QpContext { log_rq_entries: 9, log_rq_stride: 0, log_sq_blocks: 2, ..QpContext::default() };
         assert_eq!((context.rq_len(), context.sq_len()), (0x2000, 0x100));

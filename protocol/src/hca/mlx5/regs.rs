@@ -10,11 +10,11 @@ use crate::layout;
 
 /// Length of the initialization segment in bytes, up to the MSI-X table.
 pub const SEGMENT_LEN: u64 = 0x2000;
-/// Offset of the MSI-X table, free choice.
+/// Offset of the MSI-X table, a choice of hcad.
 pub const MSIX_TABLE: u32 = 0x2000;
-/// Offset of the MSI-X pending bits, free choice.
+/// Offset of the MSI-X pending bits, a choice of hcad.
 pub const MSIX_PENDING: u32 = 0x3000;
-/// Index of the first UAR page that the device hands out, free choice.
+/// Index of the first UAR page that the device allocates, a choice of hcad.
 pub const FIRST_UAR: u32 = 16;
 /// Command interface revision. Drivers accept no other.
 pub const COMMAND_REVISION: u16 = 5;
@@ -141,7 +141,7 @@ pub struct FirmwareVersion {
 }
 
 impl FirmwareVersion {
-    /// Version of this device, free choice.
+    /// Version of this device, a choice of hcad.
     pub const THIS: Self = Self { major: 16, minor: 35, sub_minor: 3006 };
 
     /// Values of 000h and 004h.

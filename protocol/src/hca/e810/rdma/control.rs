@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(context.emit(), bytes);
     }
 
-    /// Words of section 10.4.
+    /// The expected words are those of section 10.4.
     #[test]
     fn completion_matches_interface_words() {
         let codes = ErrorCodes { minor: 2, major: 0xffff };

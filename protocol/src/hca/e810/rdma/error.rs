@@ -67,7 +67,7 @@ pub struct CqpError {
 }
 
 impl CqpError {
-    /// An error with `code`.
+    /// Creates an error with this code.
     pub const fn new(code: CqpErrorCode, what: &'static str, value: u64) -> Self {
         Self { code, what, value }
     }

@@ -171,7 +171,7 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// [3] of `irdma-probe.cqp.gz` and [7] of `run73-lvl2-paged-sd.cqp.gz`.
+    /// Operation [3] of `irdma-probe.cqp.gz` and operation [7] of `run73-lvl2-paged-sd.cqp.gz`.
     #[test]
     fn segment_updates_match_drivers() {
         let wqe = |first: u64, second: u64| {

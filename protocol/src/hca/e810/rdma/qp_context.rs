@@ -62,7 +62,7 @@ layout! {
         @100[23:0]    unacked_psn: Psn,
         /// Retry count for timeouts and sequence errors.
         @128[53:48]   retry_count: u8,
-        /// RNR retry count; 7 retries without limit.
+        /// RNR retry count; 7 means that retries are unlimited.
         @128[56:54]   rnr_retry: u8,
         /// CQ of the send queue.
         @136[24:0]    send_cqn: Cqn,

@@ -135,7 +135,7 @@ pub struct Destination {
     pub handle: AhIndex,
     /// QP number of the receiver.
     pub qpn: Qpn,
-    /// Q_Key of the receiver. If bit 31 is set, that of the QP context is used instead.
+    /// Q_Key of the receiver. If bit 31 is set, the Q_Key of the QP context is used instead.
     pub qkey: Qkey,
 }
 
@@ -218,7 +218,7 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate afterwards, that of the first fragment.
+        /// STag to invalidate afterwards; it is the STag of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
@@ -257,7 +257,8 @@ pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
-    /// The number of quanta exceeds a WQE, or the distance to the next multiple of [`MAX_QUANTA`].
+    /// The number of quanta exceeds the maximum size of a WQE, or the distance to the next multiple of
+    /// [`MAX_QUANTA`].
     #[error("a send WQE of {0} quanta crosses the end of the ring or a multiple of {MAX_QUANTA} quanta")]
     Quanta(usize),
     /// Reserved page list level.
