@@ -1,6 +1,6 @@
 //! Newtypes for identifiers that must not be confused with each other.
 //!
-//! Conversions are explicit: `new` makes an identifier from an integer, `get` returns the integer.
+//! Conversions are explicit: `new` creates an identifier from an integer, and `get` returns the integer.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Number that the driver gives a queue to find it by in a CQE, 24 bits.
+    /// Number that the driver assigns to a queue and by which it identifies the queue of a CQE, 24 bits.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
@@ -158,14 +158,15 @@ impl Pkey {
 }
 
 impl Lkey {
-    /// The same key as a peer uses it. JingZhao and mthca regions have one key for local and remote access.
+    /// Converts the key to the form that peers use. JingZhao and mthca regions have one key for local and
+    /// remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }
 }
 
 impl Rkey {
-    /// The same key as local work requests use it.
+    /// Converts the key to the form that local work requests use.
     pub const fn as_lkey(self) -> Lkey {
         Lkey(self.0)
     }
@@ -184,7 +185,7 @@ impl MkeyIndex {
 }
 
 impl UserIndex {
-    /// Index of queues that the driver finds by number.
+    /// Index of queues that the driver identifies by their number instead.
     pub const NONE: Self = Self(0xff_ffff);
 }
 
@@ -245,7 +246,7 @@ impl std::str::FromStr for MacAddr {
     }
 }
 
-/// The text is not six colon-separated bytes of two hexadecimal digits.
+/// The text does not consist of six bytes of two hexadecimal digits each, separated by colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a MAC address such as 02:00:00:00:00:01")]
 pub struct ParseMacError;

@@ -5,7 +5,7 @@
 //! included.
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
-//! - [`net`]: protocols below and beside RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
+//! - [`net`]: other protocols that carry or accompany RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
 //! - [`mad`]: management datagrams (MADs).
 //! - [`hca`]: one folder for each device interface (registers, mailboxes, contexts, queue entries).
 //! - [`describe`]: names and values of fields, for traces.

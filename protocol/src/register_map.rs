@@ -35,7 +35,7 @@ pub struct Row<R> {
     pub width: u32,
     /// Name in the interface specification.
     pub name: &'static str,
-    /// Makes the register with the outer and inner index. An index that the row does not have is ignored.
+    /// Creates the register with the outer and inner index. An index that the row does not have is ignored.
     pub make: fn(u16, u16) -> R,
 }
 

@@ -130,12 +130,12 @@ pub struct CmdError {
 }
 
 impl CmdError {
-    /// An error with `status`.
+    /// Creates an error with this status.
     pub const fn new(status: CmdStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }
 
-    /// An error with BAD_PARAM.
+    /// Creates an error with the status BAD_PARAM.
     pub const fn param(what: &'static str, value: u64) -> Self {
         Self::new(CmdStatus::BadParam, what, value)
     }

@@ -26,7 +26,7 @@ impl Table {
         Ok(Self { base: IcmAddr::new(word & !0xff), log_entries })
     }
 
-    /// The inverse of [`Table::parse`].
+    /// Returns the 64-bit word of the table; the inverse of [`Table::parse`].
     pub const fn word(&self) -> u64 {
         self.base.get() & !0xff | self.log_entries as u64
     }

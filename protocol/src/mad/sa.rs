@@ -1,4 +1,4 @@
-//! Subnet administration: sections of its MADs, and attribute IDs. The attributes are laid out in
+//! Subnet administration: sections of its MADs, and attribute IDs. The layouts of the attributes are in
 //! [`record`](super::record).
 //!
 //! # Spec

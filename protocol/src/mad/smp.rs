@@ -12,7 +12,7 @@ use crate::ids::Lid;
 /// Length of a subnet management attribute in bytes.
 pub const DATA_LEN: usize = 64;
 
-/// Most hops of a directed route.
+/// Maximum number of hops in a directed route.
 pub const MAX_HOPS: u8 = 63;
 
 /// Attribute IDs of subnet management.
@@ -133,7 +133,7 @@ impl Smp {
         self.return_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Records the ingress port at `hop`. Ignored beyond the path.
+    /// Records the ingress port at `hop`. Has no effect beyond the path.
     pub fn set_return_port(&mut self, hop: u8, port: u8) {
         if let Some(at) = self.return_path.get_mut(usize::from(hop)) {
             *at = port;

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn untagged_removes_priority_tag_rejects_vlan() {
+    fn untagged_removes_priority_tag_and_rejects_vlan() {
         let frame = |tag: &[u8]| [&[0x11; 6][..], &[0x22; 6], tag, &[0x08, 0x00, 0x45]].concat();
         assert_eq!(untagged(&frame(&[])), Ok(frame(&[]).into()));
         for tag in [[0x81, 0x00, 0x00, 0x00], [0x81, 0x00, 0xf0, 0x00], [0x88, 0xa8, 0x60, 0x00]] {

@@ -1,6 +1,6 @@
 //! Locates the headers of an arbitrary frame and extracts its addresses and ports, for the NIC.
 //!
-//! Only lengths are verified. Checksums are left to the code that reports them.
+//! Only lengths are verified. The code that reports checksums also verifies them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,8 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Most IPv6 extension headers that are followed. RFC 8200, section 4.1, recommends an order of seven, one of which
-/// can occur twice. The limit bounds the time that an untrusted frame can cost; beyond it the transport is unknown.
+/// Maximum number of IPv6 extension headers that are followed. RFC 8200, section 4.1, recommends an order of
+/// seven, one of which can occur twice. The limit bounds the time spent on an untrusted frame. If a frame
+/// exceeds it, its transport is unknown.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -222,7 +223,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // Later fragments carry no headers, only data that could look like one.
+            // Later fragments carry no headers, only data that could resemble one.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };

@@ -151,7 +151,7 @@ impl Encap {
     /// Appends the headers for `transport_len` bytes after the UDP header. The UDP checksum is left 0.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the length does not fit; nothing is appended then.
+    /// [`WireError::Invalid`] if the length does not fit; in that case nothing is appended.
     pub(super) fn emit(&self, transport_len: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
         let udp_len = size_of::<RawUdp>().saturating_add(transport_len);
         let udp = RawUdp {

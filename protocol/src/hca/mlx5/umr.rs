@@ -10,7 +10,7 @@ use crate::describe::{Field, Visitor, show_flags};
 use crate::layout;
 
 bitflags! {
-    /// Fields that a UMR takes from its mkey segment.
+    /// Fields that a UMR copies from its mkey segment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct MkeyMask: u64 {
         /// Length of the region in bytes.
@@ -88,7 +88,7 @@ layout! {
         @0x04[31:16] units: u16,
         /// Bits 15 to 0 of the translation offset.
         @0x04[15:0]  offset_low: u16,
-        /// Fields to take from the mkey segment.
+        /// Fields to copy from the mkey segment.
         @0x08        mask: MkeyMask as u64,
         /// Bits 47 to 16 of the translation offset.
         @0x10        offset_high: u32,

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox_length_follows_block_count() {
+    fn mailbox_length_depends_on_block_count() {
         let len = |count| Command::decode(&latched(0xffa, count), true).map(|command| command.inbox_len);
         assert_eq!(len(1), Ok(16));
         assert_eq!(len(256), Ok(4096));

@@ -28,7 +28,7 @@ pub enum Outcome {
     Received(Received),
     /// The work request failed.
     Failed {
-        /// It was in the send queue.
+        /// The work request was in the send queue.
         send: bool,
         /// Reason of the failure.
         syndrome: Syndrome,

@@ -95,7 +95,7 @@ impl SendDoorbell {
 /// Completions for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
-    /// The next solicited or failed completion.
+    /// The next solicited or failed completion raises an event.
     Solicited,
     /// The next completion raises an event.
     Any,
@@ -239,7 +239,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// Arm record of a CQ only, as is the next field.
+    /// Present only in the arm record of a CQ, as is the next field.
     #[bits(3)]
     command: u8,
     #[bits(2)]
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
     }
 
-    /// Layout of section 5.4.
+    /// The expected layout is that of section 5.4.
     #[test]
     fn record_holds_kind_and_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };

@@ -18,7 +18,7 @@ pub const MAX_BLOCKS: u32 = 256;
 pub struct Block {
     /// ICM address, page-aligned; 0 except in MAP_ICM.
     pub start: IcmAddr,
-    /// Bus address of a page-aligned page.
+    /// Bus address of the block, page-aligned.
     pub bus: Iova,
     /// Length in bytes: a power of two, at least a page.
     pub length: u64,

@@ -157,8 +157,8 @@ mod tests {
         assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
 
-    /// Example of section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h; their
-    /// last page is at BF000h.
+    /// Example of section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h; the
+    /// last page of these records is at BF000h.
     #[test]
     fn record_addresses_match_driver() {
         let init = InitHca::DRIVER_DEFAULT;

@@ -1,7 +1,8 @@
 //! Context changes made by QP commands.
 //!
-//! The driver builds a new context for every command and leaves fields that its caller did not set zero. Every
-//! command therefore has fields that it always copies. All others are copied only if the mask has their bit.
+//! The driver builds a new context for every command and leaves the fields that its caller did not set zero.
+//! Every command therefore has fields that it always copies. All other fields are copied only if the mask has
+//! their bit.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -161,8 +162,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // The mask has no bit for it unless the caller sets it. The driver then sends "migrated", the initial
-            // state of a QP.
+            // The mask has the bit of this field only if the caller sets the field. Otherwise the driver
+            // sends "migrated", the initial state of a QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn rst2init_copies_fixed_fields_only() {
+    fn rst2init_copies_only_fixed_fields() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
         assert_eq!(qpc.migration, 3, "migrated (IBTA volume 1, section 17.2.8)");
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn context_follows_mask() {
+    fn context_is_preceded_by_mask() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

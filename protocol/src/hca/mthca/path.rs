@@ -42,7 +42,7 @@ pub struct Path {
     pub port: u8,
     /// P_Key index, seven bits.
     pub pkey_index: u8,
-    /// RNR retry count; 7 retries without limit.
+    /// RNR retry count; 7 means that retries are unlimited.
     pub rnr_retry: u8,
     /// ACK timeout code, five bits.
     pub ack_timeout: u8,

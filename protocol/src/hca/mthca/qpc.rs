@@ -161,7 +161,7 @@ pub struct Requester {
     __: u16,
     /// Whether the QP can send atomics.
     pub atomics: bool,
-    /// Can send WRITEs; always set.
+    /// Whether the QP can send WRITEs; always set.
     pub writes: bool,
     /// Whether the QP can send READs.
     pub reads: bool,
