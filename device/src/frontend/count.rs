@@ -25,7 +25,7 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
     /// Smallest and largest count.
     pub const RANGE: [u32; 2] = [1 << MIN, 1 << MAX];
 
-    /// Logarithm to base 2.
+    /// Returns the logarithm to base 2.
     pub const fn log(self) -> u8 {
         self.0
     }

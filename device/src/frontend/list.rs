@@ -101,14 +101,14 @@ macro_rules! interfaces {
         }
 
         impl FrontendEntry {
-            /// Configuration key of the interface.
+            /// Returns the configuration key of the interface.
             pub const fn key(&self) -> &'static str {
                 match self {
                     $(Self::$name(_) => <$module::Device as Frontend>::KEY,)*
                 }
             }
 
-            /// Reason why its doorbells must trap; `None` if they may be mapped.
+            /// Returns the reason why its doorbells must trap; `None` if they may be mapped.
             pub const fn needs_traps(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*

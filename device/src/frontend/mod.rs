@@ -146,12 +146,12 @@ impl Context<'_> {
         self.management.as_ref().map_or(self.port.is_up(), |management| management.is_active())
     }
 
-    /// PortInfo as the port's agent reports it; `None` without an agent.
+    /// Returns the PortInfo as the port's agent reports it; `None` without an agent.
     pub fn port_info(&self) -> Option<PortInfo> {
         Some(self.management.as_ref()?.port_info(&self.view()))
     }
 
-    /// The time and counters that management needs.
+    /// Returns the time and counters that management needs.
     pub fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }
@@ -270,17 +270,17 @@ pub trait Frontend: Sized + 'static {
     /// Handles a write of 1 to 8 bytes within one BAR.
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]);
 
-    /// Name of the register at the start of an access, if there is one.
+    /// Returns the name of the register at the start of an access, if there is one.
     fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String>;
 
     /// Describes the named fields of a register value.
     fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor);
 
-    /// The engine's view of the device.
+    /// Creates the engine's view of the device.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
-    /// The number of a work request in traces and completions, such as its position in the queue, given its `wr_id` in
-    /// the engine.
+    /// Returns the number of a work request in traces and completions, such as its position in the queue,
+    /// given its `wr_id` in the engine.
     fn work_request(&self, wr_id: u64) -> u64 {
         wr_id
     }
@@ -306,7 +306,7 @@ pub trait Frontend: Sized + 'static {
     /// resets it.
     fn fail(&mut self, cx: &mut Context<'_>);
 
-    /// Counters of this interface since the device was created.
+    /// Returns the counters of this interface since the device was created.
     fn counters(&self) -> Self::Counters;
 
     /// Resets to power-on state: function level reset, or the client disconnected. No DMA happens after this returns.

@@ -93,7 +93,7 @@ pub(super) fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
 }
 
 impl QpCounters {
-    /// Number of send requests taken and not completed.
+    /// Returns the number of send requests taken and not completed.
     pub const fn sends_outstanding(&self) -> u64 {
         self.sends.saturating_sub(self.sends_completed)
     }
@@ -110,7 +110,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The QP with this number at the end of a path.
+    /// Creates the peer: the QP with this number at the end of a path.
     pub fn new(qpn: Qpn, path: &Encap) -> Self {
         let ip = match path.ip {
             IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),

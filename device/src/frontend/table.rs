@@ -73,7 +73,7 @@ pub struct TableContext<'a> {
 }
 
 impl TableContext<'_> {
-    /// Index of the first row; `None` past the last index of 32 bits.
+    /// Returns the index of the first row; `None` past the last index of 32 bits.
     pub fn first(&self) -> Option<u32> {
         u32::try_from(self.from).ok()
     }
@@ -109,7 +109,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// The only page of a table that the device does not have.
+    /// Creates the page of a table that the device does not have: a single page without rows.
     pub const fn empty(table: &'static TableSpec) -> Self {
         Self { rows: Rows { table, rows: None }, next: None }
     }

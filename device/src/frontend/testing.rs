@@ -38,7 +38,7 @@ pub(crate) const DEFAULT: Identity = Identity {
     ..Identity::from_lid(Lid::new(0x901))
 };
 
-/// Addresses of LID 1, with both peers.
+/// Returns the addresses of LID 1, with both peers.
 pub(crate) fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }

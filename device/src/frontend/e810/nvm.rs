@@ -101,7 +101,8 @@ impl Nvm {
         }
     }
 
-    /// The CSS header contains only its length; the copy of the shadow RAM follows.
+    /// Writes the NVM bank. Its CSS header contains only the length of the header; the copy of the shadow RAM
+    /// follows.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =

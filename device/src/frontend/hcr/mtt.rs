@@ -45,7 +45,7 @@ impl Mtt {
         Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
     }
 
-    /// ICM address of an entry; `None` beyond the end of ICM.
+    /// Returns the ICM address of an entry; `None` beyond the end of ICM.
     pub fn addr(&self, entry: u64) -> Option<IcmAddr> {
         let offset = entry.checked_mul(ENTRY_LEN as u64)?;
         Some(IcmAddr::new(self.base.get().checked_add(offset)?))
@@ -85,13 +85,13 @@ impl Mtt {
         self.change().remove_range(first, u32::try_from(last).unwrap_or(u32::MAX));
     }
 
-    /// Mutable access to the chunks, which invalidates cached translations.
+    /// Returns mutable access to the chunks, which invalidates cached translations.
     fn change(&mut self) -> &mut SparseTable<Box<Chunk>> {
         self.generation = Generation::fresh();
         &mut self.chunks
     }
 
-    /// Chunk index and slot of an entry.
+    /// Returns the chunk index and slot of an entry.
     fn locate(&self, entry: u64) -> Option<(u32, usize)> {
         let addr = self.addr(entry)?;
         let page = u32::try_from(page_of(addr) - page_of(self.base)).ok()?;

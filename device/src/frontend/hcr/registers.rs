@@ -28,7 +28,7 @@ impl Hcr {
         }
     }
 
-    /// State of the command unit.
+    /// Returns the state of the command unit.
     pub fn state(&self) -> CommandState {
         self.state
     }

@@ -89,7 +89,7 @@ pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     found
 }
 
-/// ICM address of the end of a table.
+/// Returns the ICM address of the end of a table.
 pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
@@ -152,7 +152,7 @@ fn overlaps(
     sorted.into_iter().filter(|(_, met)| *met).map(|(range, _)| range).collect()
 }
 
-/// MTT entries of a region, if it has any.
+/// Returns the MTT entries of a region, if it has any.
 pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
     let Translation::Paged { page_shift, first_entry, offset } = region.translation else { return None };
     let page = 1u64 << page_shift.get();

@@ -80,7 +80,7 @@ pub fn engine_state(state: QpState) -> State {
     }
 }
 
-/// CQE syndrome of a failed request.
+/// Returns the CQE syndrome of a failed request.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
@@ -98,7 +98,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Vendor error code of a CQE, which says why an access was rejected; 0 if the syndrome is specific enough.
+/// Returns the vendor error code of a CQE, which says why an access was rejected; 0 if the syndrome is
+/// specific enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {

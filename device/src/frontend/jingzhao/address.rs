@@ -11,14 +11,15 @@ use super::ctxmgt::message::RdEncap;
 use crate::net::address::{Addresses, Class, PeerName};
 use crate::net::lid::class_of;
 
-/// The path to the peer of a connected QP. `None` if the context does not name a known peer and no default
-/// peer is configured.
+/// Returns the path to the peer of a connected QP. `None` if the context does not name a known peer and no
+/// default peer is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// The path to the destination of a datagram. `trusted` says whether the MAC and IP addresses of the unit are valid.
+/// Returns the path to the destination of a datagram. `trusted` says whether the MAC and IP addresses of the
+/// unit are valid.
 pub fn datagram(
     addresses: &Addresses,
     unit: &UdUnit,
@@ -31,7 +32,8 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// J-16: RoCE has no LRH to carry a service level, so it goes into the traffic class unless the context has one.
+/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry a service level, so the service level
+/// determines the traffic class unless the context has one.
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),
@@ -60,7 +62,7 @@ mod tests {
         KeyQpc::new(context).read()
     }
 
-    /// Destination MAC and IPv4 address for a context.
+    /// Returns the destination MAC and IPv4 address for a context.
     fn to(qpc: Qpc) -> Option<(MacAddr, Ipv4Addr)> {
         let encap = connected(&addresses(), &encap(qpc), Qpn::new(5), qpc.remote_qpn)?;
         assert_eq!(encap.src_mac, addresses().own.mac);

@@ -11,8 +11,8 @@ use protocol::roce::{Imm, Transport};
 use crate::frontend::hcr::verbs::{WorkTag, syndrome, vendor_code};
 use crate::net::address::Addresses;
 
-/// The CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the destination LID of
-/// the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
+/// Returns the CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
+/// destination LID of the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,

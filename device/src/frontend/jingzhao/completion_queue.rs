@@ -44,32 +44,32 @@ impl CompletionQueue {
         self.notifier.clear_fault();
     }
 
-    /// CQN, with the high bits that software uses.
+    /// Returns the CQN, with the high bits that software uses.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
-    /// Arm state and fault.
+    /// Returns the arm state and fault.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Start field of the context.
+    /// Returns the start field of the context.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Free-running producer index, modulo 2^32.
+    /// Returns the free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.producer()
     }
 
-    /// Location of the entries.
+    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
 
-    /// Number of entries of the buffer.
+    /// Returns the number of entries of the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
@@ -88,7 +88,8 @@ impl CompletionQueue {
     }
 }
 
-/// J-49: the buffer of a context. The document marks the start as unused, so a start outside the region is ignored.
+/// Returns the buffer of a context. J-49: the document marks the start as unused, so a start outside the
+/// region is ignored.
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }
@@ -105,7 +106,7 @@ mod tests {
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 
-    /// A buffer of four entries in hardware ownership.
+    /// Creates a buffer of four entries in hardware ownership.
     fn prepared() -> Region {
         let mem = Region::new(4 * LEN);
         (0..4).for_each(|slot| reap(&mem, slot));

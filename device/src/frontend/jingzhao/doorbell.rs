@@ -62,7 +62,7 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// First half of a send doorbell whose second half is outstanding.
+    /// Returns the first half of a send doorbell whose second half is outstanding.
     pub fn first_half(&self, page: u64) -> u32 {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }

@@ -41,7 +41,7 @@ pub struct EventQueues {
 }
 
 impl EventQueues {
-    /// The queue at `index`, if it is valid.
+    /// Returns the queue at `index`, if it is valid.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut EventQueue> {
         self.queues.get_mut(&index)
     }
@@ -51,7 +51,7 @@ impl EventQueues {
         self.queues.contains_key(&index)
     }
 
-    /// Valid queues in ascending order of their indices, starting at `first`.
+    /// Returns the valid queues in ascending order of their indices, starting at `first`.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &EventQueue)> {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
@@ -118,17 +118,17 @@ impl EventQueue {
         self.mask & event.mask() != 0
     }
 
-    /// Location of the entries.
+    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.ring.buffer()
     }
 
-    /// Number of entries of the buffer.
+    /// Returns the number of entries of the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.ring.entries()
     }
 
-    /// Free-running producer index, modulo 2^32.
+    /// Returns the free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.ring.producer()
     }
@@ -138,12 +138,12 @@ impl EventQueue {
         self.arm != Arm::Disarmed
     }
 
-    /// MSI-X vector of the queue.
+    /// Returns the MSI-X vector of the queue.
     pub fn msix_vector(&self) -> u16 {
         self.msix_vector
     }
 
-    /// Mask of asynchronous events: bit t for type t.
+    /// Returns the mask of asynchronous events: bit t for type t.
     pub fn mask(&self) -> u64 {
         self.mask
     }
@@ -175,7 +175,7 @@ impl EventQueue {
     }
 }
 
-/// The buffer of a context. If the start is outside the region, no entry can be written.
+/// Returns the buffer of a context. If the start is outside the region, no entry can be written.
 pub(super) fn buffer(eqc: &Eqc, mem: &impl QueueMemory) -> Buffer {
     let start = offset(eqc.start, eqc.log_entries, eqc.lkey, mem).unwrap_or(eqc.start);
     Buffer { pd: eqc.pd, lkey: eqc.lkey, start, log_entries: eqc.log_entries }

@@ -148,8 +148,8 @@ impl Resources {
     }
 }
 
-/// The unit that writes the CQE of a completion, its CQ, and the LID of the connected peer. RC sends complete when the
-/// acknowledgement is received, UC and UD sends when they are transmitted.
+/// Returns the unit that writes the CQE of a completion, its CQ, and the LID of the connected peer. RC sends
+/// complete when the acknowledgement is received, UC and UD sends when they are transmitted.
 fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

@@ -22,17 +22,17 @@ use crate::frontend::count::Count;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// The contents of QUERY_DEV_LIM.
+    /// Returns the contents of QUERY_DEV_LIM.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
 
-    /// Number of GIDs of the port.
+    /// Returns the number of GIDs of the port.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// Number of P_Keys of the port.
+    /// Returns the number of P_Keys of the port.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }

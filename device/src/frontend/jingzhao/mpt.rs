@@ -8,7 +8,7 @@ use protocol::ids::Iova;
 
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
-/// The memory region of an entry.
+/// Returns the memory region of an entry.
 pub fn region(mpt: &Mpt) -> MemoryRegion {
     let translation = if mpt.is_physical() {
         Translation::Contiguous { bus: Iova::new(mpt.start.get()) }

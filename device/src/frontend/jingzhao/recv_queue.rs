@@ -271,7 +271,7 @@ impl RecvQueue {
         }
     }
 
-    /// Byte offset of a slot.
+    /// Returns the byte offset of a slot.
     fn at(&self, slot: u32) -> u32 {
         slot << self.ring.log_slot()
     }

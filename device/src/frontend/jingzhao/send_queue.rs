@@ -192,7 +192,7 @@ impl SendQueue {
         self.ring.slots()
     }
 
-    /// Number of pending doorbells. Each announces at least one WQE.
+    /// Returns the number of pending doorbells. Each announces at least one WQE.
     pub fn waiting(&self) -> usize {
         self.doorbells.len()
     }
@@ -248,7 +248,7 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// The WQE that the last one linked to.
+    /// Takes the WQE that the last WQE linked to.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
@@ -272,7 +272,7 @@ impl SendQueue {
         }
     }
 
-    /// Number of slots from a position to the one after the last WQE.
+    /// Returns the number of slots from a position to the one after the last WQE.
     fn slots_to_expected(&self, position: u32) -> u32 {
         let bytes = match self.expected.checked_sub(position) {
             Some(bytes) => bytes,

@@ -50,33 +50,33 @@ impl CompletionQueue {
         }
     }
 
-    /// CQN, including its generation.
+    /// Returns the CQN, including its generation.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
-    /// UAR page of its doorbells and records.
+    /// Returns the UAR page of the queue's doorbells and records.
     pub fn page(&self) -> u32 {
         self.page
     }
 
-    /// UAR page and index of the doorbell record with the consumer index.
+    /// Returns the UAR page and index of the doorbell record with the consumer index.
     pub fn record(&self) -> (u32, u32) {
         (self.page, self.consumer_record)
     }
 
-    /// Index of the doorbell record with the arm state. It is used only if doorbells are mapped, since they may then be
-    /// missed.
+    /// Returns the index of the doorbell record with the arm state. It is used only if doorbells are mapped,
+    /// since they may then be missed.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
 
-    /// The buffer and its producer index.
+    /// Returns the buffer and its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.ring.ring()
     }
 
-    /// EQ of its events.
+    /// Returns the EQ that receives the queue's events.
     pub fn eqn(&self) -> Eqn {
         self.notifier.eqn()
     }
@@ -161,7 +161,7 @@ impl CompletionQueue {
         Ok(notify)
     }
 
-    /// The snapshot row of the queue.
+    /// Returns the snapshot row of the queue.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),

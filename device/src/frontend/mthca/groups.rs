@@ -37,7 +37,7 @@ impl Groups {
         }
     }
 
-    /// QPs attached to a group. `buckets` is the number of hash buckets.
+    /// Returns the QPs attached to a group. `buckets` is the number of hash buckets.
     pub fn members(&self, buckets: u16, gid: &[u8; GID_LEN]) -> SmallVec<[Qpn; 8]> {
         let mut index = u32::from(mgm::hash(gid, buckets));
         for _ in 0..MAX_CHAIN {

@@ -21,7 +21,7 @@ pub struct PageEntries {
     pub count: usize,
 }
 
-/// The region of an entry, and its MTT entries if it has pages.
+/// Returns the region of an entry, and its MTT entries if it has pages.
 ///
 /// # Errors
 /// BAD_INDEX for the key that terminates scatter lists, BAD_PARAM for misaligned MTT entries, EXCEED_LIM for more than

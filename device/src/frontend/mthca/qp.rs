@@ -164,7 +164,7 @@ impl QueuePair {
         })
     }
 
-    /// Attributes for the engine.
+    /// Returns the attributes for the engine.
     pub fn attributes(&self, addresses: &Addresses) -> QpAttrs {
         let Qpc { primary, .. } = &self.qpc;
         QpAttrs {
@@ -203,7 +203,7 @@ impl QueuePair {
         }
     }
 
-    /// The engine's modification for a command that led to this context.
+    /// Returns the engine's modification for a command that led to this context.
     pub fn modification(
         &self,
         transition: Transition,
@@ -221,7 +221,7 @@ impl QueuePair {
         }
     }
 
-    /// The snapshot row of the QP.
+    /// Returns the snapshot row of the QP.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         let QpAttrs { remote, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes(addresses);
         QpRow {
@@ -260,7 +260,8 @@ impl QueuePair {
     }
 }
 
-/// Transport service of a QP. `None` for management datagrams if the QP is not declared as QP0 or QP1.
+/// Returns the transport service of a QP. `None` for management datagrams if the QP is not declared as QP0 or
+/// QP1.
 pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Option<Service> {
     Some(match kind {
         QpKind::Service(ServiceType::Rc) => Service::Rc,
@@ -272,7 +273,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Timeout of an ACK timeout code; 0 is infinite.
+/// Returns the timeout of an ACK timeout code; 0 is infinite.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

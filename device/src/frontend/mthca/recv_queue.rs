@@ -30,7 +30,7 @@ impl RecvQueue {
         self.queue.slots()
     }
 
-    /// Number of requests taken, modulo 2^16.
+    /// Returns the number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }

@@ -37,7 +37,7 @@ impl Regions {
         }
     }
 
-    /// Access to the memory of regions.
+    /// Returns access to the memory of regions.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
@@ -140,7 +140,7 @@ pub struct DeviceMemory<'a> {
 }
 
 impl<'a> DeviceMemory<'a> {
-    /// Access to the memory of regions.
+    /// Returns access to the memory of regions.
     pub fn access(self) -> RegionAccess<'a, &'a Mtt> {
         self.regions.access(self.dma)
     }

@@ -63,27 +63,27 @@ impl SendQueue {
         self.queue.slots()
     }
 
-    /// Number of pending requests.
+    /// Returns the number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.counters.waiting()
     }
 
-    /// Number of requests taken, modulo 2^16.
+    /// Returns the number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
 
-    /// Kind of its WQEs.
+    /// Returns the kind of the queue's WQEs.
     pub fn kind(&self) -> QpKind {
         self.kind
     }
 
-    /// Slot size in bytes.
+    /// Returns the slot size in bytes.
     pub fn slot_len(&self) -> usize {
         self.queue.slot_len()
     }
 
-    /// Offset of the slot with a free-running index.
+    /// Returns the offset of the slot with a free-running index.
     pub fn offset(&self, count: u16) -> u32 {
         self.queue.offset(count)
     }

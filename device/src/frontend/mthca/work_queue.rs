@@ -31,13 +31,13 @@ impl WorkQueue {
         1 << self.geometry.log_slots.min(MAX_LOG_SLOTS)
     }
 
-    /// Slot size in bytes.
+    /// Returns the slot size in bytes.
     pub fn slot_len(&self) -> usize {
         1 << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Offset of the slot with a free-running index. The base comes from the guest, so the sum may wrap. The result is
-    /// then outside the region, or some other memory of the same guest.
+    /// Returns the offset of the slot with a free-running index. The base comes from the guest, so the sum
+    /// may wrap. The result is then outside the region, or some other memory of the same guest.
     pub fn offset(&self, count: u16) -> u32 {
         let slot = u32::from(count & (self.slots() - 1));
         self.base.wrapping_add(slot << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT))
@@ -72,7 +72,7 @@ pub enum Advance {
 }
 
 impl Counters {
-    /// Number of pending requests.
+    /// Returns the number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }

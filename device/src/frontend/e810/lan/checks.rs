@@ -10,7 +10,7 @@ pub(super) use crate::nic::receive::headers_len;
 use crate::nic::receive::{self, ChecksumStatus, Checksums};
 use crate::nic::vlan;
 
-/// Verifies the checksums of a frame. Without an IP header nothing is checked.
+/// Verifies the checksums of a frame. A frame without an IP header is not checked.
 pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
     let Checksums { ip, l4 } = receive::verify(frame, layers);
     let ipv4_error = ip == ChecksumStatus::Invalid;

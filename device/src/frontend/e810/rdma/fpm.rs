@@ -24,12 +24,12 @@ const MAX_TIMERS: u32 = 4096;
 /// Context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Limit of an object that the device keeps itself: one byte of context memory each.
+/// Returns the limit of an object that the device keeps itself: one byte of context memory each.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Limit of a free list. The block size must not be 0.
+/// Returns the limit of a free list. The block size must not be 0.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }

@@ -100,7 +100,7 @@ impl Counts {
     }
 }
 
-/// Requests from peers that violate the protocol.
+/// Returns the number of requests from peers that violate the protocol.
 fn protocol_errors(stats: &Stats) -> u64 {
     stats.naks_sent.invalid_request + stats.naks_sent.invalid_rd_request + stats.drops.malformed
 }

@@ -248,7 +248,7 @@ fn frames_of_one_turn_share_interrupt() {
     assert_eq!(nic.interrupts(), 0, "nothing came that the first one did not tell of");
 }
 
-/// A TCP/IPv4 frame with headers of 14 + 20 + 20 bytes, and the matching descriptor fields.
+/// Returns a TCP/IPv4 frame with headers of 14 + 20 + 20 bytes, and the matching descriptor fields.
 fn tcp_frame(payload_len: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0];

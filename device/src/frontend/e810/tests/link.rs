@@ -11,7 +11,7 @@ use crate::frontend::e810::Options;
 use crate::frontend::e810::options::LinkSpeed;
 use crate::frontend::e810::testing::AdminEvent;
 
-/// "Get link status" with events enabled.
+/// Builds "get link status" with events enabled.
 pub(super) fn want_events() -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[2] = 3;

@@ -106,7 +106,7 @@ impl Given {
         }
     }
 
-    /// Learns from a response which numbers this device assigned.
+    /// Records the numbers that this device assigned in a response.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
@@ -136,7 +136,8 @@ fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
     }
 }
 
-/// Lookup rules take 16 bytes plus the header, VSI lists 6 bytes plus the members (section 5.8).
+/// Calls `seen` for each rule. Lookup rules take 16 bytes plus the header, and VSI lists 6 bytes plus the
+/// members (section 5.8).
 fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
     while let Some(&kind) = rest.first() {
         let len = match kind {

@@ -8,8 +8,8 @@ fn named(number: u16) -> VsiParameters {
     VsiParameters { number, number_valid: true, ..VsiParameters::default() }
 }
 
-/// Context as a driver adds it: queues 4 to 7, tag stripping, loopback allowed. Only the security section is
-/// marked.
+/// Returns a context as drivers use it to add a VSI: queues 4 to 7, tag stripping, loopback allowed. Only the
+/// security section is marked.
 fn context() -> VsiContext {
     let mut context = VsiContext { sections: Sections::SECURITY, ..VsiContext::default() };
     context.switch = SwitchSection { allow_loopback: true, lan: true, ..SwitchSection::default() };

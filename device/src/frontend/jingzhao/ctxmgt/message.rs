@@ -95,7 +95,7 @@ impl ReadQp for RdQpSst {
 }
 
 impl RdQpSst {
-    /// The response in the document's layout.
+    /// Returns the response in the document's layout.
     pub fn payload(&self) -> DoorbellPayload {
         DoorbellPayload {
             remote_qpn: self.remote_qpn,
@@ -128,7 +128,7 @@ impl ReadQp for RdQpState {
 }
 
 impl RdQpState {
-    /// The response in the document's layout.
+    /// Returns the response in the document's layout.
     pub fn payload(&self) -> ParserPayload {
         ParserPayload {
             state: self.state.map_or(0, QpState::code),
@@ -169,7 +169,7 @@ pub struct WrQpNpst {
 }
 
 impl WrQpNpst {
-    /// The request's data in the document's layout.
+    /// Returns the request's data in the document's layout.
     pub fn payload(&self) -> [u32; 4] {
         psn_and_state(self.next_psn, self.state.code())
     }
@@ -353,7 +353,7 @@ impl ReadQp for RdEncap {
 }
 
 impl RdEncap {
-    /// The response in the document's layout. Unset addresses are 0, except for a LID.
+    /// Returns the response in the document's layout. Unset addresses are 0, except for a LID.
     pub fn payload(&self) -> EncapPayload {
         let mac = |mac: Option<MacAddr>, lid: Lid| {
             let [high, low] = lid.get().to_be_bytes();

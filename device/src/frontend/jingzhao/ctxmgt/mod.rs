@@ -86,7 +86,7 @@ impl CtxMgt {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
 
-    /// ICM pages of the context tables.
+    /// Returns the ICM pages of the context tables.
     pub fn ctxmdata(&self) -> &CtxMdata {
         &self.ctxmdata
     }
@@ -95,12 +95,12 @@ impl CtxMgt {
         &self.stats
     }
 
-    /// Table index of a QP.
+    /// Returns the table index of a QP.
     pub fn qp_index(&self, qpn: Qpn) -> u32 {
         self.ctxmdata.qpc.index(qpn.get())
     }
 
-    /// Table index of a CQ.
+    /// Returns the table index of a CQ.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.ctxmdata.cqc.index(cqn.get())
     }

@@ -38,7 +38,7 @@ impl Writer {
     pub const ALL: [Self; 3] =
         [Self::RequesterTransControl, Self::RequesterRecvControl, Self::ExecutionEngine];
 
-    /// Channel of the unit.
+    /// Returns the channel of the unit.
     pub const fn channel(self) -> Channel {
         match self {
             Self::RequesterTransControl => Channel::RequesterTransControl,

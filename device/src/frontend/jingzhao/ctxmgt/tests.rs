@@ -29,7 +29,7 @@ impl KeyData for Qps {
     }
 }
 
-/// Tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as in the public driver.
+/// Creates a manager with tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as in the public driver.
 fn manager() -> CtxMgt {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     let layout = InitHca {

@@ -46,7 +46,7 @@ struct Case {
 }
 
 impl Case {
-    /// Elements of the n-th receive. Addresses are unique.
+    /// Returns the elements of the n-th receive. Addresses are unique.
     fn receive(&self, count: u64) -> Vec<Sge> {
         let elements = if self.full { self.longest } else { scatter(count) % (self.longest + 1) };
         let element = |at: u64| Sge {
@@ -204,7 +204,7 @@ fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     (taken.into_inner(), misplaced)
 }
 
-/// Duration of each case.
+/// Returns the duration of each case.
 fn time() -> Duration {
     let seconds = std::env::var("HCAD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
     seconds.map_or(Duration::from_millis(1500), Duration::from_secs)

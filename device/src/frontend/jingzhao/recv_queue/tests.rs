@@ -8,7 +8,7 @@ use crate::memory::queue::testing::Region;
 
 const NOW: Instant = Instant::ZERO;
 
-/// A queue of four slots of 64 bytes.
+/// Returns the key data of a QP whose receive queue has four slots of 64 bytes.
 fn rst() -> RdQpRst {
     RdQpRst { pd: Pdn::new(3), rq_lkey: Lkey::new(0x21), rq_len: 256, log_rq_slot: 6, ..RdQpRst::default() }
 }
@@ -24,13 +24,13 @@ fn unit(len: u32) -> DataSegment {
     DataSegment { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
 }
 
-/// A slot as posted by the user library.
+/// Returns a slot as posted by the user library.
 fn library(len: u32) -> Vec<u8> {
     RecvWqe { data: smallvec![unit(len)] }.emit(64)
 }
 
-/// A slot as posted by the kernel driver: permanently linked, without the valid bit, with a terminator that has the
-/// invalid key.
+/// Returns a slot as posted by the kernel driver: permanently linked, without the valid bit, with a
+/// terminator that has the invalid key.
 fn kernel(len: u32) -> Vec<u8> {
     let mut slot = vec![0x80, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     slot.extend_from_slice(&unit(len).emit_le());
@@ -189,12 +189,12 @@ fn requiring_valid_bit_ignores_stale_slots() {
     }
 }
 
-/// Key data of an RC QP of the user library.
+/// Returns the key data of an RC QP of the user library.
 fn library_rst() -> RdQpRst {
     RdQpRst { usr_page: 1, service: Some(ServiceType::Rc), state: Some(QpState::Init), ..rst() }
 }
 
-/// A queue of the user library in INIT: the valid bit is required, and no slot has been used.
+/// Creates a queue of the user library in INIT: the valid bit is required, and no slot has been used.
 fn of_library() -> (Region, RecvQueue) {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let (mem, mut queue) = queue(options);
@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Stores of a receive in the library's order, as offsets in the slot and bytes. A list shorter than the maximum ends
-/// with a terminator.
+/// Returns the stores of a receive in the library's order, as offsets in the slot and bytes. A list shorter
+/// than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));

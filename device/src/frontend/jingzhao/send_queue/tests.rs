@@ -19,7 +19,7 @@ fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
 }
 
-/// A kernel QP with eight slots of 128 bytes.
+/// Returns the key data of a kernel QP whose send queue has eight slots of 128 bytes.
 fn sst() -> RdQpSst {
     RdQpSst {
         pd: Pdn::new(3),

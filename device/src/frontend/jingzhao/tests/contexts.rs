@@ -31,7 +31,7 @@ fn rtr() -> Vec<u8> {
     inbox
 }
 
-/// Mailbox of the driver's transition from RESET to INIT: [`RTR`] without MTU, peer and PSN.
+/// Returns the mailbox of the driver's transition from RESET to INIT: [`RTR`] without MTU, peer and PSN.
 fn init() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x08] = 0x10;
@@ -41,7 +41,7 @@ fn init() -> Vec<u8> {
     inbox
 }
 
-/// `rtr` with initial PSN 654321h.
+/// Returns [`RTR`] with the initial PSN 654321h, as the mailbox of RTR2RTS.
 fn rts() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
@@ -138,7 +138,7 @@ fn query_qp_returns_every_attribute_of_context() {
     }
 }
 
-/// The mailbox with a mask and changed bytes.
+/// Returns the mailbox with a mask and changed bytes.
 fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
     let mut inbox = inbox;
     inbox[..4].copy_from_slice(&mask.to_be_bytes());
@@ -146,7 +146,7 @@ fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
     inbox
 }
 
-/// rnr_retry, ackto, retry_cnt and RNR timer.
+/// Returns rnr_retry, ackto, retry_cnt and the RNR timer.
 fn retries(machine: &mut Machine) -> [u8; 4] {
     let answer = query(machine, QPN);
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
@@ -171,8 +171,8 @@ fn driver_port_bit_preserves_retries() {
     assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
 }
 
-/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, 14 and 15 ALT_PATH and MIN_RNR_TIMER. The older
-/// numbering uses bits 14 and 15 for timeout and RNR retry count.
+/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER.
+/// The older numbering uses bits 14 and 15 for timeout and RNR retry count.
 #[test]
 fn each_document_bit_changes_one_attribute() {
     let mut machine = initialised(Options::default());

@@ -23,7 +23,7 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.jso
 /// Start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
 
-/// A machine with one of the devices in the configuration.
+/// Creates a machine with one of the devices in the configuration.
 fn machine(index: usize) -> Machine {
     machine_with(index, |_| {})
 }
@@ -82,7 +82,7 @@ fn inline(bytes: &[u8]) -> Wr {
     Wr { opcode: SEND, inline: Some(bytes.to_vec()), ..Wr::default() }
 }
 
-/// Fields byte_cnt, wqe, opcode and is_send of a completion.
+/// Returns the fields byte_cnt, wqe, opcode and is_send of a completion.
 fn done(entry: &[u8]) -> (u32, u32, u8, u8) {
     let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap());
     (word(0x14), word(0x18), entry[0x1c], entry[0x1d])

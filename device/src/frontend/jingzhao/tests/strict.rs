@@ -56,7 +56,7 @@ fn qpc() -> Qpc {
     Qpc { usr_page: PAGE, local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, ..image }
 }
 
-/// A strict machine after a correct driver has brought a QP to RTS.
+/// Creates a strict machine after a correct driver has brought a QP to RTS.
 fn machine() -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.exact = true;
@@ -84,12 +84,12 @@ fn ring_doorbell(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
     machine.ring_doorbell(page.into(), doorbell.emit());
 }
 
-/// A doorbell of an empty SEND in a slot.
+/// Returns a doorbell of an empty SEND in a slot.
 fn doorbell(slot: u32) -> SendDoorbell {
     SendDoorbell { head: slot * 8, fence: false, opcode: 0x0a, qpn: Qpn::new(QP), size: 1 }
 }
 
-/// An empty RDMA WRITE with these last four bytes in its raddr unit.
+/// Returns an empty RDMA WRITE with these last four bytes in its raddr unit.
 fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
     let mut wqe = vec![0; 32];
     wqe[28..].copy_from_slice(&reserved);

@@ -29,7 +29,7 @@ const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
-/// A machine with regions, a CQ, and QP [`QPN`] in RTS whose peer has the same number.
+/// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS whose peer has the same number.
 fn peer(lid: u16, options: Options) -> Machine {
     connected(initialised_as(lid, options), &qpc())
 }
@@ -61,7 +61,7 @@ pub(super) fn qpc() -> Qpc {
     Qpc { local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, recv_psn: psn, ..image }
 }
 
-/// Bus address of a byte of the data region.
+/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     0x30_3000 - (linear >> 12 << 12) + (linear & 0xfff)

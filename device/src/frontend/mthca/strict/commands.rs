@@ -112,7 +112,8 @@ enum Use {
     Mailbox,
 }
 
-/// Row of the command table: in_param, out_param, whether in_modifier is used, and valid op_modifiers.
+/// Returns the row of the command table: in_param, out_param, whether in_modifier is used, and valid
+/// op_modifiers.
 fn row(op: Op) -> (Use, Use, bool, &'static [u8]) {
     use Use::{Mailbox, Nothing, Value};
     match op {

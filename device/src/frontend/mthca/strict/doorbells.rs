@@ -144,7 +144,7 @@ fn link_text(link: Link) -> String {
     format!("offset {address:#x}, opcode {opcode:#x}, size {size}, fence {fence}")
 }
 
-/// Name of a record type.
+/// Returns the name of a record type.
 fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }

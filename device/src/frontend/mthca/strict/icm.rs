@@ -25,7 +25,7 @@ const ENTRY: u16 = 0x40;
 /// UAR pages below the first one that the driver uses.
 const RESERVED_UARS: u32 = 2;
 
-/// Tables that INIT_HCA places and the device reads.
+/// Returns the tables that INIT_HCA places and the device reads.
 pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     [
         ("QPC", init.qpc, QPC_LEN),
@@ -36,7 +36,7 @@ pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     ]
 }
 
-/// ICM address of a table entry.
+/// Returns the ICM address of a table entry.
 fn entry(table: &Table, len: u16, number: u32) -> IcmAddr {
     let offset = u64::from(table.index(number)) * u64::from(len);
     IcmAddr::new(table.base.get().wrapping_add(offset))

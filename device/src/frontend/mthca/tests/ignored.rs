@@ -14,7 +14,7 @@ use crate::telemetry::monitor::IgnoredRow;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Trace records of these kinds, without time and device.
+/// Returns the trace records of these kinds, without time and device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));

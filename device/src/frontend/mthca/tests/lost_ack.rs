@@ -35,7 +35,7 @@ fn packets(path: &Path) -> Vec<String> {
     lines
 }
 
-/// Trace records of queue entries, without time.
+/// Returns the trace records of queue entries, without time.
 fn records(written: &Written) -> Vec<String> {
     let text = written.text();
     let records = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, record)| record);

@@ -15,7 +15,7 @@ const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;
 
-/// Two programs with connected QPs in RTS, whose VMMs have mapped the pages.
+/// Creates two programs with connected QPs in RTS, whose VMMs have mapped the pages.
 fn pair() -> (User, User) {
     let [mut a, mut b] = [1, 2].map(|lid| {
         let mut driver = powered_on_with(lid, Options::default());
@@ -27,7 +27,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Number of events of the CQ, counted from the start of its EQ.
+/// Returns the number of events of the CQ, counted from the start of its EQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }

@@ -9,7 +9,7 @@ const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 
-/// A Get by the driver itself: base version 1, class, version 1.
+/// Returns a Get by the driver itself: base version 1, class, version 1.
 fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -102,7 +102,7 @@ fn port_is_active_until_close_ib() {
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
-/// Set(PortInfo) with a port state and a physical state (IBTA volume 1, section 14.2.5.6).
+/// Issues Set(PortInfo) with a port state and a physical state (IBTA volume 1, section 14.2.5.6).
 fn set_port(driver: &mut Driver, state: u8, physical: u8) {
     let mut mad = get(1, PORT_INFO, 1);
     mad[3] = 2;

@@ -12,12 +12,12 @@ use crate::replay::testing::{assert_same, recorded, replayed};
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// A device after power-on, as in [`powered_on_with`].
+/// Creates a device after power-on, as in [`powered_on_with`].
 fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }
 
-/// All kinds of messages on a link with loss, duplication and delay.
+/// Exchanges all kinds of messages on a link with loss, duplication and delay.
 fn session(look_on: impl FnOnce(&mut User)) {
     let (mut a, mut b) = User::pair(RC);
     look_on(&mut a);

@@ -4,7 +4,7 @@ use super::user::{QPN, RC, SRQN, User, qpc, send, syndromes};
 use super::*;
 use crate::frontend::testing::{exchange, pattern};
 
-/// Two devices. The QP of the second one receives from an SRQ.
+/// Creates two devices. The QP of the second one receives from an SRQ.
 fn pair() -> (User, User) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));

@@ -7,7 +7,7 @@ use crate::frontend::testing::assert_golden;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Trace records of commands, one per line.
+/// Returns the trace records of commands, one per line.
 fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
     let written = Written::default();
     driver.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -72,7 +72,7 @@ const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 /// Address of the group context.
 const MEMBERS: u64 = 0x90_0000;
 
-/// Operation [622] of `run612-bat7-dev0.cqp.gz`, with a variable opcode.
+/// Returns operation [622] of `run612-bat7-dev0.cqp.gz` with another opcode.
 fn group(operation: u64) -> [(usize, u64); 5] {
     [
         (0, 0x0100_5e01_0203),

@@ -57,7 +57,7 @@ const SOURCE: [(u8, u8); 2] = [(0x20, 12), (0x20, 14)];
 const DESTINATION: [(u8, u8); 2] = [(0x20, 16), (0x20, 18)];
 const UDP_PORTS: [(u8, u8); 2] = [(0x35, 0), (0x35, 2)];
 
-/// A UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
+/// Returns a UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
 fn udp() -> Layers {
     let header = [
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0, // Ethernet

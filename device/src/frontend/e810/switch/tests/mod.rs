@@ -35,7 +35,7 @@ const fn to_list(list: u16) -> u32 {
     to_vsi(list) | 1 << 14
 }
 
-/// Action that admits the VSIs of a list to a VLAN.
+/// Returns the action that admits the VSIs of a list to a VLAN.
 const fn prune(list: u16) -> u32 {
     0x1_c00a | (list as u32) << 4
 }

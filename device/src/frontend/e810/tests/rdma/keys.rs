@@ -36,13 +36,13 @@ fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Fast registration of one contiguous range at `TARGET`.
+/// Builds a fast registration of one contiguous range at `TARGET`.
 fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
     let control = SIGNALED | FENCE | FAST_REGISTER | VA_BASED | granted | u64::from(key);
     quantum([TARGET, TARGET, len, control])
 }
 
-/// Bind of a type 1 window.
+/// Builds a bind of a type 1 window.
 fn bind(window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
     bind_of(TYPE_1, window, parent, at, len, granted)
 }

@@ -31,7 +31,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// An allocator after many allocations and frees.
+    /// Creates an allocator after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -203,7 +203,7 @@ impl Driver {
         self.machine.poke(MAILBOX, bytes);
     }
 
-    /// Bus address of an ICM address.
+    /// Returns the bus address of an ICM address.
     pub(super) fn icm(&self, table: u32, at: u64) -> u64 {
         let base = at / CHUNK * CHUNK;
         let mut offset = at - base;

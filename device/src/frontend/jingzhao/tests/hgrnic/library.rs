@@ -242,7 +242,7 @@ impl Program {
         self.driver.machine.ring_doorbell(self.uar.into(), [low, high]);
     }
 
-    /// The last WQE of a list keeps the stale link of its slot.
+    /// Writes the WQEs of a list. The last WQE keeps the stale link of its slot.
     fn write_sends(&mut self, list: &[Wr]) {
         let mut previous = None;
         for wr in list {
@@ -342,7 +342,7 @@ impl Program {
         &mut self.driver.machine
     }
 
-    /// Bus address of the QP's context.
+    /// Returns the bus address of the QP's context.
     pub(super) fn context(&self) -> u64 {
         self.driver.icm(CONTEXT, QPC + u64::from(self.driver.qpns.index(self.qpn)) * 256)
     }

@@ -15,19 +15,19 @@ fn options(json: &str) -> Options {
     serde_json::from_str(json).unwrap()
 }
 
-/// A machine with its QP in RTS, and its peer.
+/// Creates a machine with its QP in RTS, and its peer.
 fn with(json: &str) -> (Machine, Machine) {
     (peer(1, options(json)), peer(2, Options::default()))
 }
 
-/// A machine with a UD QP in RTS, and its peer.
+/// Creates a machine with a UD QP in RTS, and its peer.
 fn datagram_pair(json: &str) -> (Machine, Machine) {
     let image = Qpc { service: 3, qkey: protocol::ids::Qkey::new(0x11), ..qpc() };
     let [a, b] = [1, 2].map(|lid| connected(initialised_as(lid, options(json)), &image));
     (a, b)
 }
 
-/// A ud unit for QP [`QPN`] of the port with this LID. Its addresses belong to no port.
+/// Returns a ud unit for QP [`QPN`] of the port with this LID. Its addresses belong to no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -107,7 +107,7 @@ fn honour_c_suppresses_unsignalled_completions() {
     }
 }
 
-/// The timer code in the RNR NAK of a QP without receives, and the code in its context.
+/// Returns the timer code in the RNR NAK of a QP without receives, and the code in its context.
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());
