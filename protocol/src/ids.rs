@@ -173,12 +173,12 @@ impl Rkey {
 }
 
 impl MkeyIndex {
-    /// Index part of a memory key.
+    /// Returns the index part of a memory key.
     pub const fn of(key: u32) -> Self {
         Self(key >> 8)
     }
 
-    /// The memory key with this index and low byte.
+    /// Returns the memory key with this index and low byte.
     pub const fn key(self, low: u8) -> u32 {
         self.0 << 8 | low as u32
     }
@@ -190,7 +190,7 @@ impl UserIndex {
 }
 
 impl Msn {
-    /// The MSN after one more completed message, modulo 2^24.
+    /// Returns the MSN after one more completed message, modulo 2^24.
     #[must_use]
     pub const fn next(self) -> Self {
         Self::new(self.0.wrapping_add(1))
@@ -210,7 +210,7 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// Default address of a port: 02:00:00:00 followed by the LID, high byte first.
+    /// Returns the default address of a port: 02:00:00:00 followed by the LID, high byte first.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
         Self([2, 0, 0, 0, hi, lo])

@@ -12,7 +12,7 @@ pub enum CqFault {
 }
 
 impl CqFault {
-    /// Syndrome in the event.
+    /// Returns the syndrome in the event.
     pub const fn code(self) -> u8 {
         match self {
             Self::Overrun => 1,

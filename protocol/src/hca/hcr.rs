@@ -111,7 +111,7 @@ pub enum CommandState {
 }
 
 impl CommandState {
-    /// The HCR word at 18h as the driver reads it.
+    /// Returns the HCR word at 18h as the driver reads it.
     pub const fn word(self) -> CommandWord {
         match self {
             Self::Fresh => CommandWord::new(),

@@ -31,7 +31,8 @@ impl Table {
         self.base.get() & !0xff | self.log_entries as u64
     }
 
-    /// Index of an object in the table. Drivers use the bits above the table size as a generation.
+    /// Returns the index of an object in the table. Drivers use the bits above the table size as a
+    /// generation.
     pub const fn index(&self, number: u32) -> u32 {
         // A table of 2^32 entries uses every bit.
         match 1u32.checked_shl(self.log_entries as u32) {

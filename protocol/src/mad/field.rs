@@ -12,7 +12,7 @@ pub struct BitField {
 }
 
 impl BitField {
-    /// Offset of the first bit after the field.
+    /// Returns the offset of the first bit after the field.
     pub const fn end(&self) -> usize {
         self.offset + self.len
     }
@@ -134,7 +134,7 @@ macro_rules! attribute {
                 }
             }
 
-            /// Wire format of the attribute; reserved bits are 0.
+            /// Returns the wire format of the attribute; reserved bits are 0.
             pub fn emit(&self) -> [u8; Self::LEN] {
                 use $crate::mad::field::{BitField, FieldValue};
 

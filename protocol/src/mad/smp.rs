@@ -75,7 +75,7 @@ impl Smp {
         transmute_ref!(mad)
     }
 
-    /// Mutable view of a MAD as an SMP.
+    /// Returns a mutable view of a MAD as an SMP.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
@@ -123,12 +123,12 @@ impl Smp {
         self.header[4] = self.header[4] & 0x7f | u8::from(returning) << 7;
     }
 
-    /// Egress port at `hop` of the initial path; 0 beyond the path.
+    /// Returns the egress port at `hop` of the initial path; 0 beyond the path.
     pub fn initial_port(&self, hop: u8) -> u8 {
         self.initial_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Ingress port recorded at `hop`; 0 beyond the path.
+    /// Returns the ingress port recorded at `hop`; 0 beyond the path.
     pub fn return_port(&self, hop: u8) -> u8 {
         self.return_path.get(usize::from(hop)).copied().unwrap_or(0)
     }

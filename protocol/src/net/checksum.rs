@@ -29,7 +29,8 @@ impl Checksum {
         Self(self.0 + u64::from(word))
     }
 
-    /// Value of the checksum field: the complement of the sum. It is 0 over data that includes a correct checksum.
+    /// Returns the value of the checksum field: the complement of the sum. It is 0 over data that includes a
+    /// correct checksum.
     pub fn value(self) -> u16 {
         !fold(self.0)
     }

@@ -163,13 +163,13 @@ impl Advertisement {
     }
 }
 
-/// Solicited-node multicast group of an address (RFC 4291, section 2.7.1).
+/// Returns the solicited-node multicast group of an address (RFC 4291, section 2.7.1).
 pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = target.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
 }
 
-/// Ethernet address of an IPv6 multicast group (RFC 2464, section 7).
+/// Returns the Ethernet address of an IPv6 multicast group (RFC 2464, section 7).
 pub fn multicast_mac(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
@@ -233,7 +233,8 @@ fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireErr
     Ok(found)
 }
 
-/// Checksum of pseudo-header and message (RFC 8200, section 8.1). The message length always fits 16 bits.
+/// Returns the checksum of pseudo-header and message (RFC 8200, section 8.1). The message length always fits
+/// 16 bits.
 fn checksum(ip: &Ipv6, message: &[u8]) -> Checksum {
     let len = u16::try_from(message.len()).unwrap_or(u16::MAX);
     let pseudo = Checksum::new().with(&ip.src.octets()).with(&ip.dst.octets());

@@ -114,7 +114,7 @@ impl Ipv4 {
         Ok((header, payload))
     }
 
-    /// Identification and flags of the header at the front of `bytes`.
+    /// Returns the identification and flags of the header at the front of `bytes`.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -123,7 +123,7 @@ impl Ipv4 {
         Ok(Fragmentation { id: raw.id.get(), flags: raw.fragment.into_bits().get() })
     }
 
-    /// Wire format of the header before `payload_len` bytes, at most 65515.
+    /// Returns the wire format of the header before `payload_len` bytes, at most 65515.
     ///
     /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning
     /// (RFC 6864, section 4.1). In addition, a constant does not reveal the amount of other traffic that the

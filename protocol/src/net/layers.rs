@@ -183,7 +183,7 @@ impl Layers {
         })
     }
 
-    /// The IP header with options and extension headers.
+    /// Returns the IP header with options and extension headers.
     pub fn ip_header<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.network_at..self.ip?.payload_at)
     }
@@ -244,12 +244,13 @@ impl Ip {
         })
     }
 
-    /// The payload of the IP datagram, without Ethernet padding.
+    /// Returns the payload of the IP datagram, without Ethernet padding.
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.payload_at..self.end)
     }
 
-    /// Pseudo-header checksum for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section 8.1).
+    /// Returns the pseudo-header checksum for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section
+    /// 8.1).
     pub fn pseudo_header(&self) -> Checksum {
         let addresses = match self.addresses {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
@@ -279,7 +280,7 @@ impl Transport {
         transport.unwrap_or(Self::Other)
     }
 
-    /// Source and destination port, if the protocol has ports.
+    /// Returns the source and destination port, if the protocol has ports.
     pub const fn ports(self) -> Option<Ports> {
         match self {
             Self::Tcp(ports) | Self::Udp(ports) | Self::Sctp(ports) => Some(ports),
@@ -289,7 +290,7 @@ impl Transport {
 }
 
 impl TagKind {
-    /// Kind of tag that an EtherType announces.
+    /// Returns the kind of tag that an EtherType announces.
     pub const fn from_ether_type(number: u16) -> Option<Self> {
         match number {
             0x8100 => Some(Self::Customer),
@@ -298,7 +299,7 @@ impl TagKind {
         }
     }
 
-    /// EtherType of the tag.
+    /// Returns the EtherType of the tag.
     pub const fn ether_type(self) -> u16 {
         match self {
             Self::Customer => 0x8100,

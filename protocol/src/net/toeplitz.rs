@@ -34,7 +34,7 @@ impl Key {
         Self(key)
     }
 
-    /// The bytes of the key.
+    /// Returns the bytes of the key.
     pub const fn bytes(&self) -> [u8; Self::LEN] {
         self.0
     }
@@ -64,7 +64,7 @@ impl Key {
         places.zip(words).fold(0, |hash, (at, word)| hash ^ self.hash_from(at, &word.to_be_bytes()))
     }
 
-    /// Contribution to the hash of input bytes that start at byte `at`.
+    /// Returns the contribution to the hash of input bytes that start at byte `at`.
     fn hash_from(&self, at: usize, input: &[u8]) -> u32 {
         let windows = self.0.windows(size_of::<u64>() - 3).skip(at);
         input.iter().zip(windows).fold(0, |hash, (byte, window)| {

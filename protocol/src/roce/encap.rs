@@ -56,7 +56,7 @@ struct RawHeaders {
 }
 
 impl IpAddrs {
-    /// Length of the IP header in bytes.
+    /// Returns the length of the IP header in bytes.
     pub const fn header_len(&self) -> usize {
         match self {
             Self::V4 { .. } => 20,
@@ -197,7 +197,7 @@ impl Encap {
         Ok(())
     }
 
-    /// Length of the Ethernet header with its VLAN tag, in bytes.
+    /// Returns the length of the Ethernet header with its VLAN tag, in bytes.
     pub const fn ether_len(&self) -> usize {
         size_of::<RawEther>() + if self.tag.is_some() { ether::TAG_LEN } else { 0 }
     }

@@ -138,7 +138,7 @@ pub enum ExtKind {
 }
 
 impl ExtKind {
-    /// Length on the wire in bytes, 0 to 28.
+    /// Returns the length on the wire in bytes, 0 to 28.
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -153,7 +153,7 @@ impl ExtKind {
 }
 
 impl Ext {
-    /// Discriminant of this value.
+    /// Returns the discriminant of this value.
     pub const fn kind(&self) -> ExtKind {
         match self {
             Self::None => ExtKind::None,
@@ -169,7 +169,7 @@ impl Ext {
         }
     }
 
-    /// Immediate data, if the packet carries any.
+    /// Returns the immediate data, if the packet carries any.
     pub const fn imm(&self) -> Option<Imm> {
         match self {
             Self::Imm(imm) | Self::RethImm(_, imm) | Self::DethImm(_, imm) => Some(*imm),

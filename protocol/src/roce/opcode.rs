@@ -217,8 +217,8 @@ impl Operation {
         }
     }
 
-    /// Position in the message. Operations that are always a single packet are [`Position::Only`], as are reserved
-    /// codes.
+    /// Returns the position in the message. Operations that are always a single packet are
+    /// [`Position::Only`], as are reserved codes.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -244,7 +244,7 @@ impl Operation {
         }
     }
 
-    /// Operation of the message.
+    /// Returns the operation of the message.
     pub const fn kind(self) -> Kind {
         match self {
             Self::SendFirst
@@ -273,7 +273,7 @@ impl Operation {
         }
     }
 
-    /// The same rule as [`Opcode::is_response`].
+    /// Returns whether the packet is addressed to a requester, as [`Opcode::is_response`] does.
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }
@@ -343,7 +343,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Position of a packet, given whether it is the first and the last one of its message.
+    /// Returns the position of a packet, given whether it is the first and the last one of its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,

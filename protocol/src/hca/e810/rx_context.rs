@@ -96,12 +96,12 @@ impl RxContext {
         Self::parse(&bytes)
     }
 
-    /// Size of a data buffer in bytes.
+    /// Returns the size of a data buffer in bytes.
     pub fn data_len(&self) -> u16 {
         u16::from(self.data_units) * 128
     }
 
-    /// Size of a header buffer in bytes.
+    /// Returns the size of a header buffer in bytes.
     pub fn header_len(&self) -> u16 {
         u16::from(self.header_units) * 64
     }

@@ -214,7 +214,7 @@ const _: () = assert!(size_of::<LegacyRaw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
 
 impl RxWriteBack {
-    /// Wire format in the layout of `profile`, passed to the driver.
+    /// Returns the wire format in the layout of `profile`, passed to the driver.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
         match profile {
             Profile::Legacy => self.emit_legacy(),

@@ -424,8 +424,8 @@ impl DataDescriptor {
         }
     }
 
-    /// Value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes and the low bits of the
-    /// command remain.
+    /// Returns the value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes and the
+    /// low bits of the command remain.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE

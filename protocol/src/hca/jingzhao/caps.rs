@@ -151,7 +151,7 @@ impl DevLim {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let nibbles = |high, low| Nibbles::new().with_high(high & 0xf).with_low(low & 0xf);
         let raw = RawDevLim {
@@ -219,7 +219,7 @@ impl Adapter {
         Self { board_id: raw.board_id.get() }
     }
 
-    /// Wire format of the outbox.
+    /// Returns the wire format of the outbox.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawAdapter { reserved_00: [0; 0x18], board_id: self.board_id.into() })
     }

@@ -183,12 +183,12 @@ impl Op {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
 
-    /// Row of the command table.
+    /// Returns the row of the command table.
     pub fn spec(self) -> &'static CommandSpec {
         &COMMANDS[self as usize]
     }
 
-    /// Name in the document.
+    /// Returns the name in the document.
     pub fn name(self) -> &'static str {
         self.spec().name
     }
@@ -282,7 +282,7 @@ impl Command {
         number(self.in_modifier, "CQ number").map(Cqn::new)
     }
 
-    /// EQ number in in_modifier, as for [`Command::qpn`].
+    /// Returns the EQ number in in_modifier, as for [`Command::qpn`].
     ///
     /// # Errors
     /// BAD_INDEX if it exceeds 24 bits.
@@ -290,7 +290,7 @@ impl Command {
         number(self.in_modifier, "EQ number").map(Eqn::new)
     }
 
-    /// Parameters of MAP_EQ.
+    /// Returns the parameters of MAP_EQ.
     ///
     /// # Errors
     /// BAD_INDEX for an EQ number that exceeds 24 bits.

@@ -58,7 +58,7 @@ pub enum CqArm {
 }
 
 impl CqFlags {
-    /// Arm state at creation. Undefined codes mean disarmed.
+    /// Returns the arm state at creation. Undefined codes mean disarmed.
     pub fn arm(self) -> CqArm {
         match self.state() {
             1 => CqArm::Armed,
@@ -131,7 +131,7 @@ impl Cqc {
         })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -176,7 +176,7 @@ impl ResizeCq {
         Ok(Self { log_entries, lkey: Lkey::new(raw.lkey.get()) })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let lkey = self.lkey.get().into();
         transmute!(RawResize { logsize: self.log_entries, reserved_01: [0; 3], lkey })

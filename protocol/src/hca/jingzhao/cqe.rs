@@ -106,7 +106,7 @@ impl Cqe {
         Some(Self { qpn, queue, wqe, outcome })
     }
 
-    /// Wire format, owned by the driver.
+    /// Returns the wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         let blank = Raw {
             my_qpn: self.qpn.get().into(),

@@ -61,7 +61,7 @@ pub enum CeuRequest {
 }
 
 impl CeuRequest {
-    /// Request header (table 2.1): type, opcode, 24 reserved bits, address and data.
+    /// Returns the request header (table 2.1): type, opcode, 24 reserved bits, address and data.
     pub const fn header(self) -> u128 {
         let (kind, opcode, addr, data) = match self {
             Self::ReadQp(qpn) => (1, 1, qpn, 0),
@@ -107,7 +107,7 @@ pub enum EngineRequest {
 }
 
 impl EngineRequest {
-    /// Request header: type, opcode and QP number. The low 96 bits are zero.
+    /// Returns the request header: type, opcode and QP number. The low 96 bits are zero.
     pub const fn header(self, qpn: Qpn) -> u128 {
         let (kind, opcode) = match self {
             Self::ReadNpst => (1, 2),
@@ -124,7 +124,7 @@ impl EngineRequest {
     }
 }
 
-/// Common part of both headers: type, opcode and 24 bits.
+/// Returns the common part of both headers: type, opcode and 24 bits.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }

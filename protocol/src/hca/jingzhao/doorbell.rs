@@ -86,7 +86,7 @@ impl SendDoorbell {
         }
     }
 
-    /// Words of the doorbell, lower address first. Values that exceed their field are truncated.
+    /// Returns the words of the doorbell, lower address first. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u32; 2] {
         let low = Low::new()
             .with_head(self.head & 0xff_ffff)
@@ -96,7 +96,7 @@ impl SendDoorbell {
         [low.into_bits(), high.into_bits()]
     }
 
-    /// Byte offset of the first WQE in a queue of `len` bytes. `None` if the queue is empty.
+    /// Returns the byte offset of the first WQE in a queue of `len` bytes. `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, log_slot: u8, len: u32) -> Option<u32> {
         let bytes = match unit {
             PositionUnit::Granule => u64::from(self.head) * GRANULE as u64,
@@ -118,7 +118,7 @@ pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }
 
-/// EQ number of an ARM_EQ write.
+/// Returns the EQ number of an ARM_EQ write.
 pub const fn arm_eq(word: u32) -> Eqn {
     Eqn::new(word & 0xff)
 }

@@ -100,7 +100,7 @@ impl Eqc {
         })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,

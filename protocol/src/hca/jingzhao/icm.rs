@@ -36,7 +36,7 @@ impl IcmTable {
         }
     }
 
-    /// Table that a command accesses, if any.
+    /// Returns the table that a command accesses, if any.
     pub fn of(op: Op, op_modifier: u8) -> Option<Self> {
         let selects = matches!(op, Op::MapIcm | Op::UnmapIcm);
         Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
@@ -74,7 +74,7 @@ pub struct MapEntry {
 
 describe!(MapEntry { virt, bus, pages });
 
-/// Length of the MAP_ICM inbox for `entries` entries, in bytes.
+/// Returns the length of the MAP_ICM inbox for `entries` entries, in bytes.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries or more than [`MAX_ENTRIES`].

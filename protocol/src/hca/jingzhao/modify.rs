@@ -79,7 +79,7 @@ impl StoredQpc {
         Ok(next)
     }
 
-    /// Attributes selected by the mask of a command.
+    /// Returns the attributes selected by the mask of a command.
     pub fn named(&self, mailbox: &Qpc) -> Attributes {
         self.numbering.named(mailbox.opt_param_mask)
     }
@@ -142,12 +142,12 @@ impl StoredQpc {
         Ok(())
     }
 
-    /// RNR retry count in effect, 0 to 7; 7 means that retries are unlimited.
+    /// Returns the RNR retry count in effect, 0 to 7; 7 means that retries are unlimited.
     pub const fn rnr_retry(&self) -> u8 {
         self.image.rnr_retry_code()
     }
 
-    /// ACK timeout in effect, 4.096 us * 2^code. `None` disables the timeout.
+    /// Returns the ACK timeout in effect, 4.096 us * 2^code. `None` disables the timeout.
     pub const fn ack_timeout(&self) -> Option<Duration> {
         match self.image.ack_timeout_code(self.numbering) {
             0 => None,
@@ -155,17 +155,17 @@ impl StoredQpc {
         }
     }
 
-    /// Retry count in effect, 0 to 7.
+    /// Returns the retry count in effect, 0 to 7.
     pub const fn retry_count(&self) -> u8 {
         self.image.retry_count()
     }
 
-    /// RNR NAK timer code to send, 0 to 31.
+    /// Returns the RNR NAK timer code to send, 0 to 31.
     pub const fn min_rnr_timer(&self) -> u8 {
         self.image.min_rnr_timer & 0x1f
     }
 
-    /// Context image that QUERY_QP returns. All zero in RESET.
+    /// Returns the context image that QUERY_QP reports; all zeros in RESET.
     pub fn query(&self) -> Qpc {
         match self.image.state() {
             Some(QpState::Reset) => Qpc::default(),
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(back, qpc);
     }
 
-    /// An image in which every field is nonzero and differs from `image`.
+    /// Returns an image in which every field is nonzero and differs from `image`.
     fn others() -> Qpc {
         Qpc {
             opt_param_mask: 0,
@@ -401,7 +401,7 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// A QP with every field set, whose driver uses `numbering`, after these commands.
+    /// Returns the context of a QP with every field set, whose driver uses `numbering`, after these commands.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),

@@ -85,7 +85,7 @@ impl Numbering {
         }
     }
 
-    /// Attributes that a mask selects.
+    /// Returns the attributes that a mask selects.
     pub fn named(self, mask: u32) -> Attributes {
         use Attributes as A;
         /// Bits of the driver numbering. Bits 13 (another RNR retry count) and 16 have no field in the QPC.
@@ -117,7 +117,7 @@ impl Numbering {
 }
 
 impl Attributes {
-    /// Attributes that QPs of this service type have.
+    /// Returns the attributes that QPs of this service type have.
     pub fn of(service: ServiceType) -> Self {
         let taken = |transition: Transition| transition.required(service) | transition.optional(service);
         Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | taken(transition))
@@ -131,7 +131,7 @@ impl Field for Attributes {
 }
 
 impl Transition {
-    /// Transition of a command, if it is one.
+    /// Returns the transition of a command, if it is one.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
             Op::Rst2Init => Self::Rst2Init,
@@ -149,7 +149,7 @@ impl Transition {
         })
     }
 
-    /// Command of the transition.
+    /// Returns the command of the transition.
     pub const fn op(self) -> Op {
         match self {
             Self::Rst2Init => Op::Rst2Init,
@@ -166,8 +166,8 @@ impl Transition {
         }
     }
 
-    /// Attributes that the driver must provide. The public driver sets no bits for them, so the device cannot
-    /// verify this.
+    /// Returns the attributes that the driver must provide. The public driver sets no bits for them, so the
+    /// device cannot verify this.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);
@@ -186,7 +186,8 @@ impl Transition {
         }
     }
 
-    /// Attributes that the driver can provide. For SQD2RTS this includes the additions of the state machine notes.
+    /// Returns the attributes that the driver can provide. For SQD2RTS this includes the additions of the
+    /// state machine notes.
     pub const fn optional(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let path = A::ALT_PATH.union(A::ACCESS_FLAGS);

@@ -350,7 +350,7 @@ layout! {
 }
 
 impl AtomicCaps {
-    /// The largest capabilities of this device: both 64-bit operations without masks.
+    /// Returns the maximum capabilities of this device: both 64-bit operations without masks.
     pub fn largest() -> Self {
         Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
     }
@@ -367,7 +367,7 @@ impl AtomicCaps {
     }
 }
 
-/// An area that begins with `caps`.
+/// Returns an area that begins with `caps`.
 fn in_area(caps: &[u8]) -> [u8; AREA_LEN] {
     let mut area = [0; AREA_LEN];
     area.iter_mut().zip(caps).for_each(|(to, from)| *to = *from);

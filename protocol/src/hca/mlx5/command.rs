@@ -109,7 +109,7 @@ codes! {
 }
 
 impl Delivery {
-    /// Last byte of the slot, which returns it to the driver.
+    /// Returns the last byte of the slot, which returns it to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }
@@ -179,7 +179,8 @@ impl Slot {
     }
 }
 
-/// Number of mailbox blocks that an input or output of this length requires in addition to the slot.
+/// Returns the number of mailbox blocks that an input or output of this length requires in addition to the
+/// slot.
 pub const fn blocks(len: usize) -> usize {
     len.saturating_sub(INLINE_LEN).div_ceil(BLOCK_DATA)
 }
@@ -212,7 +213,7 @@ impl OutputHeader {
         Self { status: status.code(), syndrome }
     }
 
-    /// Status, `None` for an unknown code.
+    /// Returns the status, `None` for an unknown code.
     pub const fn status(&self) -> Option<Status> {
         Status::from_code(self.status)
     }

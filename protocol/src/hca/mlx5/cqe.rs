@@ -210,7 +210,7 @@ pub enum CqeError {
 }
 
 impl Cqe {
-    /// Opcode of the CQE.
+    /// Returns the opcode of the CQE.
     pub const fn opcode(&self) -> CqeOpcode {
         match self {
             Self::Sent(_) => CqeOpcode::Requester,
@@ -226,7 +226,7 @@ impl Cqe {
         }
     }
 
-    /// Fields with the owner bit.
+    /// Returns the fields with the owner bit.
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };
         match *self {
@@ -271,12 +271,12 @@ impl Cqe {
         }
     }
 
-    /// Wire format of the fields with the owner bit.
+    /// Returns the wire format of the fields with the owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
         self.fields(owner).emit()
     }
 
-    /// Wire format of a whole entry. Bytes outside the fields are zero.
+    /// Returns the wire format of a whole entry. Bytes outside the fields are zero.
     pub fn emit_entry(&self, size: CqeSize, owner: bool) -> ([u8; 2 * LEN], usize) {
         let mut entry = [0; 2 * LEN];
         let at = size.fields_at();
@@ -351,13 +351,13 @@ impl Cqe {
 }
 
 impl Failure {
-    /// Syndrome. `None` for an unknown code.
+    /// Returns the syndrome. `None` for an unknown code.
     pub const fn syndrome(&self) -> Option<Syndrome> {
         Syndrome::from_code(self.syndrome)
     }
 }
 
-/// Owner bit of an entry, from the free-running producer index.
+/// Returns the owner bit of an entry, from the free-running producer index.
 pub const fn owner(producer: u32, log_entries: u8) -> bool {
     match producer.checked_shr(log_entries as u32) {
         Some(lap) => lap & 1 != 0,

@@ -92,7 +92,7 @@ impl AdapterInfo {
     /// Vendor id of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
-    /// Identity of this device's vendor with a board id, of which at most 16 bytes are used.
+    /// Returns the identity of this device's vendor with a board id, of which at most 16 bytes are used.
     pub fn with_board_id(id: &str) -> Self {
         let mut board_id = [0; 16];
         board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
@@ -109,7 +109,7 @@ layout! {
 }
 
 impl SetDriverVersion {
-    /// The text in printable ASCII. Other bytes become `?`.
+    /// Returns the text in printable ASCII. Other bytes become `?`.
     pub fn text(&self) -> String {
         let end = self.text.iter().position(|byte| *byte == 0).unwrap_or(self.text.len());
         let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };

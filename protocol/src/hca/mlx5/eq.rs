@@ -48,7 +48,8 @@ fn events(mask: [u64; 4]) -> EventMask {
 }
 
 impl CreateEq {
-    /// Event types that the EQ receives. Completions are sent to the EQ of their CQ, whatever the mask.
+    /// Returns the event types that the EQ receives. Completions are sent to the EQ of their CQ, whatever the
+    /// mask.
     pub fn mask(&self) -> EventMask {
         events(self.events)
     }

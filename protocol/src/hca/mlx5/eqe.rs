@@ -185,7 +185,7 @@ layout! {
 }
 
 impl Eqe {
-    /// Event type, also the bit in [`EventMask`].
+    /// Returns the event type, also the bit in [`EventMask`].
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -215,8 +215,8 @@ impl Eqe {
         }
     }
 
-    /// Bit that an EQ must have in its mask to receive this event. Empty for completions, which are sent to
-    /// the EQ of their CQ.
+    /// Returns the bit that an EQ must have in its mask to receive this event. Empty for completions, which
+    /// are sent to the EQ of their CQ.
     pub const fn mask(&self) -> EventMask {
         match self {
             Self::Completion(_) => EventMask::empty(),
@@ -224,7 +224,7 @@ impl Eqe {
         }
     }
 
-    /// Wire format with the owner bit.
+    /// Returns the wire format with the owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
         let mut raw = Raw { kind: self.event_type(), owner, ..Raw::default() };
         match *self {

@@ -54,7 +54,7 @@ impl<'a> Pages<'a> {
         self.0.is_empty()
     }
 
-    /// Addresses of the pages. Bits 11 to 0 of the list are ignored.
+    /// Returns the addresses of the pages. Bits 11 to 0 of the list are ignored.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Iova> + 'a {
         self.0.iter().map(|address| Iova::new(u64::from_be_bytes(*address) & !0xfff))
     }
@@ -122,14 +122,14 @@ macro_rules! commands {
                 })
             }
 
-            /// Opcode of the command.
+            /// Returns the opcode of the command.
             pub const fn opcode(&self) -> Opcode {
                 match self {
                     $(Self::$name(..) => Opcode::$name,)*
                 }
             }
 
-            /// Wire format, as a driver writes it for DevX user context `user`, otherwise 0.
+            /// Returns the wire format, as a driver writes it for DevX user context `user`, otherwise 0.
             pub fn emit(&self, user: u16) -> Vec<u8> {
                 let mut input = match self {
                     $(Self::$name(fields $(, $tail)?) => {
@@ -144,7 +144,7 @@ macro_rules! commands {
                 input
             }
 
-            /// Length in bytes of the fixed part of the output.
+            /// Returns the length in bytes of the fixed part of the output.
             pub const fn output_len(&self) -> usize {
                 match self {
                     $(Self::$name(..) => $output::LEN,)*
@@ -188,8 +188,8 @@ macro_rules! commands {
     };
 }
 
-/// The first bytes of an output, padded with zeros. A driver can request an output that is shorter than the
-/// layout.
+/// Returns the first bytes of an output, padded with zeros. A driver can request an output that is shorter
+/// than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -326,7 +326,8 @@ commands! {
 }
 
 impl Command<'_> {
-    /// Transition and new context of a command that changes the QP state; the context is zero for 2ERR and 2RST.
+    /// Returns the transition and new context of a command that changes the QP state; the context is zero for
+    /// 2ERR and 2RST.
     pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
         let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
         Some(match self {

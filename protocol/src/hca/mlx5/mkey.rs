@@ -88,12 +88,12 @@ layout! {
 }
 
 impl MkeyContext {
-    /// Access mode. `None` for an unknown code.
+    /// Returns the access mode. `None` for an unknown code.
     pub const fn access_mode(&self) -> Option<AccessMode> {
         AccessMode::from_code(self.mode_high << 2 | self.mode_low)
     }
 
-    /// The context with this access mode.
+    /// Returns the context with this access mode.
     #[must_use]
     pub const fn with_access_mode(self, mode: AccessMode) -> Self {
         Self { mode_high: mode.code() >> 2, mode_low: mode.code() & 3, ..self }
@@ -133,7 +133,7 @@ layout! {
 }
 
 impl Klm {
-    /// Length of the range in bytes, 1 to 2 GiB.
+    /// Returns the length of the range in bytes, 1 to 2 GiB.
     pub const fn len(&self) -> u64 {
         match self.byte_count & 0x7fff_ffff {
             0 => 1 << 31,
@@ -141,7 +141,7 @@ impl Klm {
         }
     }
 
-    /// A range is never empty.
+    /// Returns false, since a range is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }
@@ -165,7 +165,7 @@ impl Mtt {
         Self { page: Iova::new(u64::from_be_bytes(entry) & !7) }
     }
 
-    /// Wire format with all rights.
+    /// Returns the wire format with all rights.
     pub const fn emit(self) -> [u8; Self::LEN] {
         (self.page.get() | 3).to_be_bytes()
     }

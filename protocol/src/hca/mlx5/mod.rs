@@ -41,13 +41,13 @@ pub mod wqe;
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 
-/// Length in bytes of the pages of a queue, from the log page size of its context.
+/// Returns the length in bytes of the pages of a queue, from the log page size of its context.
 pub const fn page_len(log_page_size: u8) -> u64 {
     (PAGE as u64) << (log_page_size & 0x1f)
 }
 
-/// Bytes of the first page of a queue before its first entry. The page offset of a context counts 64ths of a page
-/// (section 10.1).
+/// Returns the number of bytes in the first page of a queue before its first entry. The page offset of a
+/// context counts 64ths of a page (section 10.1).
 pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
     page_len(log_page_size) / 64 * offset as u64
 }

@@ -48,7 +48,7 @@ layout! {
     }
 }
 
-/// The number in two's complement as text for traces.
+/// Returns the number in two's complement as text for traces.
 fn signed(raw: u32) -> SignedCount {
     SignedCount(raw.cast_signed())
 }
@@ -68,7 +68,7 @@ impl RequestedPages {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
 
-    /// Number of pages that the device requests.
+    /// Returns the number of pages that the device requests.
     pub const fn pages(&self) -> i32 {
         self.raw_pages.cast_signed()
     }

@@ -192,22 +192,23 @@ layout! {
 }
 
 impl QpContext {
-    /// State. `None` for an unknown code.
+    /// Returns the state. `None` for an unknown code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Service. `None` for an unknown code.
+    /// Returns the service. `None` for an unknown code.
     pub const fn service(&self) -> Option<Service> {
         Service::from_code(self.service)
     }
 
-    /// Source of the QP's receive requests. `None` for an unknown code.
+    /// Returns the source of the QP's receive requests. `None` for an unknown code.
     pub const fn receive_kind(&self) -> Option<ReceiveKind> {
         ReceiveKind::from_code(self.receive_kind)
     }
 
-    /// Bytes of the receive queue, which comes first in the buffer. 0 if the QP has none.
+    /// Returns the length in bytes of the receive queue, which comes first in the buffer; 0 if the QP has
+    /// none.
     pub const fn rq_len(&self) -> usize {
         match self.receive_kind() {
             Some(ReceiveKind::Own) => 1 << (self.log_rq_entries + self.log_rq_stride + 4),
@@ -215,7 +216,7 @@ impl QpContext {
         }
     }
 
-    /// Bytes of the send queue, which follows the receive queue. 0 if the QP has none.
+    /// Returns the length in bytes of the send queue, which follows the receive queue; 0 if the QP has none.
     pub const fn sq_len(&self) -> usize {
         if self.no_sq { 0 } else { 64 << self.log_sq_blocks }
     }

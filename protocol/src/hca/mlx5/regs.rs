@@ -121,7 +121,7 @@ impl QueueWord {
         }
     }
 
-    /// Value that the driver reads: address, state code, and geometry of the queue.
+    /// Returns the value that the driver reads: address, state code, and geometry of the queue.
     pub const fn read(address: u32, state: u8) -> u32 {
         address & Self::ADDRESS
             | (state as u32) << 8 & Self::STATE
@@ -169,7 +169,7 @@ impl Health {
     /// Hardware id of ConnectX-5.
     pub const HARDWARE_ID: u32 = 0x20d;
 
-    /// Health of a working device.
+    /// Returns the health of a working device.
     pub const fn good(firmware_version: u32) -> Self {
         Self { firmware_version, hardware_id: Self::HARDWARE_ID, fatal: false, syndrome: 0 }
     }

@@ -157,7 +157,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// State in which the command is allowed; `None` is any state.
+    /// Returns the state in which the command is allowed; `None` is any state.
     pub const fn source(self) -> Option<QpState> {
         match self {
             Self::Rst2Init => Some(QpState::Reset),
@@ -169,7 +169,7 @@ impl Transition {
         }
     }
 
-    /// State after the command.
+    /// Returns the state after the command.
     pub const fn target(self) -> QpState {
         match self {
             Self::ToRst => QpState::Reset,
@@ -180,8 +180,8 @@ impl Transition {
         }
     }
 
-    /// Attributes that the command always copies. A datagram QP has no peer, so INIT2RTR skips its path and
-    /// PSN.
+    /// Returns the attributes that the command always copies. A datagram QP has no peer, so INIT2RTR skips
+    /// its path and PSN.
     pub const fn required(self, is_datagram: bool) -> (FixedAttributes, QpAttributes) {
         use {FixedAttributes as F, QpAttributes as A};
         match self {
@@ -209,7 +209,7 @@ impl Transition {
         }
     }
 
-    /// Attributes that the mask of the command can name.
+    /// Returns the attributes that the mask of the command can name.
     pub const fn optional(self) -> QpAttributes {
         match self {
             Self::ToErr | Self::ToRst => QpAttributes::empty(),

@@ -96,7 +96,8 @@ layout! {
 }
 
 impl UmrControl {
-    /// Offset in the key's translation list at which the translation is stored, in units of 16 bytes.
+    /// Returns the offset in the key's translation list at which the translation is stored, in units of 16
+    /// bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }
@@ -108,7 +109,8 @@ const fn pick<T: Copy>(mask: MkeyMask, bit: MkeyMask, new: T, old: T) -> T {
 }
 
 impl MkeyContext {
-    /// The key's context after a UMR. Access mode, size of the translation and `umr_enabled` never change.
+    /// Returns the key's context after a UMR. Access mode, size of the translation and `umr_enabled` never
+    /// change.
     #[must_use]
     pub fn updated(&self, mask: MkeyMask, new: &Self) -> Self {
         let pick_flag = |bit, new, old| pick(mask, bit, new, old);

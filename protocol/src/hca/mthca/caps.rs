@@ -43,7 +43,7 @@ impl QueryFw {
         Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
     }
 
-    /// Wire format. Registers have the offsets of [`regs`] from BAR0.
+    /// Returns the wire format. Registers have the offsets of [`regs`] from BAR0.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let register = |offset: u32| self.bar0.wrapping_add(offset.into());
@@ -220,7 +220,7 @@ impl DevLim {
         max_icm_len: 0x8_0000_0000,
     };
 
-    /// Number of the first special QP, S in section 8.1.
+    /// Returns the number of the first special QP, S in section 8.1.
     pub const fn special_qp_base(&self) -> u32 {
         (1u32 << self.log_reserved_qps).next_multiple_of(2)
     }
@@ -271,7 +271,7 @@ impl DevLim {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         /// Log2 of the number of RDMA resources of the device.
         const LOG_MAX_RESOURCES: u8 = 20;
@@ -397,7 +397,7 @@ impl Adapter {
         Self { board_id }
     }
 
-    /// Wire format of the outbox.
+    /// Returns the wire format of the outbox.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let (dwords, _) = self.board_id.as_chunks::<4>();

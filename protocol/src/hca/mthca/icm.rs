@@ -26,7 +26,7 @@ pub struct Block {
 
 describe!(Block { start, bus, length as Hex });
 
-/// Length of the inbox for `blocks` blocks, in bytes.
+/// Returns the length of the inbox for `blocks` blocks, in bytes.
 ///
 /// # Errors
 /// BAD_PARAM if there are no blocks or more than [`MAX_BLOCKS`].
@@ -65,7 +65,7 @@ impl Block {
         Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
     }
 
-    /// Wire format of the entry, as a driver builds it.
+    /// Returns the wire format of the entry, as a driver builds it.
     pub fn emit(&self) -> [u8; 16] {
         let log = u64::from(self.length.max(4096).ilog2() - 12);
         zerocopy::transmute!(Raw {

@@ -78,7 +78,7 @@ impl InitHca {
         uarc_base: IcmAddr::new(0),
     };
 
-    /// Wire format as a driver builds it, limited to the fields that the device reads.
+    /// Returns the wire format as a driver builds it, limited to the fields that the device reads.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut inbox = [0; Self::LEN];
         let mut put = |at: usize, bytes: &[u8]| inbox[at..at + bytes.len()].copy_from_slice(bytes);
@@ -103,7 +103,7 @@ impl InitHca {
         (eqn.get() as u64) < self.eqc.entries()
     }
 
-    /// ICM address of doorbell record `index` of a UAR page.
+    /// Returns the ICM address of doorbell record `index` of a UAR page.
     pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
         let page = (page as u64).wrapping_shl(self.log_uarc as u32);
         let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN as u64);

@@ -100,7 +100,7 @@ impl ModifyQp {
         Self { named: QpAttributes::from_bits_retain(u32::from_be_bytes(*mask)), qpc: Qpc::parse(image) }
     }
 
-    /// Outbox that reports a context.
+    /// Returns the outbox that reports a context.
     pub fn outbox(qpc: &Qpc) -> [u8; Self::OUTBOX_LEN] {
         let mut outbox = [0; Self::OUTBOX_LEN];
         outbox[8..Self::LEN].copy_from_slice(&qpc.emit());
@@ -150,7 +150,7 @@ impl Qpc {
         Ok(next)
     }
 
-    /// Fields that RST2INIT always copies; all others are zero.
+    /// Returns the fields that RST2INIT always copies; all others are zero.
     fn initial(&self) -> Result<Self, CmdError> {
         for queue in [self.rq, self.sq] {
             if queue.log_slots > MAX_LOG_SLOTS {
@@ -259,12 +259,12 @@ impl Qpc {
         Ok(())
     }
 
-    /// Outstanding READs and atomics allowed as requester.
+    /// Returns the number of outstanding READs and atomics allowed as requester.
     pub const fn requester_depth(&self) -> u8 {
         if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
     }
 
-    /// Outstanding READs and atomics allowed as responder.
+    /// Returns the number of outstanding READs and atomics allowed as responder.
     pub const fn responder_depth(&self) -> u8 {
         1 << self.responder.log_depth()
     }
@@ -286,7 +286,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-    /// A context with every field set, so that each copied field is visible.
+    /// Returns a context with every field set, so that each copied field is visible.
     fn full() -> Qpc {
         let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
         let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };

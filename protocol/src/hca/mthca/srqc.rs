@@ -62,7 +62,7 @@ impl Srqc {
         })
     }
 
-    /// Outbox of QUERY_SRQ, given the number of WQEs posted and consumed.
+    /// Returns the outbox of QUERY_SRQ, given the number of WQEs posted and consumed.
     pub fn emit(&self, posted: u16, taken: u16) -> [u8; Self::QUERY_LEN] {
         let raw = Raw {
             head: Head::new().with_log_slots(self.log_slots & 0xf).with_srqn(self.srqn.get()),

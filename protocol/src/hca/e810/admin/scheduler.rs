@@ -19,7 +19,7 @@ impl Teid {
         Self(raw)
     }
 
-    /// The TEID as a number.
+    /// Returns the TEID as a number.
     pub const fn get(self) -> u32 {
         self.0
     }

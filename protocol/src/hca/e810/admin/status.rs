@@ -15,12 +15,12 @@ macro_rules! statuses {
         }
 
         impl AdminStatus {
-            /// Code in a descriptor.
+            /// Returns the code in a descriptor.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// Name in traces and counters.
+            /// Returns the name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*

@@ -33,7 +33,7 @@ layout! {
 }
 
 impl HostContext {
-    /// Number of entries in the ring.
+    /// Returns the number of entries in the ring.
     pub const fn entries(&self) -> u32 {
         2 << self.size
     }

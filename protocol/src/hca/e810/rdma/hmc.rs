@@ -154,14 +154,14 @@ layout! {
 }
 
 impl SegmentDescriptor {
-    /// Address of the segment or of its page directory.
+    /// Returns the address of the segment or of its page directory.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }
 }
 
 impl DirectoryEntry {
-    /// Address of the page.
+    /// Returns the address of the page.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }

@@ -57,7 +57,7 @@ impl IpNumber {
 }
 
 impl IpNumber {
-    /// Address pair from this address to `destination`.
+    /// Returns the address pair from this address to `destination`.
     pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
         if ipv4 {
             IpAddrs::V4 { src: self.v4(), dst: destination.v4() }

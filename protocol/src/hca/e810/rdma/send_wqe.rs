@@ -272,7 +272,7 @@ impl Control {
         first.last_chunk().map(Self::parse).unwrap_or_default()
     }
 
-    /// Number of quanta in the WQE, including the first.
+    /// Returns the number of quanta in the WQE, including the first.
     pub const fn quanta(&self) -> usize {
         match self.opcode {
             opcode::BIND | opcode::FAST_REGISTER | opcode::LOCAL_INVALIDATE | opcode::NOP => 1,
@@ -390,7 +390,7 @@ fn data(control: &Control, bytes: &[u8]) -> Data {
     }
 }
 
-/// Inline data: 8 bytes of the first quantum, then 31 bytes of each further one.
+/// Returns the inline data: 8 bytes of the first quantum, then 31 bytes of each further one.
 fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     let (first, rest) = bytes.split_at_checked(SECOND).unwrap_or((bytes, &[]));
     let of_first = first.iter().skip(8).take(FIRST_INLINE);
@@ -398,7 +398,7 @@ fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     of_first.chain(of_rest).take(control.inline_len.into()).copied().collect()
 }
 
-/// Fragments with a nonzero length. Immediate data replaces the first fragment.
+/// Returns the fragments with a nonzero length. Immediate data replaces the first fragment.
 fn fragments(control: &Control, bytes: &[u8]) -> Fragments {
     let first = bytes.first_chunk().filter(|_| !control.immediate).map(Fragment::parse);
     let rest = bytes.get(SECOND..).unwrap_or_default();

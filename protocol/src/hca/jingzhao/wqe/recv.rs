@@ -108,8 +108,8 @@ impl RecvWqe {
         Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// A posted slot of `slot_len` bytes as written by the public user library: valid bit, data units, and a zero
-    /// terminator if it fits. Data units beyond the slot are dropped.
+    /// Returns a posted slot of `slot_len` bytes as written by the public user library: valid bit, data
+    /// units, and a zero terminator if it fits. Data units beyond the slot are dropped.
     pub fn emit(&self, slot_len: usize) -> Vec<u8> {
         let mut slot = NextUnit { valid: true, ..NextUnit::default() }.emit().to_vec();
         self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit_le()));
@@ -118,7 +118,7 @@ impl RecvWqe {
     }
 }
 
-/// Complete units after the next unit.
+/// Returns the complete units after the next unit.
 fn units(slot: &[u8]) -> &[RawData] {
     let rest = slot.get(GRANULE..).unwrap_or_default();
     let whole = rest.len() - rest.len() % GRANULE;

@@ -83,7 +83,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { next, operation, data })
     }
 
-    /// Wire format, a whole number of granules.
+    /// Returns the wire format, a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = Vec::new();
         let imm = match self.operation {

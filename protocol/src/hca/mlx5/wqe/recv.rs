@@ -23,8 +23,8 @@ impl RecvWqe {
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Wire format in an entry of `len` bytes. Segments that do not fit are omitted, and the list is
-    /// terminated if there is room.
+    /// Returns the wire format in an entry of `len` bytes. Segments that do not fit are omitted, and the list
+    /// is terminated if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
         let mut entry: Vec<u8> =
@@ -33,7 +33,7 @@ impl RecvWqe {
         entry
     }
 
-    /// Sum of the buffer lengths in bytes.
+    /// Returns the sum of the buffer lengths in bytes.
     pub fn capacity(&self) -> u64 {
         self.scatter.iter().map(|segment| u64::from(segment.byte_count)).sum()
     }
@@ -61,7 +61,7 @@ impl SrqEntry {
         Some(Self { next: link.next, wqe: RecvWqe::parse(entry.get(LinkSegment::LEN..)?) })
     }
 
-    /// Wire format in an entry of `len` bytes, at least 16.
+    /// Returns the wire format in an entry of `len` bytes, at least 16.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut entry = LinkSegment { next: self.next, signature: 0 }.emit().to_vec();
         entry.extend(self.wqe.emit(len.saturating_sub(LinkSegment::LEN)));

@@ -60,7 +60,7 @@ impl ControlSegment {
         self.fence != 0
     }
 
-    /// The immediate word as a key.
+    /// Returns the immediate word as a key.
     pub const fn key(&self) -> u32 {
         u32::from_be_bytes(self.immediate)
     }

@@ -210,7 +210,8 @@ impl<'a> SendWqe<'a> {
         Ok(Self { operation, data, ..bare })
     }
 
-    /// Wire format. The size in the control segment is computed; all other fields are those of the segments.
+    /// Returns the wire format. The size in the control segment is computed; all other fields are those of
+    /// the segments.
     ///
     /// Inline data has at most 1023 bytes, and the WQE at most [`MAX_SEND`]; beyond that the size is truncated.
     pub fn emit(&self) -> Vec<u8> {
@@ -250,7 +251,7 @@ impl<'a> SendWqe<'a> {
         wqe
     }
 
-    /// Sum of the lengths of the data in bytes.
+    /// Returns the sum of the lengths of the data in bytes.
     pub fn data_len(&self) -> usize {
         self.data.iter().map(DataItem::len).sum()
     }

@@ -6,7 +6,7 @@ use crate::hca::mlx5::qp::Service;
 use crate::hca::mlx5::umr::MkeyMask;
 use crate::ids::{Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 
-/// Bytes of a WQE from words.
+/// Converts words to the bytes of a WQE.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }

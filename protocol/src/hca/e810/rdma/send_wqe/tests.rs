@@ -5,7 +5,7 @@ fn fragment(va: u64, key: u32, len: u32) -> Fragment {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }
 }
 
-/// The two words of a fragment, with its polarity.
+/// Returns the two words of a fragment, with its polarity.
 fn fragment_words(va: u64, key: u32, len: u32) -> [u64; 2] {
     [va, 1 << 63 | u64::from(len) << 32 | u64::from(key)]
 }
