@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limited_members_do_not_match() {
+    fn limited_members_do_not_match_each_other() {
         assert!(Pkey::new(0xffff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0x7fff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0xffff).matches(Pkey::new(0x8001)));

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_cross_pages_until_first_hole() {
+    fn write_across_pages_stops_at_first_hole() {
         let dma = guest_memory(0, 4);
         let mut icm = PageMap::default();
         icm.map(&[entry(0x1000, 0x3000, 1), entry(0x2000, 0x1000, 1)]).unwrap();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn unaligned_base_shifts_chunks_not_entries() {
+    fn unaligned_base_shifts_chunks_but_not_entries() {
         let mtt = written(0x180_0ff4, &[0, 1, 2, 514]);
         for entry in [0, 1, 2, 514] {
             assert_eq!(mtt.page(entry), Some(Iova::new(entry << 12)));

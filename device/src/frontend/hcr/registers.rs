@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn status_replaces_go_after_command() {
+    fn status_replaces_go_bit_after_command() {
         let (mut hcr, _) = started(QUERY_DEV_LIM);
         assert_eq!(hcr.read(HcrWord::Command), 0x0080_0003);
         hcr.finish(CmdStatus::Ok);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn command_word_without_go_has_no_effect() {
+    fn command_word_without_go_bit_has_no_effect() {
         let mut hcr = Hcr::default();
         assert_eq!(hcr.write(HcrWord::Command, 0x0200_0003), None);
         assert_eq!(hcr.read(HcrWord::Command), 0);

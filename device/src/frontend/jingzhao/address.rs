@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn lid_resolves_by_rule_or_table() {
+    fn lid_is_resolved_by_rule_or_table() {
         let rule = (MacAddr([2, 0, 0, 0, 1, 2]), Ipv4Addr::new(10, 77, 1, 2));
         assert_eq!(to(Qpc { dlid: Lid::new(0x102), ..Qpc::default() }), Some(rule));
         let table = (OTHER.mac, OTHER.ipv4);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_precedes_mac_gid_lid_and_default() {
+    fn ip_takes_precedence_over_mac_gid_lid_and_default() {
         let gid = Ipv4Addr::new(10, 77, 0, 4).to_ipv6_mapped().octets();
         let all = Qpc {
             dest_ip: Ipv4Addr::new(10, 77, 0, 3).to_bits(),

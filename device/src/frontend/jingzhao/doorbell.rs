@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_doorbells_name_their_queue() {
+    fn arm_doorbell_identifies_its_queue() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Doorbell::ArmCq(Cqn::new(5)))));
         assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Doorbell::ArmEq(Eqn::new(7)))));

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn five_commands_precede_init_hca() {
+    fn only_five_commands_are_allowed_before_init_hca() {
         let early: Vec<_> = COMMANDS.iter().filter(|spec| spec.before_init).map(|spec| spec.code).collect();
         assert_eq!(early, [0x003, 0x006, 0x007, 0x008, 0x031]);
         assert_eq!(status(&latched(0x00d, 0, 0, 0x1000, 0), false), CmdStatus::BadSysState);

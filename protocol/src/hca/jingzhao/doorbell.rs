@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_doorbell_offset_is_no_register() {
+    fn receive_doorbell_offset_is_not_a_register() {
         assert_eq!(UarRegister::at(0x18), None);
         assert_eq!(UarRegister::at(0x10), Some(UarRegister::ArmCq));
         assert_eq!(UarRegister::at(0x20), Some(UarRegister::ArmEq));

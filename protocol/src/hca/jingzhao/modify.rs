@@ -481,7 +481,7 @@ mod tests {
     /// Bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER in the document, but port, timeout and RNR
     /// retry count in the driver.
     #[test]
-    fn ambiguous_bit_follows_driver_numbering() {
+    fn driver_numbering_determines_ambiguous_bit() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
         let given = |before: StoredQpc, bit: u32| {
             let mailbox = Qpc { opt_param_mask: 1 << bit, port: 1, ..Qpc::default() };

@@ -651,7 +651,7 @@ mod tests {
 
     /// These codes are 1 ms, 268 ms and 68 s in the document, but 8, 16 and 33 us in the public driver.
     #[test]
-    fn ambiguous_timeout_follows_driver_numbering() {
+    fn driver_numbering_determines_ambiguous_timeout() {
         let timeout =
             |byte, numbering| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
         assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Document)), [8, 16, 24]);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn both_go_bits_follow_execution() {
+    fn both_go_bits_are_set_only_during_execution() {
         let query = CommandWord::new().with_op(0x003).with_go(true);
         assert_eq!(command_word(CommandState::Fresh), 0);
         assert_eq!(command_word(CommandState::Executing(query)).to_le_bytes(), [0x03, 0x80, 0x80, 0x00]);

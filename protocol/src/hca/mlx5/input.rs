@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn qp_commands_name_transition() {
+    fn qp_commands_map_to_transitions() {
         let reset = Command::ToRstQp(QpNumber { qpn: Qpn::new(0x83) });
         let (transition, modify) = reset.transition().unwrap();
         assert_eq!((transition, modify.qpn), (Transition::ToRst, Qpn::new(0x83)));

@@ -168,7 +168,7 @@ fn extension_headers_are_limited() {
 }
 
 #[test]
-fn wrong_lengths_yield_no_ip() {
+fn invalid_lengths_yield_no_ip_header() {
     let whole = frame(&[&ipv4(6, [0, 0], &[], &transport(20))]);
     for (at, value, why) in
         [(14, 0x55, "version"), (14, 0x44, "header length"), (17, 41, "longer than the frame")]

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn vsi_counters_are_separate() {
+    fn each_vsi_has_separate_counters() {
         let mut statistics = Statistics::default();
         statistics.received(1, &frame(STATION, 100));
         statistics.received(2, &frame([0xff; 6], 60));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_have_40_bits() {
+    fn counters_wrap_at_40_bits() {
         let mut statistics = Statistics::default();
         statistics.port.receive.bytes = 0x12_3456_789a_bcde;
         assert_eq!(counter(&statistics, 0x38_0000), 0x56_789a_bcde);

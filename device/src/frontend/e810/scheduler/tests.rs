@@ -106,7 +106,7 @@ fn teids_are_never_reused() {
 }
 
 #[test]
-fn exhausted_teids_are_rejected() {
+fn rejects_elements_once_teids_are_exhausted() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
@@ -161,7 +161,7 @@ fn rejects_elements_past_layer_limit() {
 }
 
 #[test]
-fn delete_removes_descendants() {
+fn deleting_element_removes_its_descendants() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), generic()).unwrap();

@@ -26,7 +26,7 @@ fn version_matches_published_firmware() {
 }
 
 #[test]
-fn unknown_commands_are_not_implemented() {
+fn unknown_commands_return_not_implemented() {
     let mut driver = started();
     for opcode in [0x0c41, 0x020d, 0x020c, 0x06e0, 0x0a00, 0xff32, 0xffff, 0] {
         let command =
@@ -128,7 +128,7 @@ fn known_locks_are_granted() {
 }
 
 #[test]
-fn read_past_flash_is_invalid() {
+fn read_past_end_of_flash_returns_einval() {
     let mut driver = started();
     let mut read = |offset: u32, len: u16, module: u8| {
         let mut parameters = [0; 16];

@@ -64,7 +64,7 @@ fn reply_in_same_turn_shares_interrupt() {
 }
 
 #[test]
-fn full_cache_line_interrupts_at_once() {
+fn full_cache_line_of_descriptors_interrupts_at_once() {
     let mut nic = Nic::new();
     send(&mut nic, 3);
     assert_eq!(nic.interrupts(), 0);

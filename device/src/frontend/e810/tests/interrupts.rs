@@ -27,7 +27,7 @@ fn listening() -> Driver {
 use super::link;
 
 #[test]
-fn signalled_vector_masks_and_keeps_causes() {
+fn signalled_vector_is_masked_and_keeps_causes() {
     let mut driver = listening();
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 1);
@@ -174,7 +174,7 @@ fn signals_respect_interval() {
 }
 
 #[test]
-fn late_enable_signals_at_once() {
+fn enabling_vector_after_interval_signals_at_once() {
     let mut driver = listening();
     driver.write(Register::GlintItr(0, 0), 25);
     pulse(&mut driver);

@@ -270,7 +270,7 @@ fn tso_emits_one_frame_per_segment() {
 }
 
 #[test]
-fn blocked_wire_leaves_device_idle() {
+fn device_is_idle_while_wire_is_blocked() {
     let mut nic = Nic::new();
     nic.put(0, 64 << 50 | (64 * 200) << 30 | 1 << 4 | 1);
     nic.send(&tcp_frame(64 * 200), TCP_HEADERS);
@@ -282,7 +282,7 @@ fn blocked_wire_leaves_device_idle() {
 }
 
 #[test]
-fn local_frames_per_poll_are_bounded() {
+fn number_of_local_frames_per_poll_is_bounded() {
     let mut nic = Nic::new();
     let sent = frame(MAC.0, MAC.0, 60);
     for _ in 0..40 {
@@ -363,7 +363,7 @@ fn delete_leaf(teid: &[u8]) -> AdminCommand {
 }
 
 #[test]
-fn orphaned_rdma_sets_are_bounded() {
+fn number_of_orphaned_rdma_sets_is_bounded() {
     let mut driver = started();
     for set in 0..512 {
         let reply = driver.succeed(&add_rdma_set(set));

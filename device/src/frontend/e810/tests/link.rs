@@ -73,7 +73,7 @@ fn events_without_room_are_dropped() {
 }
 
 #[test]
-fn driver_disables_and_enables_link() {
+fn driver_can_disable_and_enable_link() {
     let mut driver = started();
     driver.succeed(&want_events());
     let up = |driver: &mut Driver| {

@@ -132,7 +132,7 @@ fn published_write_links_to_next_send() {
 }
 
 #[test]
-fn running_head_finds_slot_on_every_lap() {
+fn free_running_head_selects_slot_on_every_lap() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
         bench.send_at(slot * 128, None);

@@ -167,7 +167,7 @@ fn psns_advance_in_icm_context() {
 }
 
 #[test]
-fn write_and_read_bypass_peer_software() {
+fn write_and_read_do_not_involve_peer_software() {
     let (mut a, mut b) = pair();
     let data = pattern(0x2800, 3);
     put_data(&mut a, 0x100, &data);
@@ -331,7 +331,7 @@ fn event_bit_reports_command_token() {
 }
 
 #[test]
-fn unwritable_eq_raises_catastrophic_event_elsewhere() {
+fn unwritable_eq_raises_catastrophic_event_on_another_eq() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     // Key 2 does not permit writes.

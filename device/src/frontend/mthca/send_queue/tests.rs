@@ -103,7 +103,7 @@ fn record_may_be_ahead_of_doorbells() {
 }
 
 #[test]
-fn next_doorbell_covers_lost_one() {
+fn next_doorbell_makes_up_for_lost_one() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..3 {

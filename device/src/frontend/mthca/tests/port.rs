@@ -34,7 +34,7 @@ fn port_state(driver: &mut Driver) -> (u8, u8) {
 }
 
 #[test]
-fn registration_queries_succeed_before_port_up() {
+fn registration_queries_succeed_before_port_is_up() {
     let mut driver = initialised();
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);

@@ -78,7 +78,7 @@ fn replay_produces_trace_of_session() {
 }
 
 #[test]
-fn different_device_diverges_at_first_frame() {
+fn replay_on_different_device_diverges_at_first_frame() {
     let records = recorded(|| drop(with_port()));
     let report = replayed(&mut device(7), &records[0]);
     let Outcome::Differs(difference) = report.outcome else { panic!("{report}") };
@@ -89,7 +89,7 @@ fn different_device_diverges_at_first_frame() {
 }
 
 #[test]
-fn changed_bit_is_found_in_its_step() {
+fn replay_reports_step_of_changed_bit() {
     let records = recorded(|| session(|_| {}));
     let record = &records[0];
     let steps = steps_with_writes(record);

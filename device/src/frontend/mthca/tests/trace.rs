@@ -52,7 +52,7 @@ fn mailbox_trace_matches_golden() {
 }
 
 #[test]
-fn mailbox_fields_are_complete_object() {
+fn json_trace_contains_fields_of_mailbox() {
     let written = Written::default();
     let mut user = User::new(1);
     user.hca.set_trace(Some(written.trace(TraceFormat::Json)));

@@ -13,7 +13,7 @@ use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
 #[test]
-fn send_completes_receive() {
+fn send_completes_receive_of_peer() {
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
         let message = pattern(1000, 3);

@@ -6,7 +6,7 @@ use super::*;
 /// Queue number in these tests.
 const QUEUE: u16 = 2;
 
-/// Length and distance of buffers.
+/// Length of each buffer. Buffers are [`STRIDE`] bytes apart.
 const BUFFER_LEN: u16 = 256;
 const STRIDE: u64 = 0x1000;
 

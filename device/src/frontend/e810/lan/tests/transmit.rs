@@ -492,7 +492,7 @@ fn invalid_ring_or_tail_stops_queue() {
 }
 
 #[test]
-fn tso_memory_loss_stops_queue() {
+fn unmapping_tso_buffer_stops_queue() {
     let vectors = vectors();
     let vector = vectors.iter().find(|vector| vector.name == "pieces of TCP over IPv4").unwrap();
     let mut bench = Bench::new();

@@ -78,7 +78,7 @@ fn rejects_objects_past_address_space() {
 }
 
 #[test]
-fn pbles_follow_segment_updates() {
+fn segment_update_changes_pbles() {
     let mut driver = brought_up();
     driver.bus.poke(PBLE_SEGMENT + 8, &0x1234_5000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x1234_5000));

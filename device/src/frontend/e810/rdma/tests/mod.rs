@@ -57,7 +57,7 @@ fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
 }
 
 #[test]
-fn early_operations_complete_in_registers() {
+fn operations_before_cq_0_complete_in_registers() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.perform(&NOP).completion, None);

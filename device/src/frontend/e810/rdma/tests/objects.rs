@@ -230,7 +230,7 @@ fn stag_lookup_compares_all_bits() {
 }
 
 #[test]
-fn paged_regions_cross_pages() {
+fn read_of_paged_region_may_cross_pages() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
     // Pages 0xa00000 and 0xc00000, by PBLEs 8 and 9 and by a list in PBLE 16.
@@ -276,7 +276,7 @@ fn allocated_stag_is_invalid_until_registered() {
 }
 
 #[test]
-fn statistics_are_1024_bytes() {
+fn statistics_take_1024_bytes() {
     let mut driver = brought_up();
     driver.bus.poke(RDMA_BUFFER, &[0xff; 1032]);
     let gather = GatherStatistics { buffer: Iova::new(RDMA_BUFFER), ..GatherStatistics::default() };

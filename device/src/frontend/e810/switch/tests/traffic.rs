@@ -57,7 +57,7 @@ fn promiscuous_rule_matches_only_its_address_kind() {
 }
 
 #[test]
-fn promiscuous_vlan_rule_matches_its_vlan() {
+fn promiscuous_vlan_rule_matches_only_its_vlan() {
     let mut driver = Driver::new();
     driver.add(Rule::new(FROM_PORT, PROMISCUOUS_VLAN, to_vsi(1)).dst(ANY_MULTICAST).vid(5));
     driver.add(Rule::new(FROM_PORT, PROMISCUOUS_VLAN, to_vsi(2)).dst(ANY_MULTICAST).vid(0));
@@ -110,7 +110,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
 
 /// Rules that drivers add at every probe.
 #[test]
-fn control_frames_need_destination_override() {
+fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
     for ether_type in [0x8808, 0x88cc] {
         driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(ether_type));
@@ -142,7 +142,7 @@ fn destination_override_selects_target() {
 }
 
 #[test]
-fn local_forwarding_follows_loopback_and_lan_bits() {
+fn loopback_and_lan_bits_control_local_forwarding() {
     let cases = [
         (LOOPBACK, (false, vec![2])),
         (LOOPBACK | LAN, (true, vec![2])),
@@ -158,7 +158,7 @@ fn local_forwarding_follows_loopback_and_lan_bits() {
 }
 
 #[test]
-fn vsi_flags_limit_loopback_and_lan() {
+fn vsi_flags_restrict_loopback_and_lan() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(GROUP, to_vsi(2) | LOOPBACK | LAN));
     driver.update(1, |context| context.switch.allow_loopback = false);

@@ -187,7 +187,7 @@ fn wrong_response_length_fails_queue() {
 
 /// Section 13.2: 16.8 ms, doubled after each of seven retries.
 #[test]
-fn silent_peer_exceeds_doubling_timeouts() {
+fn silent_peer_exhausts_doubling_timeouts() {
     let mut pair = Pair::connected();
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
@@ -203,7 +203,7 @@ fn silent_peer_exceeds_doubling_timeouts() {
 }
 
 #[test]
-fn rnr_retries_end_at_limit() {
+fn rnr_retries_stop_at_limit() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 2);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     for wait in [640, 2560] {

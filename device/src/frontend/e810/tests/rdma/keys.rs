@@ -336,7 +336,7 @@ fn bound_type_2_window_cannot_be_bound_again() {
 /// Section 14.1, code 0x104: a type 2 window belongs to the queue pair that bound it, for peers and for its
 /// owner.
 #[test]
-fn type_2_window_belongs_to_one_qp() {
+fn type_2_window_is_usable_only_by_qp_that_bound_it() {
     const OTHER: Qpn = Qpn::new(7);
     let key = WINDOW_2 | 1;
     let pair = || {
