@@ -227,8 +227,8 @@ pub trait Frontend: Sized + 'static {
     /// does not reply to these itself. Every frame that is not for the RDMA half goes to [`Frontend::receive_frame`].
     const NIC: bool = false;
 
-    /// Receives a frame that is not for the RDMA half, whatever its destination. The frame starts at the destination
-    /// MAC, includes VLAN tags, and has no frame check sequence.
+    /// Receives a frame that is not for the RDMA half, regardless of its destination. The frame starts at the
+    /// destination MAC, includes VLAN tags, and has no frame check sequence.
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         let _ = (cx, frame);
     }

@@ -1,4 +1,4 @@
-//! Snapshots of a device's objects for an operator, in the terms of RDMA in general.
+//! Snapshots of a device's objects for an operator, in general RDMA terms.
 //!
 //! Field names are part of the public interface: the control socket shows rows as JSON. Rows that fit none of
 //! these types are defined in the module of their front-end.
@@ -50,7 +50,7 @@ pub struct QpRow {
     pub send_waiting: u32,
     /// Number of slots of the receive queue.
     pub recv_slots: u32,
-    /// Operations that the peer may request, as far as memory regions permit them.
+    /// Operations that the peer may request if the memory regions permit them too.
     pub remote_rights: Vec<Right>,
     /// Maximum number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,

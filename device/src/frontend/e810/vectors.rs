@@ -131,7 +131,7 @@ enum PendingState {
     Idle,
     /// `done` completed descriptors, coalesced until `until`.
     Coalescing { done: u32, until: Instant, interval: Duration },
-    /// To be signalled once `interval` has passed since the last signal.
+    /// The vector is signalled once `interval` has passed since the last signal.
     Due { interval: Duration },
 }
 

@@ -14,7 +14,7 @@ pub fn count_receive<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
     counters.receives += u64::from(is_taken(fetch));
 }
 
-/// Counts a completion, whether or not it gets a CQE.
+/// Counts a completion, whether or not a CQE reports it.
 pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     match completion.queue {
         Queue::Send => counters.sends_completed += 1,

@@ -1,7 +1,8 @@
 //! A ring of 32-byte entries that the device writes for software: the buffer of a completion or event queue.
 //!
-//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device learns that
-//! software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a consumer index.
+//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device
+//! detects that software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a
+//! consumer index.
 
 use engine::AccessError;
 use protocol::ids::{Lkey, Pdn};

@@ -29,7 +29,8 @@ pub struct WorkTag {
 }
 
 impl WorkTag {
-    /// Whether this completion gets a CQE. Receives and failed requests always do, sends only if they were signalled.
+    /// Whether a CQE reports this completion. Receives and failed requests always produce a CQE, sends only
+    /// if they were signalled.
     pub fn wants_entry(completion: &Completion) -> bool {
         match completion.result {
             Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),

@@ -25,7 +25,7 @@ pub(super) enum Observed<'a> {
     SendRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
     /// Result of taking a receive request.
     RecvRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<RecvRequest> },
-    /// A request completed. It may get no CQE.
+    /// A request completed, possibly without a CQE.
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// A CQE was written to the free-running position `slot`, or lost.
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },

@@ -6,9 +6,9 @@ use crate::frontend::hcr::entry_ring::LEN;
 use crate::memory::queue::QueueMemory;
 
 /// Returns the offset of the first entry in the region, given `start` of a context. The document defines
-/// `start` as an address in the region; an offset from the start of the region is accepted too, as for work
-/// queues. If both interpretations fit, `start` is taken as an address. `None` if neither leaves room for the
-/// whole queue.
+/// `start` as an address in the region; as for work queues, an offset from the start of the region is also
+/// accepted. If both interpretations fit, `start` is taken as an address. `None` if neither leaves room for
+/// the whole queue.
 ///
 /// # Spec
 /// Interface document, tables 3-2-28 and 3-2-33; JingZhao interface, sections 4.4 and 4.5 (J-49).

@@ -147,7 +147,8 @@ impl RecvQueue {
     }
 
     /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the
-    /// transition to RTR: what the program has posted before the peer may send is complete.
+    /// transition to RTR: all receives posted before this transition are complete, because the peer cannot
+    /// send yet.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -374,8 +375,8 @@ impl RecvQueue {
         let mut head = [0; 2 * GRANULE];
         self.ring.read(mem, self.at(behind), &mut head)?;
         let first = &head[GRANULE..];
-        // The library sets the valid bit again when it links the next receive to a slot, which may have been consumed
-        // by then. So the bit alone is not enough.
+        // The library sets the valid bit again when it links the next receive to a slot, which may already
+        // have been consumed. The bit alone is therefore not enough.
         let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(begun)
@@ -400,8 +401,9 @@ impl RecvQueue {
         let mut free: Slot = SmallVec::new();
         match found {
             SlotState::Marked(extent) => {
-                // Clear the whole next unit. A linked slot of the library would keep a nonzero one, and with data units
-                // but no valid bit it would look posted by the kernel driver.
+                // Clear the whole next unit. Otherwise a linked slot of the library would keep a nonzero next
+                // unit. With data units but without the valid bit, it would look like a slot that the kernel
+                // driver posted.
                 free.extend_from_slice(&[0; GRANULE]);
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),

@@ -55,7 +55,7 @@ pub enum DoorbellOverflowError {
     Device,
 }
 
-/// Room for pending doorbells that queues share beyond what each keeps for itself.
+/// Room for pending doorbells that queues share, in addition to the room that each queue keeps for itself.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     taken: usize,
@@ -154,7 +154,8 @@ impl SendQueue {
         self.ring = Ring::of_send(sst, &self.options, mem);
     }
 
-    /// Queues a doorbell. If the pool is exhausted, the queue is limited to the room that it keeps.
+    /// Queues a doorbell. If the pool is exhausted, the queue is limited to the room that it keeps for
+    /// itself.
     ///
     /// # Errors
     /// The doorbell is lost. Correct software cannot cause this: each pending doorbell announces at least one WQE in a
@@ -166,7 +167,8 @@ impl SendQueue {
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, however many doorbells the guest rings.
+        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, regardless of the number of doorbells that the
+        // guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }

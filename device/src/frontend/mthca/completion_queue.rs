@@ -108,10 +108,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not changed
-    /// since the last call. Section 5.3: the sequence number distinguishes two armings, because software increments it
-    /// with every event that it receives. An unchanged record was written before software received an event that is
-    /// still on its way.
+    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not
+    /// changed since the last call. Section 5.3: the sequence number distinguishes two armings, because
+    /// software increments it with every event that it receives. An unchanged record predates an event that
+    /// software has not received yet.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;

@@ -50,7 +50,7 @@ pub(super) enum Observed<'a> {
         fetch: &'a Fetch<RecvRequest>,
         memory: DeviceMemory<'a>,
     },
-    /// A request completed. It may get no CQE.
+    /// A request completed, possibly without a CQE.
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// The device is about to write the next entry of a CQ.
     CqSlot { cq: &'a CompletionQueue, memory: DeviceMemory<'a> },

@@ -180,7 +180,7 @@ impl SendQueue {
         Ok(NextSegment::parse(&segment).link)
     }
 
-    /// Parses a WQE. The flag says whether it is signalled.
+    /// Parses a WQE. Returns whether it is signalled, too.
     fn parse(&self, bytes: &[u8], opcode: u8) -> Result<(Work, bool), WqeError> {
         match self.kind {
             QpKind::Service(service) => SendWqe::parse(bytes, opcode, service).map(|wqe| {

@@ -115,7 +115,7 @@ impl Receive {
 }
 
 mod control {
-    /// QENA_REQ: software requests the queue to be enabled.
+    /// QENA_REQ: software requests that the queue be enabled.
     pub(super) const REQUEST: u32 = 1 << 0;
     /// QENA_STAT: the queue is enabled.
     pub(super) const STATUS: u32 = 1 << 2;

@@ -226,8 +226,8 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Whether the ring has room for `taken` entries. One slot stays free, to tell a full ring from an empty
-    /// one.
+    /// Whether the ring has room for `taken` entries. One slot always stays free, to distinguish a full ring
+    /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
         // The shadow consumer index is modulo the ring size, so it must be sampled before it can wrap.
         if self.unread >= self.ring.entries() / 2 {

@@ -1,4 +1,4 @@
-//! Recorded sessions of stock drivers: each command is repeated, and the response must match.
+//! Recorded sessions of stock drivers: the test repeats each command, and the response must match.
 //!
 //! A line is either a function reset or a command. A command has the fields opcode, flags, buffer length,
 //! parameters; return value, length and parameters of the response; the buffer without trailing zeros, and
@@ -63,7 +63,7 @@ fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
 
-/// Maps recorded numbers to the ones that this device assigned.
+/// Map from recorded numbers to the numbers that this device assigned.
 #[derive(Default)]
 struct Given {
     /// Assigned numbers by kind and recorded number.

@@ -43,7 +43,7 @@ pub(super) fn modify(
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // In a transition from RESET to ERR, software has given no context to write to ICM.
+            // In a transition from RESET to ERR, software provides no context that could be written to ICM.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -86,7 +86,7 @@ fn create(
     })
 }
 
-/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs and gets state RESET.
+/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs, with the state RESET.
 fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);

@@ -105,7 +105,8 @@ impl Bench {
     }
 }
 
-/// Section 4.2.1 has the fields in the context; sections 3.2 and 5.4.2 say which unit reads which.
+/// Section 4.2.1 lists the fields of the context, and sections 3.2 and 5.4.2 the unit that reads each of
+/// them.
 #[test]
 fn units_read_fields_of_their_messages() {
     let mut entry = [0; qpc::LEN];

@@ -1,8 +1,9 @@
 //! The maximum number of elements in a receive of a queue, as inferred from the slots of the queue.
 //!
-//! Software ends a list with a terminator if it is shorter than the maximum of its queue, and with nothing if it has
-//! that length. The context does not contain the maximum, so a list that ends with neither a terminator nor its slot
-//! may be incomplete. The first list that is known to be complete determines the maximum.
+//! Software ends a list with a terminator if the list is shorter than the maximum of its queue. A list of
+//! maximum length has no terminator. The context does not contain the maximum, so a list that ends with
+//! neither a terminator nor its slot may be incomplete. The first list that is known to be complete
+//! determines the maximum.
 
 /// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -130,8 +130,9 @@ impl Library {
     }
 }
 
-/// Returns the number of receives taken, and how many of them differ from those posted. With `keep_data_units`, the device
-/// does not overwrite the data units that it takes, and the first difference ends the race.
+/// Returns the number of receives taken, and the number of them that differ from those posted. With
+/// `keep_data_units`, the device does not overwrite the data units that it takes, and the first difference
+/// ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
     /// processors.

@@ -184,7 +184,7 @@ fn reused_numbers_have_new_high_bits() {
 }
 
 #[test]
-fn rc_messages_arrive_in_posted_order() {
+fn rc_messages_arrive_intact_and_in_order() {
     let (mut a, mut b) = pair(Caps::default());
     let content = pattern(0x3000, 9);
     a.put(DATA + 0x123, &content);

@@ -390,7 +390,8 @@ fn unreachable_peer_exhausts_retries() {
     }
     assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x15, 0xff));
     assert_eq!(state(&mut a), 6);
-    // Eight timeouts of 67.1 ms, the defaults for software that sets neither timeout nor count.
+    // Eight timeouts of 67.1 ms: both values are the defaults for software that sets neither the timeout nor
+    // the retry count.
     assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
 }
 

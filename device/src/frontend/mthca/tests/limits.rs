@@ -56,7 +56,7 @@ fn last_region_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_context_memory_page_is_mapped_and_next_is_rejected() {
+fn largest_icm_size_is_accepted_and_larger_is_rejected() {
     let mut driver = powered_on();
     assert_eq!(driver.command(0xffd, 1 << 35, 0).0, 0);
     let text = logged(|| {

@@ -9,7 +9,7 @@ const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 
-/// Returns a Get by the driver itself: base version 1, class, version 1.
+/// Returns a Get that the driver itself issues: base version 1, the class, class version 1.
 fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -18,7 +18,7 @@ fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues such a Get, which must succeed, and returns the data after the header.
+/// Issues a Get as in [`get`], which must succeed, and returns the data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);

@@ -215,7 +215,7 @@ impl Hostile {
         self.bench.write(Register::QtxCommDbell(BYSTANDER), next);
         self.bench.write(Register::QrxTail(BYSTANDER), next);
 
-        // Each queue is served, whatever the others do.
+        // Each queue is served, regardless of the other queues.
         let sent = (0..500).find_map(|_| {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);

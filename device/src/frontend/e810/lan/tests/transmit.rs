@@ -117,7 +117,7 @@ fn put_vector(bench: &Bench, ring: &mut Ring, vector: &Vector, size: usize) {
 fn transmitted_frames_match_scapy() {
     for vector in vectors() {
         let given = vector.given.len() / 2;
-        // In one buffer, split within headers, and in the maximum number of buffers.
+        // Send the frame in one buffer, split within headers, and in the maximum number of buffers.
         for size in [given, given.div_ceil(2), given.div_ceil(8)] {
             let mut bench = Bench::new();
             let mut ring = Ring::new(&mut bench, QUEUE);

@@ -70,7 +70,7 @@ fn flushing_empty_queues_writes_nothing() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The kernel completes these WQEs itself, and may have destroyed the queue pair by then.
+/// The kernel completes these WQEs itself, and may already have destroyed the queue pair.
 #[test]
 fn privileged_queue_pairs_are_flushed_only_on_request() {
     let mut pair = Pair::connected();

@@ -145,8 +145,8 @@ fn send_with_invalidate_reports_key() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// IBTA volume 1, section 9.9.3: the receive fails, and the peer gets a remote access error. Section 14.1 has
-/// one code for any cause.
+/// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. Section 14.1
+/// has a single code for all causes.
 #[test]
 fn send_with_invalid_key_fails_both_sides() {
     let unknown = 0x1234_5600;

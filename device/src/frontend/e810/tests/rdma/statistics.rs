@@ -53,7 +53,7 @@ fn writes_and_reads_count_on_both_sides() {
     }
 }
 
-/// Forbidden requests get a NAK and count as protocol errors.
+/// Forbidden requests are rejected with a NAK and count as protocol errors.
 #[test]
 fn protocol_violations_are_counted() {
     let mut pair = Pair::connected();

@@ -154,7 +154,8 @@ fn receive_posted_after_send_is_used() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Section 12.5: old entries stay in the old ring; the new one starts at 0 with the initial polarity.
+/// Section 12.5: old entries stay in the old ring, and the new ring starts at index 0 with the initial
+/// polarity.
 #[test]
 fn resized_cq_starts_new_ring() {
     let mut pair = Pair::connected();
