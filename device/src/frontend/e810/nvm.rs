@@ -25,7 +25,7 @@ const PRESERVED_FIELDS: u16 = 0x400;
 /// Part number of the board (PBA), two characters per word.
 const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 
-/// NVM version 4.40; the minor number is in hexadecimal digits.
+/// NVM version 4.40, whose minor number is written in hexadecimal digits.
 const NVM_VERSION: u16 = 0x4040;
 /// EETRACK ID of the image.
 const EETRACK: u32 = 0x8001_1234;

@@ -267,7 +267,7 @@ impl SendQueue {
             let run = std::mem::take(&mut self.linked_run);
             let behind = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&behind) {
-                // Doorbells arrive in slot order, so those of earlier WQEs will not follow.
+                // Doorbells arrive in slot order, so no doorbell for an earlier WQE will follow.
                 return Some(entry);
             }
             self.linked_run = behind - 1;

@@ -84,7 +84,7 @@ impl StoredQpc {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Copies from `mailbox` what a command other than RST2INIT changes.
+    /// Copies the fields that a command other than RST2INIT changes from `mailbox`.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));

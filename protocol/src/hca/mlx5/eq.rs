@@ -48,8 +48,8 @@ fn events(mask: [u64; 4]) -> EventMask {
 }
 
 impl CreateEq {
-    /// Returns the event types that the EQ receives. Completions are sent to the EQ of their CQ, whatever the
-    /// mask.
+    /// Returns the event types that the EQ receives. Completions are sent to the EQ of their CQ, regardless
+    /// of the mask.
     pub fn mask(&self) -> EventMask {
         events(self.events)
     }

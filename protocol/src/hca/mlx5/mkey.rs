@@ -18,7 +18,7 @@ pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
-    /// How a key translates addresses.
+    /// Method by which a key translates addresses.
     pub enum AccessMode(u8) {
         /// Addresses are DMA addresses.
         Physical = 0 "PA",

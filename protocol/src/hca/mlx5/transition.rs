@@ -219,7 +219,8 @@ impl Transition {
 }
 
 impl QpContext {
-    /// Returns the context after a command. Queue geometry, pages and service stay those of CREATE_QP.
+    /// Returns the context after a command. Queue geometry, pages and service keep their values from
+    /// CREATE_QP.
     ///
     /// # Errors
     /// The command is not allowed in the current state.

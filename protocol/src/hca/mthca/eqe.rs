@@ -162,7 +162,7 @@ impl Eqe {
 mod tests {
     use super::*;
 
-    /// Compares with bytes given by offset; all others are zero.
+    /// Compares the entry with bytes given by offset; all other bytes must be zero.
     fn check(event: Eqe, bytes: &[(usize, u8)]) {
         let mut expected = [0; LEN];
         for (at, byte) in bytes {

@@ -449,7 +449,7 @@ const _: () = assert!(size_of::<Raw>() == LEN);
 mod tests {
     use super::*;
 
-    /// Returns the context given by words at offsets; the rest is zero.
+    /// Builds a context from words at offsets; the remaining bytes are zero.
     fn image(words: &[(usize, u32)]) -> [u8; LEN] {
         let mut image = [0; LEN];
         for (at, word) in words {

@@ -146,7 +146,7 @@ impl CompletionQueue {
         self.cookie
     }
 
-    /// Switches to another ring. Software drains the old ring itself (section 12.5).
+    /// Switches to another ring. Software drains the old ring (section 12.5).
     ///
     /// # Errors
     /// The ring parameters are invalid; the queue is unchanged.

@@ -1,5 +1,5 @@
-//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. Of its
-//! content only the PBLE array is used; the device reads entries on demand and caches none.
+//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. The device
+//! uses only the PBLE array in this space. It reads entries on demand and caches none.
 //!
 //! # Spec
 //! E810 interface, section 11.

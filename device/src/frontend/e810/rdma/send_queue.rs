@@ -158,7 +158,7 @@ impl SendQueue {
         let mut copy = [0; MAX_LEN];
         let (wqe, _) = copy.split_at_mut(quanta * QUANTUM);
         self.ring.read(pages, wqe)?;
-        // Software may have changed the WQE in between; the control word that was validated counts.
+        // Software may have changed the WQE in the meantime. The control word that was validated applies.
         if let Some(again) = wqe.get_mut(CONTROL_OFFSET..).and_then(<[u8]>::first_chunk_mut) {
             *again = *word;
         }

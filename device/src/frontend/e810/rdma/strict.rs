@@ -4,7 +4,7 @@
 //! fault.
 //!
 //! # Spec
-//! E810 interface, sections 9 to 14; each rule cites its own.
+//! E810 interface, sections 9 to 14; each rule cites its sections.
 
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::hmc::UpdateSegments;

@@ -142,7 +142,8 @@ fn rejected_group_adds_no_element() {
 fn rejects_elements_past_layer_limit() {
     let mut scheduler = Scheduler::default();
     let mut parents = vec![TC];
-    // 7 (besides the default branch), 56, 448; the next layer would have 3584.
+    // The layers have 7 (in addition to the default branch), 56 and 448 elements; the next layer would have
+    // 3584.
     for layer in 2..=5 {
         let mut children = vec![];
         for parent in parents {

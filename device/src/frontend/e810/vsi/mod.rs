@@ -27,8 +27,8 @@ pub(super) const MAX_VSIS: u16 = 768;
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// The VSI that exists after a reset, for boot loaders, which do not add VSIs. Its number follows those of
-/// added VSIs.
+/// The VSI that exists after a reset, for boot loaders, which do not add VSIs. Its number follows the numbers
+/// of added VSIs.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
 /// Number of a VSI that may or may not exist.

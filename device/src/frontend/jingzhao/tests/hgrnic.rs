@@ -579,7 +579,7 @@ fn page_tables_beyond_508_entries_are_complete() {
 
 #[test]
 fn library_queue_and_slot_sizes_are_used() {
-    // The context has 3 slots of 128 bytes; the library uses 4 of 256.
+    // The context has 3 slots of 128 bytes; the library uses 4 slots of 256 bytes.
     let (mut a, mut b) = pair(Caps { max_wr: 3, max_inline: 200, ..Caps::default() });
     for count in 0..9_u32 {
         b.post_recv(&[&[(DATA, 256)]]);

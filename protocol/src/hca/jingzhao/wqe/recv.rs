@@ -28,7 +28,7 @@ pub const CONSUMED: [u8; GRANULE] = {
     unit
 };
 
-/// What follows the data units of a slot.
+/// Content of a slot after its data units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum End {
@@ -44,7 +44,7 @@ pub enum End {
 pub struct Extent {
     /// Number of written data units.
     pub units: usize,
-    /// What follows these units.
+    /// Content after these units.
     pub end: End,
 }
 
@@ -82,8 +82,8 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            // Wait for the address of a terminator. A late store would otherwise land in a slot that was already
-            // consumed and cleared.
+            // Wait for the address of a terminator. Otherwise a late store could modify a slot that has
+            // already been consumed and cleared.
             if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
             }

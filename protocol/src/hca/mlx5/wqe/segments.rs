@@ -42,7 +42,7 @@ layout! {
         @0x08[7:5]    fence: u8 => Fence::word,
         /// Condition for writing a CQE: 0 only on error, 1 on the first error, 2 always, 3 always with event.
         @0x08[3:2]    completion: u8,
-        /// The peer gets a solicited completion.
+        /// The peer's completion is solicited.
         @0x08[1]      solicited: bool,
         /// Immediate data, key to invalidate, or key that a UMR changes.
         @0x0c         immediate: [u8; 4],

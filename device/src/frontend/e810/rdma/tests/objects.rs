@@ -122,11 +122,11 @@ fn group_accepts_reordered_modify() {
         let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
-    // Two members join at once: the operation of the second arrives first, and that of the first lacks the
-    // second.
+    // Two members join at once: the operation for the second member arrives first, and the operation for the
+    // first member does not list the second.
     assert!(perform(0x27, &[5, 6]).is_empty());
     assert_eq!(perform(0x26, &[5]), [5, 6]);
-    // They leave at once: the operation of the first arrives last.
+    // They leave at once: the operation for the first member arrives last.
     assert!(perform(0x28, &[5]).is_empty());
     assert!(perform(0x27, &[6]).is_empty());
     // An unrelated member joins.

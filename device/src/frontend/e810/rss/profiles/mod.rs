@@ -79,7 +79,7 @@ pub(super) struct Fields {
 }
 
 impl Profiles {
-    /// Executes "Update package". Sections other than those of RSS are ignored.
+    /// Executes "Update package". Sections that do not concern RSS are ignored.
     pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, segment: &[u8]) {
         self.packet_groups = groups.clone();
         for (kind, section) in sections(segment) {

@@ -166,7 +166,7 @@ fn unknown_and_disabled_operations_fail_queue() {
     }
 }
 
-/// Section 14.1, code 0x316. The response is that of another peer to another request.
+/// Section 14.1, code 0x316. The peer sends a response that belongs to another request.
 #[test]
 fn wrong_response_length_fails_queue() {
     const KEY: u32 = 0x6cdb_0e07;

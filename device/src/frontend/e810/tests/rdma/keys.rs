@@ -16,7 +16,7 @@ const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Keys of a region of b for fast registration, and of a window; both are allocated with key bits 0.
+/// Keys of a region of b for fast registration and of a window, both allocated with key bits 0.
 const REGION: u32 = 0x6cdb_0e00;
 const WINDOW: u32 = 0x513b_af00;
 /// Key of a type 2 window.

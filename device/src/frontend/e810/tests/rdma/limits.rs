@@ -1,4 +1,5 @@
-//! Limits of the RDMA half: the last object works; the next is rejected with its status, counted and logged.
+//! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with its status,
+//! counted and logged.
 
 use drivers::e810::queue_pair::gather;
 use drivers::e810::{Performed, RDMA_BUFFER, segment};

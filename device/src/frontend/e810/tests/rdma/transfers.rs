@@ -66,7 +66,8 @@ fn inline_data_of_every_length_arrives() {
     }
 }
 
-/// Section 13.4: up to 13 fragments; an even number is padded with a dummy, on both sides.
+/// Section 13.4: a list has up to 13 fragments. On both sides, an even number of fragments is padded with a
+/// dummy.
 #[test]
 fn sge_list_of_every_length_is_transferred() {
     let mut pair = Pair::connected();
@@ -98,7 +99,7 @@ fn rings_wrap_repeatedly() {
         let data = round.to_le_bytes();
         let [seed, ..] = data;
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
-        // Lengths of one, two and three quanta, so that NOPs pad the rest.
+        // The WQEs take one, two or three quanta, so that NOPs pad the remaining quanta.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
         // Unsignaled requests produce no completion.
@@ -369,7 +370,7 @@ fn arp_change_updates_connections() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Regions of both sides; the peer's key is that of the other side.
+/// Keys of the regions on both sides.
 const OWN: u32 = 0x9132_58d1;
 const PEER: u32 = 0x6cdb_0e07;
 
