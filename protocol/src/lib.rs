@@ -9,7 +9,7 @@
 //! - [`mad`]: management datagrams (MADs).
 //! - [`hca`]: one folder for each device interface (registers, mailboxes, contexts, queue entries).
 //! - [`describe`]: names and values of fields, for traces.
-//! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of little-endian objects and registers.
+//! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of objects and registers.
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]

@@ -310,8 +310,8 @@ fn rejects_truncated_frame_as_short() {
 
 #[test]
 fn detects_every_flipped_bit() {
-    // Not covered by any check: the Ethernet addresses; FECN, BECN and reserved bits of the BTH without a UDP
-    // checksum; traffic class, flow label and hop limit of IPv6.
+    // No check covers the Ethernet addresses; FECN, BECN and reserved bits of the BTH without a UDP checksum;
+    // traffic class, flow label and hop limit of IPv6.
     let cases: [(&str, &[usize]); 2] =
         [("rc_write_only", &[BTH + 4]), ("v6_rc_write_only", &[15, 16, 17, 21])];
     for (name, uncovered) in cases {
@@ -333,7 +333,7 @@ const BTH: usize = 14 + 20 + 8;
 #[test]
 fn icrc_ignores_fields_that_routers_change() {
     let mut bytes = frame("rc_write_only");
-    // TTL decremented, ECN set to congestion experienced, header checksum adjusted.
+    // A router decrements the TTL, sets ECN to congestion experienced and adjusts the header checksum.
     bytes[14 + 8] -= 1;
     bytes[14 + 1] |= 3;
     let old = u16::from_be_bytes([bytes[24], bytes[25]]);

@@ -47,7 +47,7 @@ impl HcrWatch {
         const COMMAND_RESERVED: u32 = 0xff30_0000;
         const TOKEN_RESERVED: u32 = 0xffff;
         let name = word.name();
-        // Reported once, not for each word of the premature command.
+        // The violation is reported once, not for each word of the premature command.
         if std::mem::take(&mut self.unseen) {
             found.add(
                 rules.not_polled,

@@ -1,9 +1,9 @@
 //! Recorded sessions of stock drivers: the test repeats each command, and the response must match.
 //!
-//! A line is either a function reset or a command. A command has the fields opcode, flags, buffer length,
-//! parameters; return value, length and parameters of the response; the buffer without trailing zeros, and
-//! the response buffer as far as it was recorded. Some sessions are reduced to switch, scheduler and queue
-//! commands.
+//! A line is either a function reset or a command. A command has these fields: opcode, flags, buffer length
+//! and parameters of the request; return value, length and parameters of the response; the request buffer
+//! without trailing zeros; and the recorded part of the response buffer. Some sessions are reduced to switch,
+//! scheduler and queue commands.
 
 use std::collections::BTreeMap;
 

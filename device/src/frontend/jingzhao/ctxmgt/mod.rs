@@ -175,7 +175,7 @@ impl CtxMgt {
         let stats = self.stats.writer(writer);
         match written {
             Ok(()) => stats.write_backs += 1,
-            // Section 5.2: skipped silently.
+            // Section 5.2: a write-back to an unmapped page is skipped silently.
             Err(_) => stats.unmapped += 1,
         }
     }

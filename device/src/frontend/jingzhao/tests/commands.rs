@@ -65,7 +65,7 @@ fn mad_ifc_option_enables_port_query() {
         machine.write32(0, 0xf10, 1);
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         machine.poke(OUTBOX, &[0xa5; 0x21]);
-        // Without inbox.
+        // The command has no inbox.
         assert_eq!(machine.raw_command(0, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), OK);
         let mut expected = [0; 0x21];
         expected[1] = 2;

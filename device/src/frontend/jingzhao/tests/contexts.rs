@@ -329,7 +329,7 @@ fn idle_qp_drains_at_once_and_resumes() {
 fn object_counts_of_public_driver_fit_together() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
-    // Spread over the table of 2^16.
+    // The QPs are spread over the table of 2^16 entries.
     for qpn in (0..1u32 << 16).step_by(61) {
         machine.ok(Op::Rst2Init, 0, ROLLING | qpn, &init());
     }

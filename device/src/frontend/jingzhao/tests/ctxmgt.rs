@@ -33,7 +33,8 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Doorbell and WQE; state check; WQE and CQE.
+    // The counted reads are those for the doorbell and the WQE, for the state check, and for the WQE and the
+    // CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -41,7 +42,7 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(near.execution_engine, before[0].execution_engine);
     assert_eq!((near.requester_trans_control.writes, near.requester_trans_control.write_backs), (1, 1));
     assert_eq!((near.requester_recv_control.writes, near.requester_recv_control.write_backs), (1, 1));
-    // The receiver's CQE, and its expected PSN.
+    // The receiver reads for its CQE and writes its expected PSN.
     assert_eq!(far.execution_engine.reads.hits, 1);
     assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
     assert_eq!(far.requester_trans_control, before[1].requester_trans_control);

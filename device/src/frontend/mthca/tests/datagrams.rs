@@ -172,7 +172,8 @@ fn management_datagram_uses_software_headers() {
     a.put(0, &HEADERS);
     a.put(0x100, &mad);
     b.post_recv(0x200, 296);
-    // Completion requested; DLID 2; headers, two parts of the MAD, and room for the CRC.
+    // The WQE requests a completion and has DLID 2. Its segments are the headers, two parts of the MAD, and
+    // room for the CRC.
     let segment = |offset, len| data(offset, len).emit_be();
     let wqe = [
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 2, 0, 0][..],

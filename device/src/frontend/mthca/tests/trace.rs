@@ -34,7 +34,8 @@ fn objects(user: &mut Driver) {
     user.ok(0x2021, &[], QPN);
     user.ok(0x00c, &[0, 0, 0, 1, 2, 0x51, 0x0a, 0x68], 1);
     assert_eq!(user.command(0xff9, MTT, 64).0, 0);
-    // Rejected: an MPT index that does not match the key, a page size, an opcode, an inaccessible mailbox.
+    // The device rejects an MPT index that does not match the key, a page size, an opcode and an inaccessible
+    // mailbox.
     let region = Mpt { key: 0x30, ..Mpt::everything() };
     assert_eq!(user.with_inbox(0x00d, &region.bytes(), 0x31), CmdStatus::BadIndex.code());
     let pages = Mpt { log_pages: 20, ..region };

@@ -279,7 +279,7 @@ fn unit_counts_after_all_words_are_written() {
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // The slot without the valid bit.
+        // This slot has no valid bit.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);

@@ -233,7 +233,7 @@ fn stag_lookup_compares_all_bits() {
 fn read_of_paged_region_may_cross_pages() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
-    // Pages 0xa00000 and 0xc00000, by PBLEs 8 and 9 and by a list in PBLE 16.
+    // Pages 0xa00000 and 0xc00000 are in PBLEs 8 and 9, to which the list in PBLE 16 refers.
     driver
         .bus
         .poke(PBLE_SEGMENT + 8 * 8, &[0xa0_0000_u64.to_le_bytes(), 0xc0_0000_u64.to_le_bytes()].concat());

@@ -92,7 +92,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1)));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, DROP).ether_type(0x8808));
-    // The LLDP rule of a driver (run73-vlan.aq.gz), and one with a single destination.
+    // Add the LLDP rule of a driver (run73-vlan.aq.gz), and a rule with a single destination.
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, to_vsi(1)).ether_type(0x88cc));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE_MAC, to_vsi(2)).ether_type(0x88f7).dst(GROUP));
     let nearest_bridge = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
@@ -108,7 +108,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// Rules that drivers add at every probe.
+/// The rules are those that drivers add at every probe.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
