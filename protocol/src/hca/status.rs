@@ -34,7 +34,7 @@ pub enum CmdStatus {
     NoLocalMemory,
     /// 30h: the MAD must be dropped. Extended code.
     BadPacket,
-    /// 40h: the CQ has more unread entries than fit the new buffer. Extended code.
+    /// 40h: the CQ has more unread entries than fit in the new buffer. Extended code.
     BadSize,
 }
 

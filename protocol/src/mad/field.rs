@@ -50,7 +50,7 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
 pub(crate) trait FieldValue: Copy {
     /// Decodes the bits of a field, the first bit being the most significant.
     fn from_bits(bits: u128) -> Self;
-    /// Encodes the value. Bits that do not fit the field are lost.
+    /// Encodes the value. Bits that do not fit in the field are lost.
     fn to_bits(self) -> u128;
 }
 

@@ -123,7 +123,7 @@ impl<'a> Icmpv6<'a> {
 /// Appends the complete echo reply frame. `ip` is the IP header of the reply, `data` comes from the request.
 ///
 /// # Errors
-/// [`WireError::Invalid`] if the reply does not fit an IPv6 datagram; in that case nothing is appended.
+/// [`WireError::Invalid`] if the reply does not fit in an IPv6 datagram; in that case nothing is appended.
 pub fn emit_echo_reply(
     dst: MacAddr,
     src: MacAddr,

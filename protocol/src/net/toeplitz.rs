@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::layers::{Addresses, Ip, Ports, Transport};
 
-/// Length of the longest input in bytes. Two IPv6 addresses and two ports fit; NICs can hash up to 24 words.
+/// Length of the longest input in bytes. It has room for two IPv6 addresses and two ports; NICs can hash up
+/// to 24 words.
 const MAX_INPUT: usize = 48;
 
 /// RSS key, long enough for the longest input. A shorter key is padded with zeros.

@@ -1,5 +1,5 @@
-//! Strict checks that HCR interfaces share: the command register, ICM tables and pages, and rings that the device
-//! writes. Each interface passes in its own rules.
+//! Strict checks that HCR interfaces share: the command register, ICM tables and pages, and rings that the
+//! device writes. Each interface passes its own rules.
 
 use std::ops::Range;
 

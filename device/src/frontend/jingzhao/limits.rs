@@ -135,7 +135,7 @@ impl TryFrom<LimitsEntry> for Limits {
         const MAX_SEND_LEN: u16 = 1008;
         /// Maximum slot size of a receive queue.
         const MAX_RECV_LEN: u16 = 4096;
-        // The longest WQE header is that of a datagram: next and ud units.
+        // The longest WQE header is that of a datagram: the next and ud units.
         let send_head = GRANULE + UdUnit::LEN;
         check_len("max_send_wqe_len", entry.max_send_wqe_len, MAX_SEND_LEN)?;
         check_len("max_recv_wqe_len", entry.max_recv_wqe_len, MAX_RECV_LEN)?;

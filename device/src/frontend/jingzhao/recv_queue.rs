@@ -84,7 +84,8 @@ pub struct RecvQueue {
     slot: u32,
     /// The first lap since RESET is not finished.
     first_pass: bool,
-    /// Number of slots, up to the last one consumed, whose data units were filled with [`UNTOUCHED`].
+    /// Number of consecutive slots, ending with the last consumed slot, whose data units were filled with
+    /// [`UNTOUCHED`].
     untouched: u32,
     max_list: MaxListLength,
     /// RC: the peer retries a message that finds no receive.
@@ -214,7 +215,7 @@ impl RecvQueue {
             return false;
         }
         if let Some(mut copy) = self.slot_copy() {
-            // Ignored here: a queue that cannot be read is reported when a message needs it.
+            // Ignore errors here: a queue that cannot be read is reported when a message needs it.
             let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
         }
         self.needs_watching()

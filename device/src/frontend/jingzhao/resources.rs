@@ -36,7 +36,7 @@ use crate::memory::keys::KeyTable;
 use crate::memory::translate::RegionAccess;
 use crate::sparse::{Capacity, SparseTable};
 
-/// Bound: QPs outside RESET. Twice the number in the public driver's profile.
+/// Bound: QPs outside RESET. This is twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };

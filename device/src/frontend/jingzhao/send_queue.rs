@@ -117,7 +117,7 @@ pub struct SendQueue {
     ring: Ring,
     /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// The WQE that the last one linked to.
+    /// The WQE that the last WQE linked to.
     linked: Option<Entry>,
     /// The slot after the last WQE, where software posts next.
     expected: u32,

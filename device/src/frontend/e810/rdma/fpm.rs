@@ -16,8 +16,8 @@ use super::hmc::{Hmc, Pbles};
 use crate::frontend::e810::limits::{Limits, MAX_CEQS};
 use crate::memory::GuestMemory;
 
-/// Number of segments besides those of PBLEs. All other objects together need at most ten, but drivers commit
-/// more objects of some kinds than offered.
+/// Number of segments for objects other than PBLEs. These objects together need at most ten segments, but
+/// drivers commit more objects of some kinds than the device offers.
 const OTHER_SEGMENTS: u16 = 63;
 /// Maximum number of timers.
 const MAX_TIMERS: u32 = 4096;

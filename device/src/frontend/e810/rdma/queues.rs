@@ -327,7 +327,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
 
 /// Applies a changed ARP table entry to the connections that use it.
 ///
-/// Bound: all queue pairs.
+/// Bound: the number of queue pairs.
 fn update_peers(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
     let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
     let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();

@@ -83,7 +83,7 @@ impl SendQueue {
         self.ring.quanta()
     }
 
-    /// Returns the number of WQEs fetched and not yet completed with success.
+    /// Returns the number of WQEs that have been fetched but have not completed successfully yet.
     pub(super) const fn outstanding(&self) -> u32 {
         self.outstanding
     }
@@ -93,7 +93,7 @@ impl SendQueue {
         self.try_fetch(pages).unwrap_or(NextWqe::Broken)
     }
 
-    /// Counts a WQE that completed with success.
+    /// Counts a WQE that completed successfully.
     pub(super) const fn finish(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }

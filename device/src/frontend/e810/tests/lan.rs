@@ -20,7 +20,7 @@ use crate::telemetry::trace::tests::Written;
 /// The node above the leaf of the default tree, usable without changes.
 const PARENT: Teid = Teid::new(8);
 
-/// Vector of the queue pair, and its route with the cause enabled.
+/// Vector of the queue pair, and the value of its route registers with the cause enabled.
 pub(super) const VECTOR: u16 = 1;
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
@@ -83,7 +83,8 @@ impl Nic {
         let reply = driver.succeed(&AdminCommand::with_input(Opcode::AddVsi, parameters, &context.emit()));
         let vsi = u16::from_le_bytes([reply.parameters[0], reply.parameters[1]]);
 
-        // Section 16.3: the rule for the own address with this VSI, and one for broadcast.
+        // Section 16.3: add a rule for the driver's own address with this VSI, and a rule for broadcast
+        // frames.
         for (mac, lan) in [(MAC.0, 0), ([0xff; 6], 1 << 3)] {
             let action: u32 = 0x2_0004 | lan | u32::from(vsi) << 4;
             let [vsi_low, vsi_high] = vsi.to_le_bytes();
@@ -219,7 +220,7 @@ fn mac_loopback_returns_frames_until_reset() {
         AdminCommand::direct(Opcode::SetMacLoopback, parameters)
     };
     nic.driver.succeed(&set(1));
-    // The frame of the driver's self-test, and one from the own address.
+    // Send the frame of the driver's self-test, and a frame from the driver's own address.
     let sent = [vec![0xff; 64], frame([0xff; 6], MAC.0, 1514)];
     sent.iter().for_each(|frame| nic.send(frame, 0));
     nic.receive_frame(&frame(MAC.0, PEER, 60));

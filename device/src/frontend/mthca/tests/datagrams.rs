@@ -156,7 +156,7 @@ fn management(user: &mut User) {
     user.connect(&context);
 }
 
-/// Headers as built by the driver, to QP1 of LID 2 (section 8.3).
+/// Headers of a packet to QP1 of LID 2, as built by the driver (section 8.3).
 const HEADERS: [u8; 28] = [
     0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00, //
     0x64, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x07, //

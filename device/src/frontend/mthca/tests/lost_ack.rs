@@ -42,7 +42,7 @@ fn records(written: &Written) -> Vec<String> {
     records.filter(|record| record.contains(" wqe ") || record.contains(" cqe ")).map(str::to_owned).collect()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the page. HCAD_CAPTURES=FOLDER keeps the captures there.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the page. HCAD_CAPTURES=FOLDER keeps the captures in that folder.
 #[test]
 fn lost_ack_is_traced_to_its_request() {
     let kept = std::env::var_os("HCAD_CAPTURES");
