@@ -22,7 +22,7 @@ use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 rules! {
-    /// A write that is not an aligned access of 4 bytes.
+    /// A write that is not 4 aligned bytes.
     NARROW_WRITE "narrow_write" "1.1";
 }
 

@@ -4,7 +4,7 @@ use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;
 
 rules! {
-    /// A write that is not an aligned access of 4 or 8 bytes. The device ignores it.
+    /// A write that is not 4 or 8 aligned bytes. The device ignores it.
     NARROW_WRITE "narrow_write" "2";
     /// A write to a read-only register.
     READ_ONLY_WRITE "read_only_write" "2.1, 2.2";
@@ -60,8 +60,7 @@ rules! {
     AEQ_CREDITS "aeq_credits" "12.6";
     /// Destroying a completion queue that queue pairs still use.
     CQ_IN_USE "cq_in_use" "14.3";
-    /// Destroying a completion event queue that completion queues still use, apart from the completion queue
-    /// of the control queue.
+    /// Destroying a completion event queue that completion queues other than that of the control queue still use.
     CEQ_IN_USE "ceq_in_use" "14.3, 17.3";
     /// Destroying a queue pair that is in RTS.
     QP_RUNNING "qp_running" "13.3";

@@ -4,7 +4,7 @@ use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;
 
 rules! {
-    /// A write that is not an aligned access of 4 or 8 bytes. The device ignores it.
+    /// A write that is not 4 or 8 aligned bytes. The device ignores it.
     NARROW_WRITE "narrow_write" "1.3";
     /// A write to an address without a register.
     NO_REGISTER "no_register" "1.1, 1.6";
