@@ -57,7 +57,7 @@ impl<Options> Setup<Options> {
     }
 }
 
-/// Number of a port, as InfiniBand counts ports: from 1 on.
+/// Number of a port. As in InfiniBand, ports are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortNumber(u8);
 

@@ -97,7 +97,7 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Creates the queue of a SW2HW_EQ, armed.
+    /// Creates the queue of a SW2HW_EQ, in the armed state.
     pub fn new(eqc: &Eqc) -> Self {
         let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         let events = EventRing::new(CountedRing::new(buffer));

@@ -46,7 +46,7 @@ const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
 #[derive(Debug)]
 pub enum DeviceState {
-    /// Before INIT_HCA or after CLOSE_HCA, with the ICM pages.
+    /// The state before INIT_HCA or after CLOSE_HCA, with the ICM pages.
     Closed(PageMap),
     Open(Box<Resources>),
 }

@@ -34,9 +34,9 @@ pub(in super::super) struct Hmc {
 /// A segment: 2 MiB of context memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Segment {
-    /// Physically contiguous from this address.
+    /// The segment is physically contiguous, starting at this address.
     Direct(Iova),
-    /// Backed by pages that a directory page lists.
+    /// The segment is backed by pages that the directory page at this address lists.
     Paged(Iova),
 }
 

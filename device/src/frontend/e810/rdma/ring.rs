@@ -17,9 +17,9 @@ use crate::memory::dma::PAGE_LEN;
 pub(super) enum Location {
     /// The ring is physically contiguous.
     Contiguous(Iova),
-    /// In 4 KiB pages listed by PBLEs.
+    /// The ring is in 4 KiB pages that PBLEs list.
     Listed(PbleIndex),
-    /// In 4 KiB pages listed by two levels of PBLEs.
+    /// The ring is in 4 KiB pages that two levels of PBLEs list.
     Nested(PbleIndex),
 }
 

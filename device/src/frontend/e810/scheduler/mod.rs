@@ -120,7 +120,7 @@ impl Scheduler {
         *left.next()? = header.emit();
         for level in 0..LEVELS {
             let resources = LevelResources {
-                // Below [`LEVELS`], so it fits a byte.
+                // The level is below [`LEVELS`], so it fits in a byte.
                 level: level.to_le_bytes()[0],
                 sections: SECTIONS,
                 max_device_elements: MAX_LAYER_ELEMENTS,

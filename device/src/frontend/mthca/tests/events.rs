@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The port event of section 13.3.
+/// The event is the port event of section 13.3.
 #[test]
 fn published_port_event_goes_to_mapped_queue() {
     let mut driver = with_port();
