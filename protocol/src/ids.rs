@@ -1,6 +1,6 @@
 //! Newtypes for identifiers that must not be confused with each other.
 //!
-//! Conversions are explicit: `new` makes an identifier from an integer, `get` returns the integer.
+//! Conversions are explicit: `new` creates an identifier from an integer, and `get` returns the integer.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Number that the driver gives a queue to find it by in a CQE, 24 bits.
+    /// Number that the driver assigns to a queue and by which it identifies the queue of a CQE, 24 bits.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
@@ -158,38 +158,39 @@ impl Pkey {
 }
 
 impl Lkey {
-    /// The same key as a peer uses it. JingZhao and mthca regions have one key for local and remote access.
+    /// Converts the key to the form that peers use. JingZhao and mthca regions have one key for local and
+    /// remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }
 }
 
 impl Rkey {
-    /// The same key as local work requests use it.
+    /// Converts the key to the form that local work requests use.
     pub const fn as_lkey(self) -> Lkey {
         Lkey(self.0)
     }
 }
 
 impl MkeyIndex {
-    /// Index part of a memory key.
+    /// Returns the index part of a memory key.
     pub const fn of(key: u32) -> Self {
         Self(key >> 8)
     }
 
-    /// The memory key with this index and low byte.
+    /// Returns the memory key with this index and low byte.
     pub const fn key(self, low: u8) -> u32 {
         self.0 << 8 | low as u32
     }
 }
 
 impl UserIndex {
-    /// Index of queues that the driver finds by number.
+    /// Index of queues that the driver identifies by their number instead.
     pub const NONE: Self = Self(0xff_ffff);
 }
 
 impl Msn {
-    /// The MSN after one more completed message, modulo 2^24.
+    /// Returns the MSN after one more completed message, modulo 2^24.
     #[must_use]
     pub const fn next(self) -> Self {
         Self::new(self.0.wrapping_add(1))
@@ -209,7 +210,7 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// Default address of a port: 02:00:00:00 followed by the LID, high byte first.
+    /// Returns the default address of a port: 02:00:00:00 followed by the LID, high byte first.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
         Self([2, 0, 0, 0, hi, lo])
@@ -245,7 +246,7 @@ impl std::str::FromStr for MacAddr {
     }
 }
 
-/// The text is not six colon-separated bytes of two hexadecimal digits.
+/// The text does not consist of six bytes of two hexadecimal digits each, separated by colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a MAC address such as 02:00:00:00:00:01")]
 pub struct ParseMacError;
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limited_members_do_not_match() {
+    fn limited_members_do_not_match_each_other() {
         assert!(Pkey::new(0xffff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0x7fff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0xffff).matches(Pkey::new(0x8001)));

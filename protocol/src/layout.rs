@@ -29,8 +29,8 @@
 //! Unnamed bits are ignored by `parse` and zero in `emit`. A position outside the object, one that overlaps
 //! another, and one wider than its type are compile errors.
 //!
-//! Objects are little-endian unless the table says `big_endian` after the length. There, `@4[3:1]` means bits 3 to
-//! 1 of the big-endian 32-bit word at byte 4, and the position without a byte does not exist.
+//! Objects are little-endian unless the table says `big_endian` after the length. There, `@4[3:1]` means bits
+//! 3 to 1 of the big-endian 32-bit word at byte 4, and the form without a byte is not available.
 //!
 //! ```
 //! protocol::layout! {
@@ -48,10 +48,10 @@
 //! assert_eq!((queue.log_entries, queue.number, queue.vector), (8, 0x42, 3));
 //! ```
 //!
-//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer
-//! and converts it from and into `Type`. The type decides how a value reads in traces. A row overrides this with
-//! `=> Hex` for a hexadecimal integer, with `=> function`, which converts a copy first, or with `=> _`, which omits
-//! the field.
+//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an
+//! integer and converts it from and into `Type`. The type determines how a value appears in traces. A row
+//! overrides this with `=> Hex` for a hexadecimal integer, with `=> function`, which converts a copy first,
+//! or with `=> _`, which omits the field.
 
 use crate::ids::MacAddr;
 
@@ -74,13 +74,13 @@ pub struct BigEndian;
 
 /// A type that a field can have.
 pub trait Value: Sized {
-    /// Width in bits where the table gives only the first byte.
+    /// Width in bits if the table gives only the first byte.
     const WIDTH: usize;
 
     /// Reads the value from `width` bits starting at bit `first`. The object contains these bits.
     fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self;
 
-    /// Writes the value over zero bits. A value too large for `width` loses its high bits.
+    /// Writes the value over zero bits. The high bits of a value that is too large for `width` are dropped.
     fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize);
 }
 
@@ -151,7 +151,7 @@ impl Value for MacAddr {
     }
 }
 
-/// Most bytes that a field of up to 64 bits can touch.
+/// Maximum number of bytes that a field of up to 64 bits can span.
 const MAX_FIELD_BYTES: usize = 9;
 
 impl BitOrder for LittleEndian {
@@ -404,7 +404,7 @@ mod tests {
             [88:32]   base: u64 => Hex,
             /// Top bit of the 32-bit word at byte 12.
             @12[31]   flag: bool,
-            /// Takes the width of its type.
+            /// A field with the width of its type.
             @16       mac: MacAddr,
             /// A field that converts through `Letter`.
             @22[7:4]  letter: Letter as u8 => _,
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_bits_are_ignored_and_zero() {
+    fn unnamed_bits_are_ignored_and_emitted_as_zero() {
         let mut bytes = [0xff; 24];
         bytes[22] = 0x2f;
         assert_eq!(Sample::parse(&bytes).emit()[22..], [0x20, 0]);

@@ -5,11 +5,11 @@
 //! included.
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
-//! - [`net`]: protocols below and beside RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
+//! - [`net`]: other protocols that carry or accompany RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
 //! - [`mad`]: management datagrams (MADs).
 //! - [`hca`]: one folder for each device interface (registers, mailboxes, contexts, queue entries).
 //! - [`describe`]: names and values of fields, for traces.
-//! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of little-endian objects and registers.
+//! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of objects and registers.
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]

@@ -19,18 +19,18 @@ impl Psn {
         Self(raw & 0xff_ffff)
     }
 
-    /// The PSN as an integer, 0 to 2^24 - 1.
+    /// Returns the PSN as an integer, 0 to 2^24 - 1.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The PSN `n` packets later, modulo 2^24.
+    /// Returns the PSN `n` packets later, modulo 2^24.
     #[must_use]
     pub const fn advance(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// The PSN `n` packets earlier, modulo 2^24.
+    /// Returns the PSN `n` packets earlier, modulo 2^24.
     #[must_use]
     pub const fn retreat(self, n: u32) -> Self {
         Self::new(self.0.wrapping_sub(n))

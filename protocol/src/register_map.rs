@@ -35,12 +35,12 @@ pub struct Row<R> {
     pub width: u32,
     /// Name in the interface specification.
     pub name: &'static str,
-    /// Makes the register with the outer and inner index. An index that the row does not have is ignored.
+    /// Creates the register with the outer and inner index. An index that the row does not have is ignored.
     pub make: fn(u16, u16) -> R,
 }
 
 impl<R> Row<R> {
-    /// Bytes from the beginning of the first register to the end of the last.
+    /// Returns the number of bytes from the beginning of the first register to the end of the last.
     const fn span(&self) -> u32 {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         (outer as u32 - 1) * outer_stride + (inner as u32 - 1) * inner_stride + self.width
@@ -54,7 +54,7 @@ impl<R> Row<R> {
         (byte < self.width).then(|| ((self.make)(first, second), byte))
     }
 
-    /// Offset of the register with these indices.
+    /// Returns the offset of the register with these indices.
     pub const fn offset(&self, outer: u16, inner: u16) -> u32 {
         self.base + outer as u32 * self.dimensions[0].1 + inner as u32 * self.dimensions[1].1
     }
@@ -134,13 +134,13 @@ macro_rules! register_map {
                 $crate::register_map::find(Self::ROWS, offset)
             }
 
-            /// Offset of the register's first byte in the BAR.
+            /// Returns the offset of the register's first byte in the BAR.
             pub fn offset(self) -> u32 {
                 let (row, [outer, inner]) = self.place();
                 row.offset(outer, inner)
             }
 
-            /// Width of the register in bytes.
+            /// Returns the width of the register in bytes.
             pub fn width(self) -> u32 {
                 self.place().0.width
             }

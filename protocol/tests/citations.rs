@@ -14,10 +14,11 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 struct Interface {
     /// Name in citations, before "interface".
     name: &'static str,
-    /// Path component of the files that implement the interface. Their citations can omit its name.
+    /// Path component of the files that implement the interface. Citations in these files can omit the name
+    /// of the interface.
     folder: &'static str,
     sections: BTreeSet<String>,
-    /// Prefix of the numbered decisions or traps, and all that exist.
+    /// Prefix of the numbered decisions or traps, and all existing numbers.
     marks: (&'static str, BTreeSet<String>),
     /// Sections without a "Decides:" line.
     undecided: Vec<String>,
@@ -43,7 +44,7 @@ impl Interface {
             let row = line.strip_prefix("| ").and_then(|row| row.split(' ').next());
             marks.extend(row.filter(|cell| cell.starts_with(mark)).map(str::to_owned));
         }
-        // A section inherits the line from its parent, or leaves it to its subsections.
+        // A section can inherit the line from its parent, or its subsections can have the line.
         let is_decided = |section: &&String| {
             decided.iter().any(|other| *section == other || section.starts_with(&format!("{other}.")))
                 || decided.iter().any(|part| part.starts_with(&format!("{section}.")))
@@ -113,7 +114,8 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Document that a citation refers to: the one named last before it in the sentence, or right after it.
+/// Document that a citation refers to: the document that the sentence names last before the citation, or
+/// right after it.
 enum Named<'a> {
     Interface(&'a Interface),
     Another,
@@ -160,7 +162,7 @@ fn cited_sections_exist() {
         let shown = path.strip_prefix(REPOSITORY).unwrap_or(&path).display().to_string();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let text = flat(&text);
-        // Files name the document that they follow at their head, or are in its folder.
+        // Files name the document that they follow in their first comment, or are in its folder.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
         let of_head = [
@@ -241,7 +243,7 @@ fn cited_sections_exist() {
                 let digits: String =
                     text[at + prefix.len()..].chars().take_while(char::is_ascii_digit).collect();
                 let mark = format!("{prefix}{digits}");
-                // T and a number is a trap only where mthca is spoken of.
+                // T followed by a number is a trap only in texts about mthca.
                 let trap = *prefix != "T" || shown.contains("mthca") || text[..at].ends_with("section 12, ");
                 if begins && trap && !digits.is_empty() {
                     cited += 1;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn every_corpus_input_replays() {
+fn every_corpus_input_runs_without_panic() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut names: Vec<_> = fs::read_dir(&corpora)
         .expect("the corpora are in the repository")
@@ -17,7 +17,7 @@ fn every_corpus_input_replays() {
     }
 }
 
-/// Runs a target on its corpus, which must have `at_least` files.
+/// Runs a target on its corpus, which must contain at least `at_least` files.
 fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(corpus).expect("the corpus is in the repository") {

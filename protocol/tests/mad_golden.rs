@@ -1,4 +1,4 @@
-//! MAD attributes compared with libibmad (Debian 44.0).
+//! Tests that compare MAD attributes with libibmad (Debian 44.0).
 //!
 //! Each golden value was produced by setting every field with `mad_set_field`. Fields that libibmad does not define
 //! are 0.
@@ -20,7 +20,7 @@ fn bytes<const LEN: usize>(hex: &str) -> [u8; LEN] {
 }
 
 #[test]
-fn port_info() {
+fn port_info_matches_libibmad() {
     const GOLDEN: &str = "daa66d2c7ddf743f78dde6e5fd29f0541715b54c53845412f1bb8ff32ecc6a08a4e8455f93d711af4ee83860035ea195\
          3fcdde83175f00000000000000000000";
     let meant = PortInfo {
@@ -70,7 +70,7 @@ fn port_info() {
 }
 
 #[test]
-fn node_info() {
+fn node_info_matches_libibmad() {
     const GOLDEN: &str = "6806a443e162c2724da869d37f9a3c2bccf2e5e81dd1b5e54c3d61fdbc095a40f87823119634e716";
     let meant = NodeInfo {
         base_version: 0x68,
@@ -91,7 +91,7 @@ fn node_info() {
 }
 
 #[test]
-fn switch_info() {
+fn switch_info_matches_libibmad() {
     const GOLDEN: &str = "f663949a32d2d1096f0dab4c8656248ef8000000";
     let meant = SwitchInfo {
         linear_cap: 0xf663,
@@ -116,7 +116,7 @@ fn switch_info() {
 }
 
 #[test]
-fn sm_info() {
+fn sm_info_matches_libibmad() {
     const GOLDEN: &str = "8441b84bf5bc83ff2279320575070014c0b0abbe5f000000";
     let meant = SmInfo {
         guid: 0x8441_b84b_f5bc_83ff,
@@ -130,7 +130,7 @@ fn sm_info() {
 }
 
 #[test]
-fn port_counters() {
+fn port_counters_match_libibmad() {
     const GOLDEN: &str =
         "0012b0574e8fec8a2935c76d65a403dba24000d700001af1b928ced05760488af597c24393cf3bfd3206b5b6";
     let meant = PortCounters {
@@ -159,7 +159,7 @@ fn port_counters() {
 }
 
 #[test]
-fn port_counters_extended() {
+fn port_counters_extended_match_libibmad() {
     const GOLDEN: &str = "009f3e3600000000dc6d887e998f86a97aa5023818da02be18dc7bf198247ed3b713f5ab176efae8554b6f6496b976fd\
          f382e91e1603f31291ba62d7954e6f272ff1dc911498eb3c";
     let meant = PortCountersExtended {
@@ -179,7 +179,7 @@ fn port_counters_extended() {
 }
 
 #[test]
-fn class_port_info() {
+fn class_port_info_matches_libibmad() {
     const GOLDEN: &str = "2dcc6a4b0883709400000000000000000000000000000000000000000000000000000000000000000000000000000000\
          000000000000000000000000000000000000000000000000";
     let meant = ClassPortInfo {
@@ -194,7 +194,7 @@ fn class_port_info() {
 }
 
 #[test]
-fn rmpp_header() {
+fn rmpp_header_matches_libibmad() {
     const GOLDEN: &str = "bb59f896349958b1d2d0d26a";
     let meant = Rmpp {
         version: 0xbb,

@@ -1,4 +1,5 @@
-//! Tests of the layouts by their public interface. One test program, since each links the whole crate.
+//! Tests of the layouts through their public interface. They form a single program, since each test program
+//! links the whole crate.
 
 mod citations;
 mod corpus;

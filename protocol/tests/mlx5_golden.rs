@@ -1,7 +1,8 @@
-//! Commands and queue entries of a Linux 7.3.4 guest with an InfiniBand port, in `data/mlx5`.
+//! Tests with commands and queue entries of a Linux 7.3.4 guest with an InfiniBand port, in `data/mlx5`.
 //!
-//! A command has a heading, with its name, lengths and some fields as the recorder decoded them, and the words of
-//! its input and output. Lines between commands are doorbells and queue entries. `<n*00>` is n zero bytes.
+//! A command consists of a heading and the words of its input and output. The heading gives its name, lengths
+//! and some fields as the recorder decoded them. Lines between commands are doorbells and queue entries.
+//! `<n*00>` is n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -358,9 +359,9 @@ fn vport_context_matches_trace() {
     assert_eq!((context.lid, context.sm_lid, context.subnet_timeout), (Lid::new(0x11), Lid::new(1), 18));
 }
 
-/// Replays the QP commands, and compares the contexts with what QUERY_QP returned.
+/// Replays the QP commands, and compares the contexts with the results of QUERY_QP.
 #[test]
-fn qp_life_follows_transitions() {
+fn replayed_qp_contexts_match_queries() {
     let mut qps: BTreeMap<Qpn, QpContext> = BTreeMap::new();
     let mut queried = 0;
     for record in &commands() {
@@ -394,7 +395,7 @@ fn qp_life_follows_transitions() {
                     (ours.remote_read, ours.remote_write)
                 );
                 assert_eq!(context.min_rnr_timer, ours.min_rnr_timer);
-                // The last query is behind the error of the QP, which is no command.
+                // The last query follows the error of the QP, which no command caused.
                 let errors = u8::from(context.state() == Some(QpState::Error)) * 3;
                 assert_eq!(context.state, ours.state + errors);
                 queried += 1;
@@ -570,7 +571,7 @@ fn every_doorbell_names_its_queue() {
 }
 
 #[test]
-fn data_items_name_created_keys() {
+fn data_items_refer_to_created_keys() {
     let mut keys: Vec<MkeyIndex> = Vec::new();
     for record in &records() {
         if record.name == "CREATE_MKEY" {
@@ -588,7 +589,7 @@ fn data_items_name_created_keys() {
 }
 
 #[test]
-fn golden_names_cover_opcodes() {
+fn opcode_names_match_traces() {
     let commands = commands();
     let mut names: Vec<_> = commands.iter().map(|record| record.name).collect();
     names.sort_unstable();

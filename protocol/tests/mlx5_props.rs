@@ -1,4 +1,4 @@
-//! Properties of the ConnectX layouts for arbitrary bytes.
+//! Property tests of the ConnectX layouts with arbitrary bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use proptest::prelude::*;
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn umr_keeps_translation_size(
+    fn umr_does_not_change_translation_size(
         bytes in prop::collection::vec(any::<u8>(), 2 * MkeyContext::LEN),
         mask in any::<u64>(),
     ) {

@@ -1,4 +1,4 @@
-//! Properties of the RoCE layouts for arbitrary values.
+//! Property tests of the RoCE layouts with arbitrary values.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! XRC packets as IBTA volume 1 defines them (table 38 and annex A14): the XRCETH follows the BTH and precedes all
-//! other extension headers. scapy has no XRC, so these bytes are written by hand.
+//! Tests with XRC packets as IBTA volume 1 defines them (table 38 and annex A14): the XRCETH follows the BTH
+//! and precedes all other extension headers. scapy does not support XRC, so these bytes were written by hand.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn, Rkey, Srqn, Va};
@@ -21,7 +21,7 @@ const IMM: [u8; 4] = [1, 2, 3, 4];
 const RKEY: [u8; 4] = [0x55, 0x66, 0x77, 0x88];
 const DATA: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
-/// Opcode, headers behind the BTH and payload of each XRC packet, and its extension headers.
+/// Returns the operation, the opcode, the bytes after the BTH and the extension headers of each XRC packet.
 fn packets() -> [(O, u8, Vec<u8>, Ext); 23] {
     let reth = Reth { va: Va::new(0x1000), rkey: Rkey::new(0x5566_7788), dma_len: 8 };
     let atomic = AtomicEth { va: Va::new(0x1000), rkey: Rkey::new(0x5566_7788), swap_add: 5, compare: 6 };

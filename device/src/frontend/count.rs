@@ -25,7 +25,7 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
     /// Smallest and largest count.
     pub const RANGE: [u32; 2] = [1 << MIN, 1 << MAX];
 
-    /// Logarithm to base 2.
+    /// Returns the logarithm to base 2.
     pub const fn log(self) -> u8 {
         self.0
     }
@@ -35,7 +35,7 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
     }
 }
 
-/// The schema has the range only; it cannot express that counts are powers of two.
+/// The schema contains only the range; it cannot express that counts are powers of two.
 impl<const MIN: u8, const MAX: u8> JsonSchema for Count<MIN, MAX> {
     fn schema_name() -> Cow<'static, str> {
         format!("Count{MIN}To{MAX}").into()

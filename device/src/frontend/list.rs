@@ -26,7 +26,7 @@ pub struct InterfaceInfo {
     /// Reason why its doorbells must trap; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
     pub rules: &'static [&'static Rule],
-    /// Reasons to ignore a store or a frame, beside [`reason::ALL`](super::reason::ALL).
+    /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](super::reason::ALL).
     pub ignore_reasons: &'static [&'static [IgnoreReason]],
     /// Returns the tables of its objects.
     pub tables: fn() -> Vec<&'static TableSpec>,
@@ -72,7 +72,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
 #[error("unknown table \"{}\"; available tables: {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);
 
-/// Returns the keys of all interfaces for a text: `a, b or c`.
+/// Returns the keys of all interfaces in the form `a, b or c`, for messages.
 pub fn keys() -> String {
     let keys: Vec<_> = ALL.iter().map(|interface| interface.key).collect();
     match keys.split_last() {
@@ -101,14 +101,14 @@ macro_rules! interfaces {
         }
 
         impl FrontendEntry {
-            /// Configuration key of the interface.
+            /// Returns the configuration key of the interface.
             pub const fn key(&self) -> &'static str {
                 match self {
                     $(Self::$name(_) => <$module::Device as Frontend>::KEY,)*
                 }
             }
 
-            /// Reason why its doorbells must trap; `None` if they may be mapped.
+            /// Returns the reason why its doorbells must trap; `None` if they may be mapped.
             pub const fn needs_traps(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Shows what a device reports after it was misused.
+    /// Returns what a device reports after it has been misused.
     struct Misuse;
 
     impl FrontendVisitor for Misuse {
@@ -194,7 +194,7 @@ mod tests {
 
     /// A module, a line in the list and an entry in the configuration are enough for an interface to appear everywhere.
     #[test]
-    fn sketch_of_an_interface_appears_everywhere() {
+    fn new_interface_appears_everywhere() {
         let entry: with_sketch::FrontendEntry =
             serde_json::from_value(json!({ "sketch": { "value": 7 } })).unwrap();
         assert_eq!((entry.key(), entry.needs_traps()), ("sketch", Some("do not exist")));
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Tables of several interfaces with one name must be the same: `hcactl` shows them as one.
+    /// Tables of different interfaces that share a name must be the same table: `hcactl` shows them as one.
     #[test]
     fn table_names_are_unique() {
         for interface in ALL {

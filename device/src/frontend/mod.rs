@@ -57,7 +57,7 @@ impl<Options> Setup<Options> {
     }
 }
 
-/// Number of a port, as InfiniBand counts ports: from 1 on.
+/// Number of a port. As in InfiniBand, ports are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortNumber(u8);
 
@@ -140,17 +140,18 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the port passes frames: its link is up, and software has opened it where the interface requires that.
+    /// Whether the port passes frames: its link is up, and software has opened the port if the interface
+    /// requires this.
     pub fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), |management| management.is_active())
     }
 
-    /// PortInfo as the port's agent reports it; `None` without an agent.
+    /// Returns the PortInfo as the port's agent reports it; `None` without an agent.
     pub fn port_info(&self) -> Option<PortInfo> {
         Some(self.management.as_ref()?.port_info(&self.view()))
     }
 
-    /// The time and counters that management needs.
+    /// Returns the time and counters that management needs.
     pub fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }
@@ -202,32 +203,32 @@ pub trait Frontend: Sized + 'static {
     where
         Self: 'a;
 
-    /// Counters specific to the interface. Their field names are an interface: `hcactl counters` shows them below the
-    /// interface's key.
+    /// Counters specific to the interface. Their field names are part of the public interface: `hcactl
+    /// counters` shows them below the interface's key.
     type Counters: Serialize;
 
     /// Key of the interface in the configuration and in the counters.
     const KEY: &'static str;
 
-    /// Reasons for which the device ignores doorbells, register writes and frames, beside [`reason::ALL`]. One list for
-    /// each module that declares some.
+    /// Reasons for which the device ignores doorbells, register writes and frames, in addition to
+    /// [`reason::ALL`]. There is one list for each module that declares reasons.
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
 
     /// Tables of the device's objects for an operator.
     const TABLES: &'static [Table<Self>];
 
-    /// The PCI function. Constant.
+    /// Returns the PCI function, which never changes.
     fn pci(&self) -> PciFunction;
 
-    /// Kind of a port. Constant. Front-ends have one port, [`PortNumber::ONE`].
+    /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
     fn port_kind(&self, port: PortNumber) -> PortKind;
 
     /// Whether the device is also a NIC, whose guest implements ARP, neighbour discovery and ICMP. The port of a NIC
     /// does not reply to these itself. Every frame that is not for the RDMA half goes to [`Frontend::receive_frame`].
     const NIC: bool = false;
 
-    /// Receives a frame that is not for the RDMA half, whatever its destination. The frame starts at the destination
-    /// MAC, includes VLAN tags, and has no frame check sequence.
+    /// Receives a frame that is not for the RDMA half, regardless of its destination. The frame starts at the
+    /// destination MAC, includes VLAN tags, and has no frame check sequence.
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         let _ = (cx, frame);
     }
@@ -240,7 +241,7 @@ pub trait Frontend: Sized + 'static {
         false
     }
 
-    /// When to call [`Frontend::handle_deadline`] next. A time in the past means at once.
+    /// Returns the time of the next call to [`Frontend::handle_deadline`]. A time in the past means at once.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
@@ -250,10 +251,10 @@ pub trait Frontend: Sized + 'static {
         let _ = cx;
     }
 
-    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. A client that maps
-    /// the BAR stores to it without an exit. The HCA polls for these stores, so a store may be found late, or be
-    /// overwritten before it is found. A doorbell is then only a hint that guest memory has changed. `None` if the
-    /// interface needs every store.
+    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. A client
+    /// that maps the BAR stores to it without an exit. The HCA polls for these stores, so it may find a store
+    /// late, or miss a store that has been overwritten. A doorbell is then only a hint that guest memory has
+    /// changed. `None` if the interface requires every store.
     fn map_doorbells(&mut self) -> Option<Bar> {
         None
     }
@@ -269,22 +270,22 @@ pub trait Frontend: Sized + 'static {
     /// Handles a write of 1 to 8 bytes within one BAR.
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]);
 
-    /// Name of the register at the start of an access, if there is one.
+    /// Returns the name of the register at the start of an access, if there is one.
     fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String>;
 
     /// Describes the named fields of a register value.
     fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor);
 
-    /// The engine's view of the device.
+    /// Creates the engine's view of the device.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
-    /// The number of a work request in traces and completions, such as its position in the queue, given its `wr_id` in
-    /// the engine.
+    /// Returns the number of a work request in traces and completions, such as its position in the queue,
+    /// given its `wr_id` in the engine.
     fn work_request(&self, wr_id: u64) -> u64 {
         wr_id
     }
 
-    /// Whether a QP has a posted receive request, as far as that is known without taking it.
+    /// Whether a QP has a posted receive request, as far as the device can determine without taking it.
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let _ = (qpn, dma);
         true
@@ -293,8 +294,8 @@ pub trait Frontend: Sized + 'static {
     /// Reports an engine event to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 
-    /// Does deferred work, such as writing contexts back. Returns true if some of it is left; the next turn then
-    /// follows at once.
+    /// Does deferred work, such as writing contexts back. Returns true if some work is left; the next turn
+    /// then follows at once.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
     /// Reports a link change of an open port to the guest, if software has enabled such events. The port itself stops
@@ -305,7 +306,7 @@ pub trait Frontend: Sized + 'static {
     /// resets it.
     fn fail(&mut self, cx: &mut Context<'_>);
 
-    /// Counters of this interface since the device was created.
+    /// Returns the counters of this interface since the device was created.
     fn counters(&self) -> Self::Counters;
 
     /// Resets to power-on state: function level reset, or the client disconnected. No DMA happens after this returns.

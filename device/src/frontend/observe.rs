@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// The type of an event does not know its observers; only the implementation of this trait does. Objects can therefore
-/// report events although strict mode examines these same objects.
+/// The type of an event does not depend on its observers; only the implementation of this trait does. Objects
+/// can therefore report events although strict mode examines these same objects.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);
@@ -23,7 +23,7 @@ impl Monitor {
         event.observe(self);
     }
 
-    /// Reports what `check` finds, in strict mode only.
+    /// In strict mode, runs `check` and reports its findings.
     #[inline]
     pub fn check(&mut self, check: impl FnOnce() -> Findings) {
         if self.is_strict() {
@@ -31,7 +31,7 @@ impl Monitor {
         }
     }
 
-    /// Adds to the trace, if one is running.
+    /// Runs `write` to add to the trace, if a trace is running.
     #[inline]
     pub fn write_trace(&mut self, write: impl FnOnce(&mut Trace)) {
         if let Some(trace) = self.trace() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// Bound: QPs polled in one period. A poll reads a slot or two. With more QPs, each is polled less often, and the cost
-/// stays the same.
+/// Bound: QPs polled in one period. A poll reads a slot or two. If there are more QPs, each is polled less
+/// often, and the cost stays the same.
 const POLLS_PER_PERIOD: usize = 256;
 
 /// Table indices of QPs that are polled round-robin, every `PERIOD_MS` milliseconds.
@@ -21,7 +21,7 @@ pub(crate) struct PollSet<const PERIOD_MS: u64> {
 impl<const PERIOD_MS: u64> PollSet<PERIOD_MS> {
     const PERIOD: Duration = Duration::from_millis(PERIOD_MS);
 
-    /// When to call [`PollSet::take_due`] next.
+    /// Returns the time of the next call to [`PollSet::take_due`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }

@@ -1,4 +1,5 @@
-//! Why any interface ignores a store: reasons that follow from PCI and the layout of the registers.
+//! Reasons for which any interface ignores a store. They follow from PCI and from the layout of the
+//! registers.
 
 use crate::telemetry::reason::IgnoreReason;
 

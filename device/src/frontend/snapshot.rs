@@ -1,7 +1,7 @@
-//! Snapshots of a device's objects for an operator, in the terms of RDMA in general.
+//! Snapshots of a device's objects for an operator, in general RDMA terms.
 //!
-//! Field names are part of an interface: the control socket shows rows as JSON. The rows of a front-end that fit none of
-//! these types are in its own module.
+//! Field names are part of the public interface: the control socket shows rows as JSON. Rows that fit none of
+//! these types are defined in the module of their front-end.
 
 mod nic;
 mod rdma;
@@ -27,7 +27,7 @@ use crate::telemetry::monitor::{IgnoredRow, Monitor};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpRow {
-    /// QPN, as software knows it.
+    /// QPN that software uses.
     pub qpn: u32,
     pub state: QpState,
     pub service: Service,
@@ -50,7 +50,7 @@ pub struct QpRow {
     pub send_waiting: u32,
     /// Number of slots of the receive queue.
     pub recv_slots: u32,
-    /// Operations that the peer may request, as far as memory regions permit them.
+    /// Operations that the peer may request if the memory regions permit them too.
     pub remote_rights: Vec<Right>,
     /// Maximum number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
@@ -93,7 +93,7 @@ pub(super) fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
 }
 
 impl QpCounters {
-    /// Number of send requests taken and not completed.
+    /// Returns the number of send requests taken and not completed.
     pub const fn sends_outstanding(&self) -> u64 {
         self.sends.saturating_sub(self.sends_completed)
     }
@@ -110,7 +110,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The QP with this number at the end of a path.
+    /// Creates the peer: the QP with this number at the end of a path.
     pub fn new(qpn: Qpn, path: &Encap) -> Self {
         let ip = match path.ip {
             IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
@@ -167,7 +167,7 @@ impl Service {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqRow {
-    /// CQN, as software knows it.
+    /// CQN that software uses.
     pub cqn: u32,
     /// Number of entries of the buffer.
     pub entries: u64,
@@ -234,7 +234,7 @@ pub struct MrRow {
     pub pd: u32,
     pub start: u64,
     pub length: u64,
-    /// Access rights beside local read.
+    /// Access rights in addition to local read.
     pub rights: Vec<Right>,
     /// Page size in bytes; `None` if the region is physically contiguous.
     pub page_bytes: Option<u64>,

@@ -1,7 +1,8 @@
 //! Tables of a device's objects for an operator.
 //!
-//! A table describes itself: its name, its columns, and how its rows look as JSON and as text. So `hcactl list` prints
-//! tables that it does not know. Rows are copies, so the device is not blocked while they are read.
+//! Each table describes its own name, its columns, and the form of its rows as JSON and as text. `hcactl
+//! list` can therefore print any table, including tables of new front-ends. Rows are copies, so the device is
+//! not blocked while they are read.
 
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -29,7 +30,7 @@ pub struct TableSpec {
     pub columns: &'static [&'static str],
 }
 
-/// A row. Its fields are an interface: JSON shows them under their names.
+/// A row. Its field names are part of the public interface: JSON shows the fields under these names.
 pub trait Row: Serialize + Debug + Send + 'static {
     /// Description of the table.
     const TABLE: &'static TableSpec;
@@ -37,7 +38,7 @@ pub trait Row: Serialize + Debug + Send + 'static {
     /// Text of each column.
     fn cells(&self) -> Vec<String>;
 
-    /// Adds what the monitor counted of the object.
+    /// Adds the monitor's counters for the object.
     fn add_observed(&mut self, monitor: &Monitor) {
         let _ = monitor;
     }
@@ -58,21 +59,21 @@ impl<F> Table<F> {
     }
 }
 
-/// Data of the HCA that tables show beside that of the front-end, and the position of the page.
+/// Data of the HCA that tables show in addition to that of the front-end, and the position of the page.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
     /// The engine, with the dynamic values of QPs.
     pub engine: &'a Engine,
     /// Addresses of the fabric's ports.
     pub addresses: &'a Addresses,
-    /// Counters of what was ignored.
+    /// Counters of ignored doorbells, packets and frames.
     pub monitor: &'a Monitor,
     /// Index of the first row: 0, or [`Page::next`] of the previous page.
     pub from: u64,
 }
 
 impl TableContext<'_> {
-    /// Index of the first row; `None` past the last index of 32 bits.
+    /// Returns the index of the first row; `None` past the last index of 32 bits.
     pub fn first(&self) -> Option<u32> {
         u32::try_from(self.from).ok()
     }
@@ -108,13 +109,13 @@ pub struct Page {
 }
 
 impl Page {
-    /// The only page of a table that the device does not have.
+    /// Creates the page of a table that the device does not have: a single page without rows.
     pub const fn empty(table: &'static TableSpec) -> Self {
         Self { rows: Rows { table, rows: None }, next: None }
     }
 }
 
-/// Rows of one table. As JSON, an array.
+/// Rows of one table, serialised as a JSON array.
 #[derive(Debug)]
 pub struct Rows {
     table: &'static TableSpec,
@@ -159,7 +160,7 @@ impl Serialize for Rows {
     }
 }
 
-/// Rows of a type that only their front-end knows.
+/// Rows of a type that is defined in the module of their front-end.
 trait AnyRows: Any + Debug + Send {
     fn len(&self) -> usize;
 

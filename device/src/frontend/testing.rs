@@ -38,7 +38,7 @@ pub(crate) const DEFAULT: Identity = Identity {
     ..Identity::from_lid(Lid::new(0x901))
 };
 
-/// Addresses of LID 1, with both peers.
+/// Returns the addresses of LID 1, with both peers.
 pub(crate) fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }
@@ -152,7 +152,7 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
-    /// Creates eventfds for the first vectors. The driver has yet to enable them.
+    /// Creates eventfds for the first vectors. The driver must still enable the vectors.
     pub(crate) fn listen(&mut self, vectors: usize) {
         self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
         self.wire();

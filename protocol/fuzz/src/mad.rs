@@ -23,7 +23,7 @@ macro_rules! check_round_trip {
     })*};
 }
 
-/// Decodes a MAD in every way the management agents do.
+/// Decodes a MAD in every way that the management agents do.
 pub fn decode_mad(input: &[u8]) {
     let mut mad: Mad = [0; MAD_LEN];
     mad.iter_mut().zip(input).for_each(|(to, from)| *to = *from);

@@ -28,7 +28,8 @@ macro_rules! round_trip {
     })*};
 }
 
-/// Reads the input as the input of a command and as the output of that command, then as a slot and a block.
+/// Reads the input as the input of a command and as the output of that command, and then as a command slot
+/// and a mailbox block.
 pub fn decode_mlx5_command(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(input, seen, Slot, Block, OutputHeader);

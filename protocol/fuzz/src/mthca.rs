@@ -21,15 +21,15 @@ use protocol::hca::qp::{ServiceType, Transition};
 use super::context::Fields;
 use super::jingzhao::padded;
 
-/// Limit of mailbox bytes that are read.
+/// Maximum number of mailbox bytes that are read.
 const PAGE: usize = 4096;
 
 /// Number of QPs in an entry of the multicast table.
 const GROUP_QPS: usize = 56;
 
-/// Reads the input in every way a device does. The first byte is an HCR opcode, the second a WQE opcode, the third
-/// a service type. The rest is a mailbox or a WQE, and then a sequence of QP state changes. Accepted input must
-/// have the same meaning after it is emitted and parsed again.
+/// Reads the input in every way that a device does. The first byte is an HCR opcode, the second a WQE opcode,
+/// the third a service type. The rest is a mailbox or a WQE, and then a sequence of QP state changes.
+/// Accepted input must have the same meaning after it is emitted and parsed again.
 pub fn decode_mthca(input: &[u8]) {
     let [command, opcode, service, bytes @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -170,8 +170,8 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     *qp = next;
 }
 
-/// Checks that an emitted context has the same meaning. Two exceptions: a QP without SRQ names none, and the slots
-/// of an absent queue have some size.
+/// Checks that an emitted context has the same meaning. There are two exceptions: the SRQ number of a QP
+/// without SRQ, and the slot size of an absent queue.
 fn check_emitted(qpc: &Qpc) {
     let again = Qpc::parse(&qpc.emit());
     let mut expected = *qpc;

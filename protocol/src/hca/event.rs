@@ -12,7 +12,7 @@ pub enum CqFault {
 }
 
 impl CqFault {
-    /// Syndrome in the event.
+    /// Returns the syndrome in the event.
     pub const fn code(self) -> u8 {
         match self {
             Self::Overrun => 1,
@@ -20,7 +20,7 @@ impl CqFault {
         }
     }
 
-    /// The inverse of [`CqFault::code`].
+    /// Returns the fault with this syndrome; the inverse of [`CqFault::code`].
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Overrun),

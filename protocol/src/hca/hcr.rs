@@ -56,11 +56,11 @@ impl HcrWord {
 pub struct PendingCommand {
     /// Inbox address or immediate value.
     pub in_param: u64,
-    /// Command-specific, for example the index of the object.
+    /// Command-specific value, for example the index of the object.
     pub in_modifier: u32,
     /// Address of the output mailbox.
     pub out_param: u64,
-    /// Repeated in the completion event.
+    /// Token, which the completion event repeats.
     pub token: u16,
     /// Opcode, op_modifier and event bit.
     pub command: CommandWord,
@@ -77,7 +77,7 @@ pub struct CommandWord {
     pub op_modifier: u8,
     #[bits(2)]
     __: u8,
-    /// Bit 22: report completion by an event on an EQ.
+    /// Bit 22: report completion with an event on an EQ.
     pub event: bool,
     /// Bit 23: set by the driver to start the command, cleared by the device when it is done.
     pub go: bool,
@@ -111,7 +111,7 @@ pub enum CommandState {
 }
 
 impl CommandState {
-    /// The HCR word at 18h as the driver reads it.
+    /// Returns the HCR word at 18h as the driver reads it.
     pub const fn word(self) -> CommandWord {
         match self {
             Self::Fresh => CommandWord::new(),

@@ -33,7 +33,7 @@ impl WqeOpcode {
         })
     }
 
-    /// Opcode in the WQE, doorbell and CQE.
+    /// Returns the opcode in the WQE, doorbell and CQE.
     pub const fn code(self) -> u8 {
         match self {
             Self::Nop => 0x00,
@@ -47,7 +47,7 @@ impl WqeOpcode {
         }
     }
 
-    /// Name in traces, as in the drivers.
+    /// Returns the name in traces, as in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nop => "NOP",
@@ -61,7 +61,7 @@ impl WqeOpcode {
         }
     }
 
-    /// Opcode and name, for traces.
+    /// Returns the opcode and name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }

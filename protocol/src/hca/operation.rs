@@ -63,7 +63,7 @@ pub enum Operation<To> {
 }
 
 impl<To> Operation<To> {
-    /// Opcode of the operation in a doorbell or next segment.
+    /// Returns the opcode of the operation in a doorbell or next segment.
     pub const fn opcode(&self) -> WqeOpcode {
         match self {
             Self::Nop => WqeOpcode::Nop,

@@ -25,7 +25,7 @@ impl ServiceType {
         }
     }
 
-    /// Code in the QP context.
+    /// Returns the code in the QP context.
     pub const fn code(self) -> u8 {
         match self {
             Self::Rc => 0,
@@ -43,7 +43,7 @@ impl ServiceType {
         }
     }
 
-    /// Code and name, for traces.
+    /// Returns the code and name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
@@ -80,7 +80,7 @@ impl QpState {
         })
     }
 
-    /// Code in the QP context.
+    /// Returns the code in the QP context.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -99,7 +99,7 @@ impl QpState {
         }
     }
 
-    /// Code and name, for traces.
+    /// Returns the code and name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
@@ -138,7 +138,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// State after the transition.
+    /// Returns the state after the transition.
     pub const fn target(self) -> QpState {
         match self {
             Self::ToRst => QpState::Reset,

@@ -64,12 +64,12 @@ impl DataSegment {
         Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
     }
 
-    /// Wire format in little-endian order.
+    /// Returns the wire format in little-endian order.
     pub fn emit_le(&self) -> [u8; GRANULE] {
         self.emit::<LittleEndian>()
     }
 
-    /// Wire format in big-endian order.
+    /// Returns the wire format in big-endian order.
     pub fn emit_be(&self) -> [u8; GRANULE] {
         self.emit::<BigEndian>()
     }

@@ -34,12 +34,12 @@ pub enum CmdStatus {
     NoLocalMemory,
     /// 30h: the MAD must be dropped. Extended code.
     BadPacket,
-    /// 40h: the CQ has more unread entries than fit the new buffer. Extended code.
+    /// 40h: the CQ has more unread entries than fit in the new buffer. Extended code.
     BadSize,
 }
 
 impl CmdStatus {
-    /// Status byte of the HCR.
+    /// Returns the status byte of the HCR.
     pub const fn code(self) -> u8 {
         match self {
             Self::Ok => 0x00,
@@ -58,7 +58,7 @@ impl CmdStatus {
         }
     }
 
-    /// Status on a device that defines only 00h to 04h: extended codes become 03h.
+    /// Returns the status on a device that defines only 00h to 04h: extended codes become 03h.
     #[must_use]
     pub const fn basic(self) -> Self {
         match self {
@@ -67,13 +67,13 @@ impl CmdStatus {
         }
     }
 
-    /// Code and name, for traces.
+    /// Returns the code and name, for traces.
     pub fn word(code: u8) -> Code {
         let status = STATUSES.into_iter().find(|status| status.code() == code);
         Code(code.into(), status.map(Self::name))
     }
 
-    /// Name in the drivers.
+    /// Returns the name in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -130,12 +130,12 @@ pub struct CmdError {
 }
 
 impl CmdError {
-    /// An error with `status`.
+    /// Creates an error with this status.
     pub const fn new(status: CmdStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }
 
-    /// An error with BAD_PARAM.
+    /// Creates an error with the status BAD_PARAM.
     pub const fn param(what: &'static str, value: u64) -> Self {
         Self::new(CmdStatus::BadParam, what, value)
     }

@@ -54,7 +54,7 @@ impl Syndrome {
         }
     }
 
-    /// Syndrome byte of a CQE.
+    /// Returns the syndrome byte of a CQE.
     pub const fn code(self) -> u8 {
         match self {
             Self::LocalLength => 0x01,
@@ -73,7 +73,7 @@ impl Syndrome {
         }
     }
 
-    /// Name in the drivers; `None` for a code that the device never writes.
+    /// Returns the name in the drivers; `None` for a code that the device never writes.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::LocalLength => "LOCAL_LENGTH_ERR",

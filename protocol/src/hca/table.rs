@@ -26,12 +26,13 @@ impl Table {
         Ok(Self { base: IcmAddr::new(word & !0xff), log_entries })
     }
 
-    /// The inverse of [`Table::parse`].
+    /// Returns the 64-bit word of the table; the inverse of [`Table::parse`].
     pub const fn word(&self) -> u64 {
         self.base.get() & !0xff | self.log_entries as u64
     }
 
-    /// Index of an object in the table. Drivers use the bits above the table size as a generation.
+    /// Returns the index of an object in the table. Drivers use the bits above the table size as a
+    /// generation.
     pub const fn index(&self, number: u32) -> u32 {
         // A table of 2^32 entries uses every bit.
         match 1u32.checked_shl(self.log_entries as u32) {

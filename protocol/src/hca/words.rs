@@ -27,8 +27,8 @@ pub const fn is_word_write(offset: u64, data: &[u8]) -> bool {
     offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
 }
 
-/// Splits a write into words, as (offset, bytes) in ascending order. An aligned 4-byte write yields one word, an
-/// aligned 8-byte write two. The device ignores all other writes, so they yield none.
+/// Splits a write into words, as (offset, bytes) in ascending order. An aligned 4-byte write yields one word,
+/// and an aligned 8-byte write yields two. All other writes yield none, because the device ignores them.
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
     let words = if is_word_write(offset, data) { data } else { &[] };
     let (words, _) = words.as_chunks::<4>();
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_word_aligned_writes_yield_words() {
+    fn only_aligned_word_writes_yield_words() {
         let eight: Vec<_> = writes(0x10, &[1, 2, 3, 4, 5, 6, 7, 8]).collect();
         assert_eq!(eight, [(0x10, [1, 2, 3, 4]), (0x14, [5, 6, 7, 8])]);
         assert_eq!(writes(0x18, &[0, 0, 0x80, 0]).collect::<Vec<_>>(), [(0x18, [0, 0, 0x80, 0])]);

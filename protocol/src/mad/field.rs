@@ -12,7 +12,7 @@ pub struct BitField {
 }
 
 impl BitField {
-    /// Offset of the first bit after the field.
+    /// Returns the offset of the first bit after the field.
     pub const fn end(&self) -> usize {
         self.offset + self.len
     }
@@ -50,7 +50,7 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
 pub(crate) trait FieldValue: Copy {
     /// Decodes the bits of a field, the first bit being the most significant.
     fn from_bits(bits: u128) -> Self;
-    /// Encodes the value. Bits that do not fit the field are lost.
+    /// Encodes the value. Bits that do not fit in the field are lost.
     fn to_bits(self) -> u128;
 }
 
@@ -134,7 +134,7 @@ macro_rules! attribute {
                 }
             }
 
-            /// Wire format of the attribute; reserved bits are 0.
+            /// Returns the wire format of the attribute; reserved bits are 0.
             pub fn emit(&self) -> [u8; Self::LEN] {
                 use $crate::mad::field::{BitField, FieldValue};
 

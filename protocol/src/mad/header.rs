@@ -59,7 +59,7 @@ impl Method {
         !self.is_response() && !matches!(self, Self::SEND | Self::TRAP | Self::TRAP_REPRESS)
     }
 
-    /// Method of the response. Get and Set have the same one.
+    /// Returns the method of the response. Get and Set have the same response method.
     #[must_use]
     pub const fn response(self) -> Self {
         match self {

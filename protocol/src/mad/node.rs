@@ -49,7 +49,8 @@ pub fn description(text: &str) -> [u8; DATA_LEN] {
     bytes
 }
 
-/// Port GUID of a MAC address: the modified EUI-64, as in the link-local IPv6 address of a RoCE port.
+/// Returns the port GUID of a MAC address: the modified EUI-64, as in the link-local IPv6 address of a RoCE
+/// port.
 ///
 /// # Spec
 /// RFC 4291, appendix A.
@@ -58,7 +59,8 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Inverse of [`guid_of_mac`]. `None` if the GUID is not the modified EUI-64 of a unicast MAC address.
+/// Returns the MAC address of a GUID; the inverse of [`guid_of_mac`]. `None` if the GUID is not the modified
+/// EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {
         [a, b, c, 0xff, 0xfe, d, e, f] if a & 1 == 0 => Some(MacAddr([a ^ 2, b, c, d, e, f])),

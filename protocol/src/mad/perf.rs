@@ -39,7 +39,7 @@ impl PerfMad {
         transmute_ref!(mad)
     }
 
-    /// Mutable view of a MAD as a performance management MAD.
+    /// Returns a mutable view of a MAD as a performance management MAD.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }

@@ -99,7 +99,7 @@ attribute! {
         sm_sl: u8 = 292, 4;
         vl_cap: u8 = 296, 4;
         init_type: u8 = 300, 4;
-        /// Most high-priority data sent before a low-priority packet.
+        /// Maximum amount of high-priority data sent before a low-priority packet.
         vl_high_limit: u8 = 304, 8;
         /// Size of the high-priority VL arbitration table in entries.
         vl_arb_high_cap: u8 = 312, 8;
@@ -138,7 +138,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Table of section 8.5 of the mthca interface, byte by byte.
+    /// Compares the attribute with the table of section 8.5 of the mthca interface, byte by byte.
     #[test]
     fn active_port_matches_interface_table() {
         let mut bytes = [0; 64];

@@ -146,7 +146,7 @@ pub struct RecordLayout {
 }
 
 impl RecordLayout {
-    /// Distance between records of a table in bytes: `len` rounded up to a multiple of 8.
+    /// Returns the distance between records of a table in bytes: `len` rounded up to a multiple of 8.
     pub const fn stride(&self) -> usize {
         self.len.next_multiple_of(8)
     }

@@ -1,4 +1,4 @@
-//! Subnet administration: sections of its MADs, and attribute IDs. The attributes are laid out in
+//! Subnet administration: sections of its MADs, and attribute IDs. The layouts of the attributes are in
 //! [`record`](super::record).
 //!
 //! # Spec
@@ -59,7 +59,7 @@ impl SaMad {
         transmute_ref!(mad)
     }
 
-    /// Mutable view of a MAD as a subnet administration MAD.
+    /// Returns a mutable view of a MAD as a subnet administration MAD.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
@@ -74,7 +74,7 @@ impl SaMad {
         self.rmpp = rmpp.emit();
     }
 
-    /// Component mask: bit n is set if the n-th component of the attribute is valid.
+    /// Returns the component mask: bit n is set if the n-th component of the attribute is valid.
     pub fn component_mask(&self) -> u64 {
         self.component_mask.get()
     }
@@ -84,7 +84,7 @@ impl SaMad {
         self.component_mask = mask.into();
     }
 
-    /// Distance between the records of a table, in units of 8 bytes.
+    /// Returns the distance between the records of a table, in units of 8 bytes.
     pub fn attribute_offset(&self) -> u16 {
         self.attribute_offset.get()
     }

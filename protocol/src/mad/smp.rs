@@ -12,7 +12,7 @@ use crate::ids::Lid;
 /// Length of a subnet management attribute in bytes.
 pub const DATA_LEN: usize = 64;
 
-/// Most hops of a directed route.
+/// Maximum number of hops in a directed route.
 pub const MAX_HOPS: u8 = 63;
 
 /// Attribute IDs of subnet management.
@@ -75,7 +75,7 @@ impl Smp {
         transmute_ref!(mad)
     }
 
-    /// Mutable view of a MAD as an SMP.
+    /// Returns a mutable view of a MAD as an SMP.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
@@ -123,17 +123,17 @@ impl Smp {
         self.header[4] = self.header[4] & 0x7f | u8::from(returning) << 7;
     }
 
-    /// Egress port at `hop` of the initial path; 0 beyond the path.
+    /// Returns the egress port at `hop` of the initial path; 0 beyond the path.
     pub fn initial_port(&self, hop: u8) -> u8 {
         self.initial_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Ingress port recorded at `hop`; 0 beyond the path.
+    /// Returns the ingress port recorded at `hop`; 0 beyond the path.
     pub fn return_port(&self, hop: u8) -> u8 {
         self.return_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Records the ingress port at `hop`. Ignored beyond the path.
+    /// Records the ingress port at `hop`. Has no effect beyond the path.
     pub fn set_return_port(&mut self, hop: u8, port: u8) {
         if let Some(at) = self.return_path.get_mut(usize::from(hop)) {
             *at = port;

@@ -82,7 +82,7 @@ impl Arp {
         })
     }
 
-    /// Wire format of the message.
+    /// Returns the wire format of the message.
     pub fn emit(&self) -> RawArp {
         RawArp {
             hardware_type: 1.into(),

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071).
 
-/// Running sum of 16-bit big-endian words. All parts but the last must have even length.
+/// Running sum of 16-bit big-endian words. All parts except the last must have an even length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum(u64);
 
@@ -29,7 +29,8 @@ impl Checksum {
         Self(self.0 + u64::from(word))
     }
 
-    /// Value of the checksum field: the complement of the sum. It is 0 over data that includes a correct checksum.
+    /// Returns the value of the checksum field: the complement of the sum. It is 0 over data that includes a
+    /// correct checksum.
     pub fn value(self) -> u16 {
         !fold(self.0)
     }
@@ -49,13 +50,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn matches_rfc_1071_example() {
+    fn sum_matches_rfc_1071_example() {
         let sum = Checksum::new().with(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.value(), !0xddf2);
     }
 
     #[test]
-    fn largest_sums_fold() {
+    fn largest_sums_are_folded_to_16_bits() {
         assert_eq!(Checksum(u64::MAX).value(), 0);
         assert_eq!(Checksum(0xffff_0001_ffff).value(), !1);
         assert_eq!(Checksum::new().value(), 0xffff);
@@ -63,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn matches_definition(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn sum_matches_definition(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut sum = 0u32;
             for pair in bytes.chunks(2) {
                 sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));

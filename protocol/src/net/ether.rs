@@ -108,7 +108,7 @@ pub const TAG_LEN: usize = 4;
 /// Length of the two addresses in bytes; a tag follows them.
 pub(crate) const ADDRESSES_LEN: usize = 12;
 
-/// A C-TAG with tag control information `tci`.
+/// Returns a C-TAG with tag control information `tci`.
 pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
     let ([high, low], [[a, b], _]) = (tci.to_be_bytes(), TAGS);
     [a, b, high, low]
@@ -135,14 +135,14 @@ pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
 }
 
 impl RawEther {
-    /// Wire format of a header.
+    /// Creates a header in wire format.
     pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
         Self { dst: dst.0, src: src.0, ether_type: ether_type.number().into() }
     }
 }
 
-/// Ethernet address of an IP multicast group (RFC 1112, section 6.4; RFC 2464, section 7). `None` for unicast
-/// addresses.
+/// Returns the Ethernet address of an IP multicast group (RFC 1112, section 6.4; RFC 2464, section 7). `None`
+/// for unicast addresses.
 pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
     if !group.is_multicast() {
         return None;
@@ -170,7 +170,7 @@ impl EtherType {
         }
     }
 
-    /// The EtherType as a number.
+    /// Returns the EtherType as a number.
     pub const fn number(self) -> u16 {
         match self {
             Self::Ipv4 => 0x0800,
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn untagged_removes_priority_tag_rejects_vlan() {
+    fn untagged_removes_priority_tag_and_rejects_vlan() {
         let frame = |tag: &[u8]| [&[0x11; 6][..], &[0x22; 6], tag, &[0x08, 0x00, 0x45]].concat();
         assert_eq!(untagged(&frame(&[])), Ok(frame(&[]).into()));
         for tag in [[0x81, 0x00, 0x00, 0x00], [0x81, 0x00, 0xf0, 0x00], [0x88, 0xa8, 0x60, 0x00]] {

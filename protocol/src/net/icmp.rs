@@ -36,7 +36,8 @@ impl<'a> EchoRequest<'a> {
     /// Appends the complete reply frame. `ip` is the IP header of the reply.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the reply does not fit an IPv4 datagram; nothing is appended then.
+    /// [`WireError::Invalid`] if the reply does not fit in an IPv4 datagram; in that case nothing is
+    /// appended.
     pub fn emit_reply_frame(
         &self,
         dst: MacAddr,

@@ -51,8 +51,8 @@ pub struct Ipv4Fragment {
     __: u8,
 }
 
-/// Identification and flags of an unfragmented datagram. The default is that of the atomic datagrams that a port
-/// sends: identification 0 and DF set.
+/// Identification and flags of an unfragmented datagram. The default has the values of the atomic datagrams
+/// that a port sends: identification 0 and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
     /// Identification of the packet's fragments.
@@ -114,7 +114,7 @@ impl Ipv4 {
         Ok((header, payload))
     }
 
-    /// Identification and flags of the header at the front of `bytes`.
+    /// Returns the identification and flags of the header at the front of `bytes`.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -123,10 +123,11 @@ impl Ipv4 {
         Ok(Fragmentation { id: raw.id.get(), flags: raw.fragment.into_bits().get() })
     }
 
-    /// Wire format of the header before `payload_len` bytes, at most 65515.
+    /// Returns the wire format of the header before `payload_len` bytes, at most 65515.
     ///
-    /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning (RFC
-    /// 6864, section 4.1). A constant also does not reveal how much other traffic the port sends.
+    /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning
+    /// (RFC 6864, section 4.1). In addition, a constant does not reveal the amount of other traffic that the
+    /// port sends.
     ///
     /// # Errors
     /// [`WireError::Invalid`] if the total length does not fit its field.

@@ -80,7 +80,7 @@ impl Ipv6 {
         Ok((header, payload))
     }
 
-    /// Wire format of the header before `payload_len` bytes, at most 65535.
+    /// Returns the wire format of the header before `payload_len` bytes, at most 65535.
     ///
     /// # Errors
     /// [`WireError::Invalid`] if the length does not fit its field.

@@ -1,6 +1,6 @@
 //! Locates the headers of an arbitrary frame and extracts its addresses and ports, for the NIC.
 //!
-//! Only lengths are verified. Checksums are left to the code that reports them.
+//! Only lengths are verified. The code that reports checksums also verifies them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,8 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Most IPv6 extension headers that are followed. RFC 8200, section 4.1, recommends an order of seven, one of which
-/// can occur twice. The limit bounds the time that an untrusted frame can cost; beyond it the transport is unknown.
+/// Maximum number of IPv6 extension headers that are followed. RFC 8200, section 4.1, recommends an order of
+/// seven, one of which can occur twice. The limit bounds the time spent on an untrusted frame. If a frame
+/// exceeds it, its transport is unknown.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -182,7 +183,7 @@ impl Layers {
         })
     }
 
-    /// The IP header with options and extension headers.
+    /// Returns the IP header with options and extension headers.
     pub fn ip_header<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.network_at..self.ip?.payload_at)
     }
@@ -222,7 +223,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // Later fragments carry no headers, only data that could look like one.
+            // Later fragments carry no headers, only data that could resemble one.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
@@ -243,12 +244,13 @@ impl Ip {
         })
     }
 
-    /// The payload of the IP datagram, without Ethernet padding.
+    /// Returns the payload of the IP datagram, without Ethernet padding.
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.payload_at..self.end)
     }
 
-    /// Pseudo-header checksum for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section 8.1).
+    /// Returns the pseudo-header checksum for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section
+    /// 8.1).
     pub fn pseudo_header(&self) -> Checksum {
         let addresses = match self.addresses {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
@@ -278,7 +280,7 @@ impl Transport {
         transport.unwrap_or(Self::Other)
     }
 
-    /// Source and destination port, if the protocol has ports.
+    /// Returns the source and destination port, if the protocol has ports.
     pub const fn ports(self) -> Option<Ports> {
         match self {
             Self::Tcp(ports) | Self::Udp(ports) | Self::Sctp(ports) => Some(ports),
@@ -288,7 +290,7 @@ impl Transport {
 }
 
 impl TagKind {
-    /// Kind of tag that an EtherType announces.
+    /// Returns the kind of tag that an EtherType announces.
     pub const fn from_ether_type(number: u16) -> Option<Self> {
         match number {
             0x8100 => Some(Self::Customer),
@@ -297,7 +299,7 @@ impl TagKind {
         }
     }
 
-    /// EtherType of the tag.
+    /// Returns the EtherType of the tag.
     pub const fn ether_type(self) -> u16 {
         match self {
             Self::Customer => 0x8100,

@@ -1,4 +1,4 @@
-//! Protocols below and beside RoCEv2, as far as a port needs them: Ethernet II, IPv4 without options, IPv6, UDP,
+//! The protocols that a port requires in addition to RoCEv2: Ethernet II, IPv4 without options, IPv6, UDP,
 //! ARP, ICMP echo and ICMPv6.
 //!
 //! [`layers`] locates the headers of an arbitrary frame for the NIC, and [`toeplitz`] hashes its flow for RSS.

@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::layers::{Addresses, Ip, Ports, Transport};
 
-/// Length of the longest input in bytes. Two IPv6 addresses and two ports fit; NICs can hash up to 24 words.
+/// Length of the longest input in bytes. It has room for two IPv6 addresses and two ports; NICs can hash up
+/// to 24 words.
 const MAX_INPUT: usize = 48;
 
 /// RSS key, long enough for the longest input. A shorter key is padded with zeros.
@@ -22,19 +23,19 @@ impl Key {
     /// Length of a short key, which covers the addresses and ports of IPv6.
     pub const SHORT_LEN: usize = 40;
 
-    /// Makes a key from its bytes.
+    /// Creates a key from its bytes.
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Makes a key from a short one.
+    /// Creates a key from a short key.
     pub fn short(bytes: [u8; Self::SHORT_LEN]) -> Self {
         let mut key = [0; Self::LEN];
         key.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         Self(key)
     }
 
-    /// The bytes of the key.
+    /// Returns the bytes of the key.
     pub const fn bytes(&self) -> [u8; Self::LEN] {
         self.0
     }
@@ -64,7 +65,7 @@ impl Key {
         places.zip(words).fold(0, |hash, (at, word)| hash ^ self.hash_from(at, &word.to_be_bytes()))
     }
 
-    /// Contribution to the hash of input bytes that start at byte `at`.
+    /// Returns the contribution to the hash of input bytes that start at byte `at`.
     fn hash_from(&self, at: usize, input: &[u8]) -> u32 {
         let windows = self.0.windows(size_of::<u64>() - 3).skip(at);
         input.iter().zip(windows).fold(0, |hash, (byte, window)| {
@@ -109,7 +110,7 @@ fn high_half(word: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Omits the bytes: with the key, an attacker can steer all flows to one queue.
+/// Omits the bytes, because an attacker with the key can steer all flows to one queue.
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("toeplitz::Key")
@@ -155,7 +156,7 @@ mod tests {
     /// Microsoft, "Verifying the RSS Hash Calculation", both tables: destination, source, hash of the addresses,
     /// hash of addresses and ports.
     #[test]
-    fn matches_microsoft_verification_suite() {
+    fn hash_matches_microsoft_verification_suite() {
         let v4 = [
             ("161.142.100.80", 1766, "66.9.149.187", 2794, 0x323e_8fc2, 0x51cc_c178),
             ("65.69.140.83", 4739, "199.92.111.2", 14230, 0xd718_262a, 0xc626_b0ea),

@@ -52,7 +52,7 @@ impl RawUdp {
     }
 }
 
-/// Sum of addresses and protocol of the pseudo-header. The caller adds the UDP length.
+/// Returns the sum of addresses and protocol of the pseudo-header. The caller adds the UDP length.
 pub fn pseudo_header(src: &[u8], dst: &[u8]) -> Checksum {
     Checksum::new().with(src).with(dst).with_u16(PROTOCOL.into())
 }

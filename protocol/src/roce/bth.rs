@@ -125,7 +125,8 @@ impl Bth {
         Ok((bth, raw.flags.pad_count().into(), rest))
     }
 
-    /// Wire format for a payload followed by `pad` bytes. Only the two low bits of `pad` are used.
+    /// Returns the wire format for a payload followed by `pad` bytes. Only the two low bits of `pad` are
+    /// used.
     pub fn emit(&self, pad: usize) -> RawBth {
         let pad = u8::try_from(pad & 3).unwrap_or_default();
         RawBth {

@@ -56,7 +56,7 @@ struct RawHeaders {
 }
 
 impl IpAddrs {
-    /// Length of the IP header in bytes.
+    /// Returns the length of the IP header in bytes.
     pub const fn header_len(&self) -> usize {
         match self {
             Self::V4 { .. } => 20,
@@ -151,7 +151,7 @@ impl Encap {
     /// Appends the headers for `transport_len` bytes after the UDP header. The UDP checksum is left 0.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the length does not fit; nothing is appended then.
+    /// [`WireError::Invalid`] if the length does not fit; in that case nothing is appended.
     pub(super) fn emit(&self, transport_len: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
         let udp_len = size_of::<RawUdp>().saturating_add(transport_len);
         let udp = RawUdp {
@@ -197,7 +197,7 @@ impl Encap {
         Ok(())
     }
 
-    /// Length of the Ethernet header with its VLAN tag, in bytes.
+    /// Returns the length of the Ethernet header with its VLAN tag, in bytes.
     pub const fn ether_len(&self) -> usize {
         size_of::<RawEther>() + if self.tag.is_some() { ether::TAG_LEN } else { 0 }
     }

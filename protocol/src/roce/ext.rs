@@ -1,7 +1,7 @@
 //! Extended transport headers, one type each, and [`Ext`], the set of them that an opcode requires.
 //!
-//! The XRCETH precedes all others and is not part of [`Ext`]: with or without it, the same operations carry the same
-//! other headers.
+//! The XRCETH precedes all other extension headers and is not part of [`Ext`]: whether or not a packet has an
+//! XRCETH, its operation determines the other headers.
 
 use bitfield_struct::bitfield;
 use zerocopy::byteorder::network_endian::{U32, U64};
@@ -42,7 +42,7 @@ pub struct AtomicEth {
 /// Datagram extended transport header (DETH), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Q_Key of the receiver, which checks it against its own.
+    /// Q_Key of the receiver, which compares it with its own Q_Key.
     pub qkey: Qkey,
     /// QP number of the sender.
     pub src_qp: Qpn,
@@ -138,7 +138,7 @@ pub enum ExtKind {
 }
 
 impl ExtKind {
-    /// Length on the wire in bytes, 0 to 28.
+    /// Returns the length on the wire in bytes, 0 to 28.
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -153,7 +153,7 @@ impl ExtKind {
 }
 
 impl Ext {
-    /// Discriminant of this value.
+    /// Returns the discriminant of this value.
     pub const fn kind(&self) -> ExtKind {
         match self {
             Self::None => ExtKind::None,
@@ -169,7 +169,7 @@ impl Ext {
         }
     }
 
-    /// Immediate data, if the packet carries any.
+    /// Returns the immediate data, if the packet carries any.
     pub const fn imm(&self) -> Option<Imm> {
         match self {
             Self::Imm(imm) | Self::RethImm(_, imm) | Self::DethImm(_, imm) => Some(*imm),
@@ -428,7 +428,7 @@ impl Syndrome {
         }
     }
 
-    /// The inverse of [`Syndrome::from_byte`].
+    /// Encodes the syndrome; the inverse of [`Syndrome::from_byte`].
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,

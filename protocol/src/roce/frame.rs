@@ -49,7 +49,7 @@ impl<'a> RoceFrame<'a> {
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };
-        // Report a packet too short for a BTH as such, not as an ICRC mismatch.
+        // If a packet is too short for a BTH, report this error instead of an ICRC mismatch.
         split(covered, 12, "BTH")?;
         if field == IcrcField::Computed {
             let expected = icrc(ip_and_udp, covered);
@@ -64,9 +64,9 @@ impl<'a> RoceFrame<'a> {
 
 /// Writes one frame at the end of a buffer.
 ///
-/// `new` writes the headers, the caller appends the payload, and [`FrameWriter::finish`] adds pad and ICRC. A
-/// writer dropped without `finish` truncates the buffer to its original length. The frame is not padded to the
-/// 60-byte Ethernet minimum; the code that sends it off-host does that.
+/// `new` writes the headers, the caller appends the payload, and [`FrameWriter::finish`] adds pad and ICRC.
+/// If the writer is dropped without `finish`, the buffer is truncated to its original length. The frame is
+/// not padded to the 60-byte Ethernet minimum; the code that sends it off-host does that.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,

@@ -31,11 +31,11 @@ pub enum IcrcField {
 
 const BTH_LEN: usize = size_of::<RawBth>();
 
-/// Bytes that the CRC consumes at once. Whole blocks avoid a tail that is folded byte by byte.
+/// Bytes that the CRC consumes at once. Input that consists of whole blocks has no tail to fold byte by byte.
 const BLOCK: usize = 16;
 
-/// Most bytes that are copied for masking. A short packet is copied whole; of a longer one, the headers and enough
-/// payload to end at a block boundary.
+/// Maximum number of bytes that are copied for masking. A short packet is copied whole. From a longer packet,
+/// the headers and enough payload to end at a block boundary are copied.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
 
@@ -100,7 +100,8 @@ mod tests {
         assert_eq!(REGISTER, !ones.finalize());
     }
 
-    /// Reference implementation: byte by byte over the packet, with its variant fields replaced by ones.
+    /// Reference implementation: computes the CRC byte by byte over the packet, with the variant fields
+    /// replaced by ones.
     fn by_definition(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         let masked: &[(usize, u8)] = match ip_and_udp.len() {
             28 => &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff), (26, 0xff), (27, 0xff), (32, 0xff)],

@@ -47,7 +47,7 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code that the table reserves, preserved. An RC responder answers it with a NAK.
+    /// A code that the table reserves, preserved. An RC responder returns a NAK for it.
     Reserved(u8),
 }
 
@@ -130,7 +130,7 @@ impl Opcode {
         Self { transport, operation }
     }
 
-    /// The inverse of [`Opcode::from_byte`].
+    /// Encodes the opcode; the inverse of [`Opcode::from_byte`].
     pub const fn to_byte(self) -> u8 {
         let prefix = match self.transport {
             Transport::Rc => 0,
@@ -173,8 +173,8 @@ impl Opcode {
         matches!(self.transport, Transport::Xrc) && defined && !self.is_response()
     }
 
-    /// Returns whether the packet is addressed to a requester: READ responses and acknowledgements. All others are
-    /// for a responder, reserved codes included.
+    /// Returns whether the packet is addressed to a requester: READ responses and acknowledgements. All other
+    /// packets are for a responder, including those with reserved codes.
     pub const fn is_response(self) -> bool {
         self.operation.is_response()
     }
@@ -217,8 +217,8 @@ impl Operation {
         }
     }
 
-    /// Position in the message. Operations that are always a single packet are [`Position::Only`], as are reserved
-    /// codes.
+    /// Returns the position in the message. Operations that are always a single packet are
+    /// [`Position::Only`], as are reserved codes.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -244,7 +244,7 @@ impl Operation {
         }
     }
 
-    /// Operation of the message.
+    /// Returns the operation of the message.
     pub const fn kind(self) -> Kind {
         match self {
             Self::SendFirst
@@ -273,7 +273,7 @@ impl Operation {
         }
     }
 
-    /// The same rule as [`Opcode::is_response`].
+    /// Returns whether the packet is addressed to a requester, as [`Opcode::is_response`] does.
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }
@@ -343,7 +343,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Position of a packet, given whether it is the first and the last one of its message.
+    /// Returns the position of a packet, given whether it is the first and the last one of its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn xrc_requests_require_xrceth() {
+    fn only_xrc_requests_have_xrceth() {
         let requests = (0..=u8::MAX).filter(|&byte| Opcode::from_byte(byte).has_xrceth());
         let expected = (0xa0..=0xac).chain([0xb3, 0xb4, 0xb6, 0xb7]);
         assert_eq!(requests.collect::<Vec<_>>(), expected.collect::<Vec<_>>());

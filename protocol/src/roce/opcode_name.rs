@@ -36,7 +36,8 @@ const NAMES: [(Operation, &str); 23] = [
 
 const CNP: &str = "CNP";
 
-/// "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for an undefined code.
+/// Formats the opcode, for example as "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for an
+/// undefined code.
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|(operation, _)| *operation == self.operation).map(|(_, name)| *name);
@@ -53,11 +54,11 @@ impl fmt::Display for Opcode {
 pub enum OpcodePattern {
     /// Matches exactly this opcode.
     One(Opcode),
-    /// This operation of any service.
+    /// Matches this operation of any service.
     AnyService(Operation),
 }
 
-/// The text names no opcode.
+/// The text does not name an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("expected an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
 pub struct UnknownOpcode;

@@ -46,7 +46,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Number of pad bytes (0 to 3) that align a payload to four bytes.
+/// Returns the number of pad bytes (0 to 3) that align a payload to four bytes.
 pub const fn pad_count(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }

@@ -266,7 +266,7 @@ impl Frontend for E810 {
             function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         function.vectors.retry_blocked(cx);
-        // Frames that wait for room towards the wire are the caller's responsibility.
+        // The caller keeps track of frames that wait for room on the wire.
         mem::take(more_frames)
     }
 

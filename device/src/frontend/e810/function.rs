@@ -98,9 +98,9 @@ use super::vectors::Vectors;
 /// Bound: the number of transmit queues, and of RDMA queue sets that "add RDMA queue sets" permits.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    /// By transmit queue number.
+    /// Leaves, by transmit queue number.
     pub(super) queues: BTreeMap<u16, Teid>,
-    /// By RDMA queue set handle.
+    /// Leaves, by RDMA queue set handle.
     pub(super) rdma_sets: BTreeMap<u16, Teid>,
 }
 

@@ -9,7 +9,7 @@ pub(super) struct IdPool {
 }
 
 impl IdPool {
-    /// Creates `len` free identifiers from `first` on. The range must not exceed 65,535.
+    /// Creates a pool of `len` free identifiers, starting at `first`. The range must not exceed 65,535.
     pub(super) fn new(first: u16, len: u16) -> Self {
         Self { first, used: vec![false; len.into()], count: 0 }
     }

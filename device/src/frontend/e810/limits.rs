@@ -1,8 +1,8 @@
-//! Limits of the device. Those of RDMA objects are configurable and reported by "query FPM"; the others are
-//! fixed.
+//! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other
+//! limits are fixed.
 //!
-//! `irdma` uses everything that it is offered: it sizes its tables by these limits and commits context memory
-//! for them.
+//! `irdma` uses as many objects as the device offers: it sizes its tables by these limits and commits context
+//! memory for them.
 //!
 //! # Spec
 //! E810 interface, sections 5.8, 6.1 and 11.2.

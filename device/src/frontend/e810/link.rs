@@ -46,7 +46,7 @@ impl Link {
         self.enabled && port.is_up()
     }
 
-    /// Returns the PHY capabilities. All report modes of the command get the same answer.
+    /// Returns the PHY capabilities. The response is the same for all report modes of the command.
     pub fn phy(&self) -> PhyCapabilities {
         let mut abilities = PhyAbilities::TX_PAUSE
             | PhyAbilities::RX_PAUSE

@@ -13,7 +13,7 @@ use protocol::hca::e810::nvm::{
 /// Size of the image. `ice` discovers it by probing single bytes.
 const LEN: usize = 32 * SECTOR_LEN;
 
-/// An area outside the shadow RAM: its first sector, and the sectors per bank.
+/// An area outside the shadow RAM: its first sector, and the number of sectors per bank.
 type Area = (u16, u16);
 
 const NVM_BANK: Area = (0x10, 2);
@@ -25,7 +25,7 @@ const PRESERVED_FIELDS: u16 = 0x400;
 /// Part number of the board (PBA), two characters per word.
 const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 
-/// NVM version 4.40; the minor number is in hexadecimal digits.
+/// NVM version 4.40, whose minor number is written in hexadecimal digits.
 const NVM_VERSION: u16 = 0x4040;
 /// EETRACK ID of the image.
 const EETRACK: u32 = 0x8001_1234;
@@ -101,7 +101,8 @@ impl Nvm {
         }
     }
 
-    /// The CSS header contains only its length; the copy of the shadow RAM follows.
+    /// Writes the NVM bank. Its CSS header contains only the length of the header; the copy of the shadow RAM
+    /// follows.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =

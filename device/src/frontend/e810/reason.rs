@@ -1,4 +1,4 @@
-//! Why this interface ignores a doorbell or a frame.
+//! Reasons for which this interface ignores a doorbell or a frame.
 
 use crate::telemetry::reason::IgnoreReason;
 

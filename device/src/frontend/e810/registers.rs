@@ -55,7 +55,7 @@ pub(super) fn constant(register: Register) -> Option<u32> {
     })
 }
 
-/// PFLAN_RX_QALLOC: first and last receive queue of the function, which owns all.
+/// Returns PFLAN_RX_QALLOC: the first and last receive queue of the function, which owns all queues.
 pub(super) fn receive_queues(count: u16) -> u32 {
     const VALID: u32 = 1 << 31;
     VALID | u32::from(count.saturating_sub(1)) << 16

@@ -14,7 +14,7 @@ use crate::net::address::Addresses;
 /// Position of receive queue 0 in the table of queues, after all transmit queues.
 const RECEIVE_OFFSET: u64 = 1 << 16;
 
-/// Returns all tables of a device with this state: those of the RDMA half, and those of the NIC.
+/// Returns all tables of a device with this state: the tables of the RDMA half, then the tables of the NIC.
 pub(super) const fn tables<F: AsRef<State>>() -> [Table<F>; 13] {
     [
         Table::new(QpRow::TABLE, |device, cx| cx.page(rdma(device, cx).qps())),
@@ -43,7 +43,7 @@ fn rdma<'a>(device: &'a impl AsRef<State>, cx: &TableContext<'a>) -> View<'a> {
     View { rdma, vectors, cx: *cx }
 }
 
-/// Returns the queues by position.
+/// Returns the rows of queues in the order of their positions, starting at `from`.
 fn queues(state: &State, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
     state
         .lan

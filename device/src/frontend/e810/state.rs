@@ -1,7 +1,7 @@
 //! State of the device, on which registers and admin commands act.
 //!
-//! [`function`](super::function) is what every reset drops. The rest survives a function reset: link, flash
-//! and LAN statistics.
+//! Every reset drops the state in [`function`](super::function). The link, the flash and the LAN statistics
+//! survive a function reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
-    /// Its statistics survive resets.
+    /// LAN data path; its statistics survive resets.
     pub(super) lan: Lan,
     /// The last poll for a frame stopped at its bound, so more frames may be pending.
     pub(super) more_frames: bool,
@@ -56,15 +56,15 @@ impl State {
         self.lan.reset();
     }
 
-    /// Function reset by the driver.
+    /// Executes a function reset that the driver requested.
     pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.clear_configuration(cx);
         self.function = Function::new(&self.setup);
         cx.port.reset();
     }
 
-    /// Core or global reset by the driver: a function reset that also drops the package. The driver is
-    /// notified first, while its interrupt configuration is still in place.
+    /// Executes a core or global reset that the driver requested: a function reset that also drops the
+    /// package. The driver is notified first, while its interrupt configuration is still in place.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);
@@ -72,7 +72,7 @@ impl State {
         self.package = Package::default();
     }
 
-    /// Reset of the PCI function, which the caller extends to the engine and the port.
+    /// Executes a reset of the PCI function. The caller also resets the engine and the port.
     pub(super) fn reset(&mut self) {
         self.lan.reset();
         self.function = Function::new(&self.setup);

@@ -5,8 +5,8 @@
 //! vector masked, and never signalled twice.
 //!
 //! Moderation (ITR): each route selects one of the vector's three intervals, the minimum distance between two
-//! signals. If several causes are pending, the shortest interval applies. A vector idle for that long is
-//! signalled at once.
+//! signals. If several causes are pending, the shortest interval applies. A vector that has been idle for
+//! that long is signalled at once.
 //!
 //! Transmit completions are rarely urgent, and the reply to a frame often follows soon. A few completions are
 //! therefore coalesced until more of them, or another cause of the same vector, arrive. A frame and its reply
@@ -105,8 +105,8 @@ const INTERVALS: usize = 3;
 /// back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
-/// Bound: maximum delay of a coalesced completion. Longer than the reply time of a peer's kernel, even in an
-/// emulated guest, and shorter than what a sender waiting for buffer space notices.
+/// Bound: maximum delay of a coalesced completion. It is longer than the reply time of a peer's kernel, even
+/// in an emulated guest, and too short for a sender that waits for buffer space to notice.
 const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,8 +117,8 @@ struct Vector {
     pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
-    /// The last coalesced completions timed out alone. Until another cause fires, completions are not
-    /// coalesced.
+    /// The last coalesced completions timed out before another cause fired. Until another cause fires,
+    /// completions are not coalesced.
     coalescing_off: bool,
     /// Whether the vector is in [`Vectors::timers`].
     has_timer: bool,
@@ -131,7 +131,7 @@ enum PendingState {
     Idle,
     /// `done` completed descriptors, coalesced until `until`.
     Coalescing { done: u32, until: Instant, interval: Duration },
-    /// To be signalled once `interval` has passed since the last signal.
+    /// The vector is signalled once `interval` has passed since the last signal.
     Due { interval: Duration },
 }
 

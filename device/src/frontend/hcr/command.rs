@@ -75,7 +75,8 @@ impl Mailboxes {
     }
 }
 
-/// Returns a mailbox of fixed size. It never fails in practice, since the command table and the layouts agree on sizes.
+/// Returns a mailbox of fixed size. This never fails in practice, since the command table and the layouts
+/// agree on sizes.
 ///
 /// # Errors
 /// INTERNAL_ERR if they do not agree.

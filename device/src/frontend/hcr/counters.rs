@@ -14,7 +14,7 @@ pub fn count_receive<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
     counters.receives += u64::from(is_taken(fetch));
 }
 
-/// Counts a completion, whether or not it gets a CQE.
+/// Counts a completion, whether or not a CQE reports it.
 pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     match completion.queue {
         Queue::Send => counters.sends_completed += 1,
@@ -23,7 +23,7 @@ pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     counters.failed += u64::from(completion.result.is_err());
 }
 
-/// Whether a request left its queue. A refused one does, and completes with an error.
+/// Whether a request left its queue. A rejected request leaves it too, and completes with an error.
 fn is_taken<T>(fetch: &Fetch<T>) -> bool {
     matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. })
 }

@@ -24,7 +24,7 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
         self.0.fill([[0; 4]; REGISTERS]);
     }
 
-    /// The outstanding first half of a page and register; zeros if there is none.
+    /// Returns the outstanding first half for a page and register; zeros if there is none.
     pub fn first_half(&self, page: u32, register: usize) -> [u8; 4] {
         self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
     }

@@ -1,7 +1,8 @@
 //! A ring of 32-byte entries that the device writes for software: the buffer of a completion or event queue.
 //!
-//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device learns that
-//! software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a consumer index.
+//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device
+//! detects that software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a
+//! consumer index.
 
 use engine::AccessError;
 use protocol::ids::{Lkey, Pdn};
@@ -53,7 +54,7 @@ impl EntryRing {
         Self { buffer, producer }
     }
 
-    /// Location of the entries.
+    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
@@ -67,7 +68,7 @@ impl EntryRing {
         1u64.checked_shl(self.buffer.log_entries.into()).unwrap_or(0)
     }
 
-    /// Free-running producer index, modulo 2^32.
+    /// Returns the free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.producer
     }
@@ -91,7 +92,7 @@ impl EntryRing {
         Some(byte[0])
     }
 
-    /// Offset of the next slot in the region.
+    /// Returns the offset of the next slot in the region.
     fn next_offset(&self) -> Option<u64> {
         let mask = 1u32.checked_shl(self.buffer.log_entries.into()).map_or(u32::MAX, |entries| entries - 1);
         self.buffer.start.checked_add(u64::from(self.producer & mask) * LEN as u64)
@@ -113,7 +114,7 @@ impl OwnedRing {
         Self { ring: EntryRing::new(buffer, producer), checks_owner: all_owned_by_hardware(&buffer, mem) }
     }
 
-    /// Location of the entries.
+    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
@@ -133,7 +134,7 @@ impl OwnedRing {
         self.ring.entries()
     }
 
-    /// Free-running producer index, modulo 2^32.
+    /// Returns the free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.producer()
     }
@@ -175,7 +176,7 @@ impl CountedRing {
         Self { ring: EntryRing::new(buffer, 0), consumer: 0 }
     }
 
-    /// The buffer and its producer index.
+    /// Returns the buffer and its producer index.
     pub fn ring(&self) -> &EntryRing {
         &self.ring
     }
@@ -195,7 +196,7 @@ impl CountedRing {
         u64::from(self.unread()) >= self.ring.entries()
     }
 
-    /// Number of unconsumed entries, according to the last reported consumer index.
+    /// Returns the number of unconsumed entries, according to the last reported consumer index.
     pub fn unread(&self) -> u32 {
         self.ring.producer().wrapping_sub(self.consumer)
     }

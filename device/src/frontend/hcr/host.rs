@@ -31,13 +31,13 @@ pub trait Queues {
         None
     }
 
-    /// QPs attached to a multicast group.
+    /// Returns the QPs attached to a multicast group.
     fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
         let _ = gid;
         SmallVec::new()
     }
 
-    /// Access to the memory of regions.
+    /// Returns access to the memory of regions.
     fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
 }
 

@@ -86,13 +86,14 @@ impl PageMap {
         Ok(())
     }
 
-    /// Bus address of an ICM address; `None` if its page is not mapped.
+    /// Returns the bus address of an ICM address; `None` if its page is not mapped.
     pub fn translate(&self, addr: IcmAddr) -> Option<Iova> {
         let bus_page = self.0.find(page_of(addr))?;
         Some(Iova::new(bus_page << PAGE_SHIFT | addr.get() & (PAGE_LEN - 1)))
     }
 
-    /// Mapped ranges with the numbers of their first ICM pages, in ascending order, starting at `page`.
+    /// Returns the mapped ranges with the numbers of their first ICM pages, in ascending order, starting at
+    /// `page`.
     pub fn ranges_from(&self, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
         self.0.0.range(page..).map(|(first, run)| {
             let range = IcmRange {
@@ -160,7 +161,7 @@ impl PageMap {
     }
 }
 
-/// The pages of an UNMAP_ICM, clipped at the end of ICM.
+/// Returns the pages of an UNMAP_ICM, clipped at the end of ICM.
 ///
 /// # Errors
 /// BAD_PARAM if the address is not page-aligned or the range is empty.
@@ -176,7 +177,7 @@ pub fn pages(start: u64, count: u32) -> Result<RangeInclusive<u64>, CmdError> {
     Ok(first..=LAST_PAGE.min(first + more))
 }
 
-/// Number of the ICM page that contains an address.
+/// Returns the number of the ICM page that contains an address.
 pub fn page_of(addr: IcmAddr) -> u64 {
     addr.get() >> PAGE_SHIFT
 }
@@ -256,7 +257,7 @@ mod tests {
         icm.translate(IcmAddr::new(addr)).map(Iova::get)
     }
 
-    /// The three entries of the JingZhao interface, section 14.3.
+    /// Returns the three entries of the JingZhao interface, section 14.3.
     fn published() -> PageMap {
         let mut icm = PageMap::default();
         let entries = [
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn later_entry_replaces_earlier_one() {
+    fn later_mapping_replaces_earlier_one() {
         let mut icm = published();
         icm.map(&[entry(0x1000, 0x9000, 2)]).unwrap();
         assert_eq!(at(&icm, 0x0fff), Some(0x1_0000_0fff));
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_cross_pages_until_first_hole() {
+    fn write_across_pages_stops_at_first_hole() {
         let dma = guest_memory(0, 4);
         let mut icm = PageMap::default();
         icm.map(&[entry(0x1000, 0x3000, 1), entry(0x2000, 0x1000, 1)]).unwrap();

@@ -1,4 +1,5 @@
-//! The memory translation table (MTT): bus pages of memory regions, as the data path looks them up.
+//! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks
+//! them up.
 //!
 //! The table itself is in ICM; this is the device's copy of the entries written so far. Its storage follows ICM pages:
 //! a chunk exists from the first entry that is written to its ICM page until that page is unmapped.
@@ -44,7 +45,7 @@ impl Mtt {
         Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
     }
 
-    /// ICM address of an entry; `None` beyond the end of ICM.
+    /// Returns the ICM address of an entry; `None` beyond the end of ICM.
     pub fn addr(&self, entry: u64) -> Option<IcmAddr> {
         let offset = entry.checked_mul(ENTRY_LEN as u64)?;
         Some(IcmAddr::new(self.base.get().checked_add(offset)?))
@@ -84,13 +85,13 @@ impl Mtt {
         self.change().remove_range(first, u32::try_from(last).unwrap_or(u32::MAX));
     }
 
-    /// Mutable access to the chunks, which invalidates cached translations.
+    /// Returns mutable access to the chunks, which invalidates cached translations.
     fn change(&mut self) -> &mut SparseTable<Box<Chunk>> {
         self.generation = Generation::fresh();
         &mut self.chunks
     }
 
-    /// Chunk index and slot of an entry.
+    /// Returns the chunk index and slot of an entry.
     fn locate(&self, entry: u64) -> Option<(u32, usize)> {
         let addr = self.addr(entry)?;
         let page = u32::try_from(page_of(addr) - page_of(self.base)).ok()?;
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn unaligned_base_shifts_chunks_not_entries() {
+    fn unaligned_base_shifts_chunks_but_not_entries() {
         let mtt = written(0x180_0ff4, &[0, 1, 2, 514]);
         for entry in [0, 1, 2, 514] {
             assert_eq!(mtt.page(entry), Some(Iova::new(entry << 12)));

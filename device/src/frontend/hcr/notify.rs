@@ -42,17 +42,17 @@ impl Notifier {
         Self { eqn, armed, fault: None }
     }
 
-    /// EQ of the completion events.
+    /// Returns the EQ of the completion events.
     pub fn eqn(&self) -> Eqn {
         self.eqn
     }
 
-    /// Completions that raise the next event.
+    /// Returns the completions that raise the next event.
     pub fn armed(&self) -> Armed {
         self.armed
     }
 
-    /// Fault that broke the queue, if any.
+    /// Returns the fault that broke the queue, if any.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }

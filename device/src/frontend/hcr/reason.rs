@@ -1,4 +1,4 @@
-//! Why an interface of the HCR lineage ignores a doorbell.
+//! Reasons for which an interface of the HCR lineage ignores a doorbell.
 
 use crate::telemetry::reason::IgnoreReason;
 

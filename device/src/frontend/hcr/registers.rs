@@ -1,4 +1,4 @@
-//! The host command register (HCR): seven words. A write to the last one executes a command.
+//! The host command register (HCR): seven words. A write to the last word executes a command.
 
 use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;
@@ -28,13 +28,13 @@ impl Hcr {
         }
     }
 
-    /// State of the command unit.
+    /// Returns the state of the command unit.
     pub fn state(&self) -> CommandState {
         self.state
     }
 
-    /// Writes a word. A write that starts a command returns it, and the caller reports its end to [`Hcr::finish`].
-    /// Writes during a command are ignored.
+    /// Writes a word. If the write starts a command, returns the command; the caller must report its end to
+    /// [`Hcr::finish`]. Writes during a command are ignored.
     pub fn write(&mut self, word: HcrWord, value: u32) -> Option<PendingCommand> {
         if matches!(self.state, CommandState::Executing(_)) {
             return None;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn go_captures_all_parameters() {
+    fn go_bit_captures_all_parameters() {
         let (hcr, pending) = started(QUERY_DEV_LIM);
         assert_eq!((pending.in_param, pending.out_param), (0x1_0000_0002, 0x4_0000_0005));
         assert_eq!((pending.in_modifier, pending.token, pending.command.op()), (3, 0xffff, 3));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn status_replaces_go_after_command() {
+    fn status_replaces_go_bit_after_command() {
         let (mut hcr, _) = started(QUERY_DEV_LIM);
         assert_eq!(hcr.read(HcrWord::Command), 0x0080_0003);
         hcr.finish(CmdStatus::Ok);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn command_word_without_go_has_no_effect() {
+    fn command_word_without_go_bit_has_no_effect() {
         let mut hcr = Hcr::default();
         assert_eq!(hcr.write(HcrWord::Command, 0x0200_0003), None);
         assert_eq!(hcr.read(HcrWord::Command), 0);

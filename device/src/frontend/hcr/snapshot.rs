@@ -11,7 +11,7 @@ use crate::net::address::Addresses;
 /// Objects of a device between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending order of their index,
 /// starting at `from`.
 pub trait Objects {
-    /// Queue pairs. Their dynamic values are read from the engine.
+    /// Returns the rows of queue pairs, with dynamic values from the engine.
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
 
     fn cqs(&self, from: u32) -> impl Iterator<Item = (u32, CqRow)>;
@@ -21,7 +21,7 @@ pub trait Objects {
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 
-/// A device of this lineage.
+/// A device with an HCR interface.
 pub trait HcrDevice: Frontend {
     type Objects: Objects;
 
@@ -32,7 +32,7 @@ pub trait HcrDevice: Frontend {
     fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
 }
 
-/// Returns the tables of a device of this lineage.
+/// Returns the tables of a device with an HCR interface.
 pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
@@ -60,7 +60,7 @@ fn objects<'a, F: HcrDevice>(
 }
 
 impl IcmRow {
-    /// The row of an ICM range.
+    /// Creates the row of an ICM range.
     pub fn new(table: IcmTable, range: &IcmRange) -> Self {
         let IcmRange { start, length, bus } = *range;
         Self { table, start: start.get(), length, bus: bus.get() }

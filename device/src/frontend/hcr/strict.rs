@@ -1,5 +1,5 @@
-//! Strict checks that HCR interfaces share: the command register, ICM tables and pages, and rings that the device
-//! writes. Each interface passes in its own rules.
+//! Strict checks that HCR interfaces share: the command register, ICM tables and pages, and rings that the
+//! device writes. Each interface passes its own rules.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ impl HcrWatch {
         const COMMAND_RESERVED: u32 = 0xff30_0000;
         const TOKEN_RESERVED: u32 = 0xffff;
         let name = word.name();
-        // Reported once, not for each word of the premature command.
+        // The violation is reported once, not for each word of the premature command.
         if std::mem::take(&mut self.unseen) {
             found.add(
                 rules.not_polled,
@@ -89,7 +89,7 @@ pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     found
 }
 
-/// ICM address of the end of a table.
+/// Returns the ICM address of the end of a table.
 pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
@@ -152,7 +152,7 @@ fn overlaps(
     sorted.into_iter().filter(|(_, met)| *met).map(|(range, _)| range).collect()
 }
 
-/// MTT entries of a region, if it has any.
+/// Returns the MTT entries of a region, if it has any.
 pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
     let Translation::Paged { page_shift, first_entry, offset } = region.translation else { return None };
     let page = 1u64 << page_shift.get();

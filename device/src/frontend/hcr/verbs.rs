@@ -10,7 +10,8 @@ use protocol::ids::Lid;
 
 use crate::frontend::snapshot::Fault;
 
-/// Contents of `wr_id`: what the completion of a request needs. Of a receive it is the WQE offset alone.
+/// Contents of `wr_id`: the data that the completion of a request needs. For a receive, this is only the WQE
+/// offset.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct WorkTag {
@@ -28,7 +29,8 @@ pub struct WorkTag {
 }
 
 impl WorkTag {
-    /// Whether this completion gets a CQE. Receives and failed requests always do, sends only if they were signalled.
+    /// Whether a CQE reports this completion. Receives and failed requests always produce a CQE, sends only
+    /// if they were signalled.
     pub fn wants_entry(completion: &Completion) -> bool {
         match completion.result {
             Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),
@@ -79,7 +81,7 @@ pub fn engine_state(state: QpState) -> State {
     }
 }
 
-/// CQE syndrome of a failed request.
+/// Returns the CQE syndrome of a failed request.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
@@ -97,7 +99,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Vendor error code of a CQE, which says why an access was refused. 0 if the syndrome says it all.
+/// Returns the vendor error code of a CQE, which says why an access was rejected; 0 if the syndrome is
+/// specific enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {

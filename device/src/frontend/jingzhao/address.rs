@@ -11,13 +11,15 @@ use super::ctxmgt::message::RdEncap;
 use crate::net::address::{Addresses, Class, PeerName};
 use crate::net::lid::class_of;
 
-/// The path to the peer of a connected QP. `None` if the context names no known peer and no default peer is configured.
+/// Returns the path to the peer of a connected QP. `None` if the context does not name a known peer and no
+/// default peer is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// The path to the destination of a datagram. `trusted` says whether the MAC and IP addresses of the unit are valid.
+/// Returns the path to the destination of a datagram. `trusted` says whether the MAC and IP addresses of the
+/// unit are valid.
 pub fn datagram(
     addresses: &Addresses,
     unit: &UdUnit,
@@ -30,7 +32,8 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// J-16: RoCE has no LRH to carry a service level, so it goes into the traffic class unless the context has one.
+/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry a service level, so the service level
+/// determines the traffic class unless the context has one.
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),
@@ -59,7 +62,7 @@ mod tests {
         KeyQpc::new(context).read()
     }
 
-    /// Destination MAC and IPv4 address for a context.
+    /// Returns the destination MAC and IPv4 address for a context.
     fn to(qpc: Qpc) -> Option<(MacAddr, Ipv4Addr)> {
         let encap = connected(&addresses(), &encap(qpc), Qpn::new(5), qpc.remote_qpn)?;
         assert_eq!(encap.src_mac, addresses().own.mac);
@@ -70,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn lid_resolves_by_rule_or_table() {
+    fn lid_is_resolved_by_rule_or_table() {
         let rule = (MacAddr([2, 0, 0, 0, 1, 2]), Ipv4Addr::new(10, 77, 1, 2));
         assert_eq!(to(Qpc { dlid: Lid::new(0x102), ..Qpc::default() }), Some(rule));
         let table = (OTHER.mac, OTHER.ipv4);
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_precedes_mac_gid_lid_and_default() {
+    fn ip_takes_precedence_over_mac_gid_lid_and_default() {
         let gid = Ipv4Addr::new(10, 77, 0, 4).to_ipv6_mapped().octets();
         let all = Qpc {
             dest_ip: Ipv4Addr::new(10, 77, 0, 3).to_bits(),
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ip_is_resolved_unknown_mac_dropped() {
+    fn unknown_ip_is_resolved_but_unknown_mac_is_dropped() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
@@ -109,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_ud_addresses_are_ignored_by_option() {
+    fn option_ignores_stale_ud_addresses() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
         let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
@@ -118,7 +121,7 @@ mod tests {
         assert_eq!(believed.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
     }
 
-    /// As RoCE maps it: the precedence bits of the DSCP.
+    /// RoCE maps the service level to the precedence bits of the DSCP.
     #[test]
     fn service_level_sets_traffic_class_unless_given() {
         let class_of = |service_level, traffic_class| {

@@ -92,7 +92,7 @@ fn dispatch(
     Ok(Outbox::new())
 }
 
-/// Executes the commands that need INIT_HCA and have no outbox.
+/// Executes the commands that require INIT_HCA and have no outbox.
 fn on_resources(
     resources: &mut Resources,
     setup: &Setup,

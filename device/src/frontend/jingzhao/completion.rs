@@ -11,8 +11,8 @@ use protocol::roce::{Imm, Transport};
 use crate::frontend::hcr::verbs::{WorkTag, syndrome, vendor_code};
 use crate::net::address::Addresses;
 
-/// The CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the destination LID of
-/// the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
+/// Returns the CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
+/// destination LID of the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn send_has_opcode_offset_and_full_qpn() {
+    fn send_cqe_has_opcode_offset_and_full_qpn() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_has_last_opcode_and_immediate() {
+    fn receive_cqe_has_last_opcode_and_immediate() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //
@@ -127,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn missing_context_lid_comes_from_mac() {
+    fn lid_missing_in_context_is_derived_from_mac() {
         assert_eq!(bytes(&received(false), 0)[0x0e..0x10], [3, 0]);
     }
 
     #[test]
-    fn failures_have_syndrome_and_queue_opcode() {
+    fn failure_cqe_has_syndrome_and_queue_opcode() {
         let failed = |queue, status| Completion { queue, result: Err(status), ..sent(true) };
         for (status, code) in [
             (Status::LocalLength, 0x01),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_always_get_entry() {
+    fn failed_request_always_gets_cqe() {
         let failed = Completion { result: Err(Status::Flushed), ..sent(false) };
         assert!(is_solicited(&failed) && WorkTag::wants_entry(&failed));
         assert!(

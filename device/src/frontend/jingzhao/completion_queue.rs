@@ -44,32 +44,32 @@ impl CompletionQueue {
         self.notifier.clear_fault();
     }
 
-    /// CQN, as software knows it.
+    /// Returns the CQN, with the high bits that software uses.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
-    /// Arm state and fault.
+    /// Returns the arm state and fault.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Start field of the context.
+    /// Returns the start field of the context.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Free-running producer index, modulo 2^32.
+    /// Returns the free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.producer()
     }
 
-    /// Location of the entries.
+    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
 
-    /// Number of entries of the buffer.
+    /// Returns the number of entries of the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
@@ -88,7 +88,8 @@ impl CompletionQueue {
     }
 }
 
-/// J-49: the buffer of a context. The document marks the start as unused, so a start outside the region is ignored.
+/// Returns the buffer of a context. J-49: the document marks the start as unused, so a start outside the
+/// region is ignored.
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }
@@ -105,7 +106,7 @@ mod tests {
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 
-    /// A buffer of four entries in hardware ownership.
+    /// Creates a buffer of four entries in hardware ownership.
     fn prepared() -> Region {
         let mem = Region::new(4 * LEN);
         (0..4).for_each(|slot| reap(&mem, slot));
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_wrap_and_pass_to_software() {
+    fn entries_wrap_and_pass_into_software_ownership() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..10 {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn unwritable_buffer_is_fault() {
+    fn unwritable_buffer_is_reported_as_fault() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         mem.read_only.set(true);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_keeps_producer_index() {
+    fn resizing_keeps_producer_index() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..6 {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_start_where_context_says() {
+    fn entries_start_at_offset_in_context() {
         const START: u64 = 0x7f00_0000_1000;
         // Two other entries precede the queue: start as an address, as an offset, and outside the region.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn armed_queue_notifies_once() {
+    fn armed_queue_notifies_only_once() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(1), &mem);
         let yes = Ok(Notify::Yes(Eqn::new(4)));

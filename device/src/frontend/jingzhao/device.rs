@@ -47,7 +47,7 @@ use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Context manager, by channel.
+    /// Requests to the context manager, by channel.
     pub ctxmgt: CtxStats,
 }
 

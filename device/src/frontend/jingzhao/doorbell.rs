@@ -62,7 +62,7 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// First half of a send doorbell whose second half is outstanding.
+    /// Returns the first half of a send doorbell whose second half is outstanding.
     pub fn first_half(&self, page: u64) -> u32 {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }
@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn eight_byte_store_rings_at_once() {
+    fn eight_byte_store_completes_doorbell() {
         assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Doorbell::Send { page: 3, doorbell: SEND })));
     }
 
     #[test]
-    fn second_half_rings() {
+    fn second_half_completes_doorbell() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_doorbells_name_their_queue() {
+    fn arm_doorbell_identifies_its_queue() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Doorbell::ArmCq(Cqn::new(5)))));
         assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Doorbell::ArmEq(Eqn::new(7)))));

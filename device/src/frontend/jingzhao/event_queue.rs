@@ -20,8 +20,8 @@ enum Arm {
     Disarmed,
     /// The next event interrupts.
     Once,
-    /// Every event interrupts, until software uses ARM_EQ: the context was armed, and the public driver does not know
-    /// the doorbell.
+    /// Every event interrupts until software first uses ARM_EQ: the context was armed, and the public driver
+    /// never writes that doorbell.
     UntilFirstDoorbell,
 }
 
@@ -41,7 +41,7 @@ pub struct EventQueues {
 }
 
 impl EventQueues {
-    /// The queue at `index`, if it is valid.
+    /// Returns the queue at `index`, if it is valid.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut EventQueue> {
         self.queues.get_mut(&index)
     }
@@ -51,12 +51,12 @@ impl EventQueues {
         self.queues.contains_key(&index)
     }
 
-    /// Valid queues in ascending order of their indices, starting at `first`.
+    /// Returns the valid queues in ascending order of their indices, starting at `first`.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &EventQueue)> {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
 
-    /// Adds a queue, and replaces an existing one.
+    /// Adds a queue, replacing an existing one with the same index.
     pub fn insert(&mut self, index: u32, queue: EventQueue) {
         self.queues.insert(index, queue);
     }
@@ -66,8 +66,9 @@ impl EventQueues {
         self.queues.remove(&index)
     }
 
-    /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops it without such a
-    /// queue. Returns the position of the event, and the result of [`EventQueue::push`].
+    /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops the
+    /// event if no such queue exists. Returns the position of the event, and the result of
+    /// [`EventQueue::push`].
     pub fn raise(
         &mut self,
         event: &Eqe,
@@ -117,17 +118,17 @@ impl EventQueue {
         self.mask & event.mask() != 0
     }
 
-    /// Location of the entries.
+    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.ring.buffer()
     }
 
-    /// Number of entries of the buffer.
+    /// Returns the number of entries of the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.ring.entries()
     }
 
-    /// Free-running producer index, modulo 2^32.
+    /// Returns the free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.ring.producer()
     }
@@ -137,12 +138,12 @@ impl EventQueue {
         self.arm != Arm::Disarmed
     }
 
-    /// MSI-X vector of the queue.
+    /// Returns the MSI-X vector of the queue.
     pub fn msix_vector(&self) -> u16 {
         self.msix_vector
     }
 
-    /// Mask of asynchronous events: bit t for type t.
+    /// Returns the mask of asynchronous events: bit t for type t.
     pub fn mask(&self) -> u64 {
         self.mask
     }
@@ -174,7 +175,7 @@ impl EventQueue {
     }
 }
 
-/// The buffer of a context. If the start is outside the region, no entry can be written.
+/// Returns the buffer of a context. If the start is outside the region, no entry can be written.
 pub(super) fn buffer(eqc: &Eqc, mem: &impl QueueMemory) -> Buffer {
     let start = offset(eqc.start, eqc.log_entries, eqc.lkey, mem).unwrap_or(eqc.start);
     Buffer { pd: eqc.pd, lkey: eqc.lkey, start, log_entries: eqc.log_entries }
@@ -192,7 +193,7 @@ mod tests {
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 
-    /// A queue of two entries, preceded by 64 other bytes in its region.
+    /// Creates a queue of two entries, preceded by 64 other bytes in its region.
     fn queue(armed: bool) -> (Region, EventQueue) {
         let mem = Region::new(64 + 2 * LEN);
         (0..2).for_each(|slot| reap(&mem, slot));
@@ -251,14 +252,14 @@ mod tests {
     }
 
     #[test]
-    fn unarmed_software_gets_every_interrupt() {
+    fn never_armed_queue_interrupts_on_every_event() {
         let (mem, mut eq) = queue(true);
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
     }
 
     #[test]
-    fn arming_software_gets_one_interrupt_each() {
+    fn each_arm_doorbell_yields_one_interrupt() {
         let (mem, mut eq) = queue(true);
         eq.arm();
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_entry_interrupts_without_its_event() {
+    fn overflow_entry_interrupts_even_if_next_event_is_lost() {
         let (mem, mut eq) = queue(true);
         (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
         assert_eq!(eq.push(&EVENT, &mem), Err(WriteError::Full));
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_queue_with_mask_takes_event() {
+    fn event_goes_to_lowest_queue_with_type_in_mask() {
         let (mem, idle) = queue(false);
         let mut queues = EventQueues::default();
         queues.insert(1, idle);
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_add_and_remove() {
+    fn map_eq_adds_and_removes_event_types() {
         let (_, mut eq) = queue(false);
         assert!(!eq.takes(EventType::PortChange));
         let map = MapEq { eqn: Eqn::new(0), remove: false, events: 1 << 9 | 1 << 4 };

@@ -28,8 +28,8 @@ use crate::frontend::snapshot::Fault;
 use crate::limited;
 
 impl Resources {
-    /// Writes an asynchronous event to the lowest-numbered EQ with its type in the mask. Without such an EQ the event
-    /// is dropped.
+    /// Writes an asynchronous event to the lowest-numbered EQ with its type in the mask. If no such EQ
+    /// exists, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let (place, result) = self.eqs.raise(event, &self.regions.access(cx.dma));
         self.announce(cx, event, place, result);
@@ -137,8 +137,8 @@ impl Resources {
             Ok(None) => {}
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
-                // Section 8.5: a full queue reports its own overflow. A queue whose memory is inaccessible cannot, so
-                // that is reported as an internal error to any EQ that takes those.
+                // Section 8.5: a full queue reports its own overflow. A queue whose memory is inaccessible
+                // cannot do so; this is reported as an internal error to any EQ that receives such events.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);
@@ -148,8 +148,8 @@ impl Resources {
     }
 }
 
-/// The unit that writes the CQE of a completion, its CQ, and the LID of the connected peer. RC sends complete when the
-/// acknowledgement is received, UC and UD sends when they are transmitted.
+/// Returns the unit that writes the CQE of a completion, its CQ, and the LID of the connected peer. RC sends
+/// complete when the acknowledgement is received, UC and UD sends when they are transmitted.
 fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

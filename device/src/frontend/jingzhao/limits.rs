@@ -1,7 +1,8 @@
 //! Limits that QUERY_DEV_LIM advertises, as configured.
 //!
-//! J-09: the public driver programs its own table sizes whatever is advertised, so counts up to the bounds of INIT_HCA
-//! are accepted. Only the length of a CQ is checked against the advertised limit, as the specification requires.
+//! J-09: the public driver programs its own table sizes regardless of the advertised limits, so counts up to
+//! the bounds of INIT_HCA are accepted. Only the length of a CQ is checked against the advertised limit, as
+//! the specification requires.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1, 3.3 and 3.11.
@@ -22,17 +23,17 @@ use crate::frontend::count::Count;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// The contents of QUERY_DEV_LIM.
+    /// Returns the contents of QUERY_DEV_LIM.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
 
-    /// Number of GIDs of the port.
+    /// Returns the number of GIDs of the port.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// Number of P_Keys of the port.
+    /// Returns the number of P_Keys of the port.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }
@@ -134,7 +135,7 @@ impl TryFrom<LimitsEntry> for Limits {
         const MAX_SEND_LEN: u16 = 1008;
         /// Maximum slot size of a receive queue.
         const MAX_RECV_LEN: u16 = 4096;
-        // The longest WQE header is that of a datagram: next and ud units.
+        // The longest WQE header is that of a datagram: the next and ud units.
         let send_head = GRANULE + UdUnit::LEN;
         check_len("max_send_wqe_len", entry.max_send_wqe_len, MAX_SEND_LEN)?;
         check_len("max_recv_wqe_len", entry.max_recv_wqe_len, MAX_RECV_LEN)?;
@@ -186,9 +187,9 @@ mod tests {
         assert_eq!(Limits::default().0, DevLim::RECOMMENDED);
     }
 
-    /// All bytes of the outbox (section 3.1).
+    /// Compares all bytes of the outbox with section 3.1.
     #[test]
-    fn every_limit_reaches_outbox() {
+    fn every_limit_appears_in_outbox() {
         let limits = parse(
             r#"{"max_qps": 16384, "max_cqs": 8192, "max_eqs": 64, "max_mpts": 32768, "max_pds": 4096,
                 "max_wqes": 8192, "max_cqes": 4096, "max_send_sges": 59, "max_send_wqe_len": 1008,
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_limits_are_rejected_with_reason() {
+    fn rejects_impossible_limits_with_reason() {
         for (text, reason) in [
             (r#"{"max_qps": 1000}"#, "1000 is not a power of two from 2 to 131072"),
             (r#"{"max_qps": 262144}"#, "262144 is not a power of two from 2 to 131072"),

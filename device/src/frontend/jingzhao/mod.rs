@@ -7,7 +7,7 @@
 //! the trace and strict mode (`observers`).
 //!
 //! # Spec
-//! JingZhao interface; each file names its sections.
+//! JingZhao interface; each file cites its sections.
 
 pub mod address;
 pub mod cmd;

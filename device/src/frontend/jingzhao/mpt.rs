@@ -8,7 +8,7 @@ use protocol::ids::Iova;
 
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
-/// The memory region of an entry.
+/// Returns the memory region of an entry.
 pub fn region(mpt: &Mpt) -> MemoryRegion {
     let translation = if mpt.is_physical() {
         Translation::Contiguous { bus: Iova::new(mpt.start.get()) }
@@ -64,7 +64,7 @@ mod tests {
     };
 
     #[test]
-    fn published_region_has_its_rights_and_pages() {
+    fn published_region_has_published_rights_and_pages() {
         let region = region(&Mpt::parse(&USER).unwrap());
         assert_eq!(region.rights, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ);
         assert_eq!((region.key.get(), region.pd.get(), region.len), (0x20005, 3, 0x2100));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn physical_region_by_flag_or_full_length() {
+    fn flag_or_full_length_selects_physical_region() {
         let mpt = Mpt::parse(&USER).unwrap();
         let flagged = Mpt { flags: mpt.flags | MptFlags::PHYSICAL, ..mpt };
         assert_eq!(region(&flagged).translation, Translation::Contiguous { bus: Iova::new(mpt.start.get()) });
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_based_regions_start_at_first_byte() {
+    fn zero_based_region_starts_at_first_byte() {
         let mpt = Mpt::parse(&USER).unwrap();
         let zero_based = Mpt { flags: mpt.flags | MptFlags::ZERO_BASED, ..mpt };
         assert_eq!(region(&zero_based).origin, Origin::Start);

@@ -12,7 +12,8 @@ use super::send_queue::FetchedWqe;
 use crate::frontend::hcr::entry_ring::WriteError;
 use crate::frontend::hcr::notify::CqError;
 
-/// A decision of the device, with the objects that it is about. A mutable QP is there for its counters.
+/// A decision of the device, with the objects that it concerns. The QP is mutable so that its counters can be
+/// updated.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived and has no effect yet. `qp` is the QP at its index, with its current state.
     SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
@@ -24,10 +25,10 @@ pub(super) enum Observed<'a> {
     SendRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
     /// Result of taking a receive request.
     RecvRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<RecvRequest> },
-    /// A request completed. It may get no CQE.
+    /// A request completed, possibly without a CQE.
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// A CQE was written to the free-running position `slot`, or lost.
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
-    /// An event was written to this position, or lost. Without a position, no EQ receives it.
+    /// An event was written to this position, or lost. It has no position if no EQ receives it.
     Eqe { place: Option<EqSlot>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

@@ -245,7 +245,7 @@ impl TryFrom<u16> for UarPages {
 }
 
 impl UarPages {
-    /// Size of BAR2 in bytes.
+    /// Returns the size of BAR2 in bytes.
     pub const fn bar_len(self) -> u64 {
         match self {
             Self::Documented => pci::BAR2_LEN,
@@ -271,7 +271,7 @@ impl Default for BoardId {
 pub struct RnrTimerCode(u8);
 
 impl RnrTimerCode {
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     pub const fn get(self) -> u8 {
         self.0
     }

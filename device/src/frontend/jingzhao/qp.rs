@@ -110,7 +110,7 @@ impl KeyData for SparseTable<Box<QueuePair>> {
     }
 }
 
-/// The engine's modification for a command that led to this context.
+/// Returns the engine's modification for a command that led to this context.
 pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
     use Transition::{Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
     let (RdQpNpst { next_psn, .. }, RdQpRst { expected_psn, .. }) = (key.read(), key.read());
@@ -125,8 +125,8 @@ pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbo
     }
 }
 
-/// Attributes for the engine: the context fields that its units read. They are passed at each command, not for each
-/// packet, since only commands change them.
+/// Returns the attributes for the engine: the context fields that its units read. They are passed at each
+/// command, not for each packet, since only commands change them.
 pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {
@@ -142,7 +142,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // RC and UC cannot enter RTR without a valid code. A UD message is a single packet of any size.
+        // RC and UC cannot enter RTR without a valid code. A UD message is always a single packet, whatever
+        // its size.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
         // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. Its peers
         // therefore send to the number in this context.
@@ -172,7 +173,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     }
 }
 
-/// The QUERY_QP image: values in force, whether software or the device has chosen them.
+/// Returns the QUERY_QP image: values in force, whether software or the device has chosen them.
 pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     let image = context.query();
     let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));
@@ -183,8 +184,8 @@ pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     image
 }
 
-/// The path to the connected peer. Without a known peer, packets go to an unused address and time out, as on a real
-/// network.
+/// Returns the path to the connected peer. Without a known peer, packets go to an unused address and time
+/// out, as on a real network.
 fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Encap {
     connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
         if is_connected(sst) && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {

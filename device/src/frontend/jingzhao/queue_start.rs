@@ -5,9 +5,10 @@ use protocol::ids::Lkey;
 use crate::frontend::hcr::entry_ring::LEN;
 use crate::memory::queue::QueueMemory;
 
-/// Offset of the first entry in the region, given `start` of a context. The document defines `start` as an address in
-/// the region; an offset from the start of the region is accepted too, as for work queues. If both readings fit, it is
-/// an address. `None` if neither leaves room for the whole queue.
+/// Returns the offset of the first entry in the region, given `start` of a context. The document defines
+/// `start` as an address in the region; as for work queues, an offset from the start of the region is also
+/// accepted. If both interpretations fit, `start` is taken as an address. `None` if neither leaves room for
+/// the whole queue.
 ///
 /// # Spec
 /// Interface document, tables 3-2-28 and 3-2-33; JingZhao interface, sections 4.4 and 4.5 (J-49).
@@ -24,7 +25,7 @@ mod tests {
 
     const KEY: Lkey = Lkey::new(0x21);
 
-    /// Start offset of a queue of two entries in a region of four that starts at `region_start`.
+    /// Returns the start offset of a queue of two entries in a region of four that starts at `region_start`.
     fn found(region_start: u64, start: u64) -> Option<u64> {
         let mut mem = Region::new(4 * LEN);
         mem.start = region_start;
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn oversized_queue_has_no_start() {
+    fn queue_larger_than_region_has_no_start() {
         const ADDRESS: u64 = 0x7f00_0000_1000;
         for start in [65, ADDRESS - 1, ADDRESS + 65, u64::MAX] {
             assert_eq!(found(ADDRESS, start), None, "{start:#x}");

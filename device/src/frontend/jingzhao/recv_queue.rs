@@ -7,25 +7,26 @@
 //! (`rq_clear`).
 //!
 //! # Slots that are being written
-//! The public user library sets the valid bit before it writes the data units, and its virtual CPU may be preempted
-//! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], and also
-//! those of a new queue if the bit is required (`rq_valid_bit`). Words that software has not written yet can then be
-//! recognised. A slot is posted when its list is complete:
+//! The public user library sets the valid bit before it writes the data units, and its virtual CPU may be
+//! preempted between any two stores. The device therefore fills the data units of consumed slots with
+//! [`UNTOUCHED`], and also those of a new queue if the bit is required (`rq_valid_bit`). Words that software
+//! has not written yet can then be recognised. A slot counts as posted when its list is complete, that is, in
+//! one of these cases:
 //! - it ends with a terminator or at the end of the slot, or
 //! - it has the maximum number of elements of this queue (`MaxListLength`), or
 //! - software has started to write the next slot, since it writes slots in order.
 //!
 //! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
-//! A list longer than any before it looks like an incomplete one. RC then waits until it has not changed for
-//! `SETTLE_TIME`. That time starts when the slot is polled (`recv_watch`), not at the message, so a
-//! receive that was posted well before its message is ready. UC and UD would lose the message; the slot is read a few
-//! more times and then taken as it is. The list may then be too short, but never wrong. Receives posted before the QP
-//! enters RTR are known to be complete, so few queues need any of this. A flush takes the list as it is, since no data
-//! is written.
+//! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not
+//! changed for `SETTLE_TIME`. That time starts when the slot is polled (`recv_watch`), not when the message
+//! arrives, so a receive that was posted well before its message is ready. UC and UD would lose the message;
+//! the slot is read a few more times and then taken as it is. The list may then be too short, but it never
+//! contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues
+//! need any of this. A flush takes the list as it is, since no data is written.
 //!
-//! Without `rq_valid_bit`, slots of the first lap are as software left them, and an empty one may be a receive without
-//! elements. It is read a few more times as well.
+//! Without `rq_valid_bit`, slots of the first lap still have the contents that software left in them, and an
+//! empty slot may be a receive without elements. Such a slot is read a few more times as well.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -48,12 +49,12 @@ use super::ring::Ring;
 use super::send_queue::sge;
 use crate::memory::queue::QueueMemory;
 
-/// How long the list of a slot must be unchanged before it counts as complete. Longer than the usual preemption of a
-/// virtual CPU.
+/// Time that the list of a slot must be unchanged before it counts as complete. It is longer than a virtual
+/// CPU is usually preempted.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// How often a slot is read again if it is unknown whether it is complete. The device cannot sleep here. 64 reads
-/// take microseconds, and software needs only a few stores.
+/// Number of times that a slot is read again if it is unknown whether it is complete. The device cannot sleep
+/// here. 64 reads take microseconds, and software needs only a few stores.
 const REREADS: u32 = 64;
 
 /// Offset of the first data unit in a slot. The smallest slot has 32 bytes.
@@ -83,12 +84,13 @@ pub struct RecvQueue {
     slot: u32,
     /// The first lap since RESET is not finished.
     first_pass: bool,
-    /// Number of slots, up to the last one consumed, whose data units were filled with [`UNTOUCHED`].
+    /// Number of consecutive slots, ending with the last consumed slot, whose data units were filled with
+    /// [`UNTOUCHED`].
     untouched: u32,
     max_list: MaxListLength,
     /// RC: the peer retries a message that finds no receive.
     reliable: bool,
-    /// Number of elements of the next slot, and since when that has been unchanged, while it is unknown whether the
+    /// Number of elements in the next slot, and the time of its last change, while it is unknown whether the
     /// list is complete.
     unchanged_since: Option<(usize, Instant)>,
     /// Consecutive consumed slots that still look posted.
@@ -145,8 +147,9 @@ impl RecvQueue {
         }
     }
 
-    /// Learns the maximum list length from the next slot, if it has the valid bit. Called at the transition to RTR:
-    /// what the program has posted before the peer may send is complete.
+    /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the
+    /// transition to RTR: all receives posted before this transition are complete, because the peer cannot
+    /// send yet.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -212,13 +215,13 @@ impl RecvQueue {
             return false;
         }
         if let Some(mut copy) = self.slot_copy() {
-            // Ignored here: a queue that cannot be read is reported when a message needs it.
+            // Ignore errors here: a queue that cannot be read is reported when a message needs it.
             let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
         }
         self.needs_watching()
     }
 
-    /// Whether a complete list may be recognised by its settle time only, and the peer retries.
+    /// Whether only the settle time may show that a list is complete, and the peer retries.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -250,7 +253,8 @@ impl RecvQueue {
         if released {
             self.unreleased = 0;
         } else if self.unreleased == slots {
-            // Bound: if no slot of the ring can be released, it is consumed once around, and then reported empty once.
+            // Bound: if no slot of the ring can be released, the ring is consumed once, and then reported
+            // empty once.
             self.unreleased = 0;
             return Fetch::Empty;
         } else {
@@ -269,7 +273,7 @@ impl RecvQueue {
         }
     }
 
-    /// Byte offset of a slot.
+    /// Returns the byte offset of a slot.
     fn at(&self, slot: u32) -> u32 {
         slot << self.ring.log_slot()
     }
@@ -372,8 +376,8 @@ impl RecvQueue {
         let mut head = [0; 2 * GRANULE];
         self.ring.read(mem, self.at(behind), &mut head)?;
         let first = &head[GRANULE..];
-        // The library sets the valid bit again when it links the next receive to a slot, which may have been consumed
-        // by then. So the bit alone is not enough.
+        // The library sets the valid bit again when it links the next receive to a slot, which may already
+        // have been consumed. The bit alone is therefore not enough.
         let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(begun)
@@ -398,8 +402,9 @@ impl RecvQueue {
         let mut free: Slot = SmallVec::new();
         match found {
             SlotState::Marked(extent) => {
-                // Clear the whole next unit. A linked slot of the library would keep a nonzero one, and with data units
-                // but no valid bit it would look posted by the kernel driver.
+                // Clear the whole next unit. Otherwise a linked slot of the library would keep a nonzero next
+                // unit. With data units but without the valid bit, it would look like a slot that the kernel
+                // driver posted.
                 free.extend_from_slice(&[0; GRANULE]);
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),

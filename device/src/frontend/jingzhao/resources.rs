@@ -36,7 +36,7 @@ use crate::memory::keys::KeyTable;
 use crate::memory::translate::RegionAccess;
 use crate::sparse::{Capacity, SparseTable};
 
-/// Bound: QPs outside RESET. Twice the number in the public driver's profile.
+/// Bound: QPs outside RESET. This is twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
@@ -67,7 +67,7 @@ impl DeviceState {
         self.resources = None;
     }
 
-    /// Counters of the context manager.
+    /// Returns the counters of the context manager.
     pub fn stats(&self) -> &CtxStats {
         self.resources.as_ref().map_or(&self.stats, |resources| resources.ctx.stats())
     }
@@ -115,7 +115,7 @@ impl Resources {
         }
     }
 
-    /// A QP outside RESET.
+    /// Returns a QP outside RESET.
     pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
         self.qps.get(self.ctx.qp_index(qpn)).map(|qp| &**qp)
     }
@@ -169,14 +169,14 @@ impl Regions {
         }
     }
 
-    /// ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. The result is then unmapped, or
-    /// some other memory of the same guest.
+    /// Returns the ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. The
+    /// result is then unmapped, or some other memory of the same guest.
     pub fn mpt_entry(&self, index: u32) -> IcmAddr {
         let offset = u64::from(index) * u64::from(DevLim::RECOMMENDED.mpt_len);
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))
     }
 
-    /// Access to the memory of regions.
+    /// Returns access to the memory of regions.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }

@@ -20,13 +20,13 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Geometry of a QP's send queue.
+    /// Returns the geometry of a QP's send queue.
     pub fn of_send(sst: &RdQpSst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
         let len = effective_len(sst.sq_len, sst.sq_lkey, sst.usr_page, options, mem);
         Self { pd: sst.pd, lkey: sst.sq_lkey, len, log_slot: sst.log_sq_slot }
     }
 
-    /// Geometry of a QP's receive queue.
+    /// Returns the geometry of a QP's receive queue.
     pub fn of_recv(rst: &RdQpRst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
         let len = effective_len(rst.rq_len, rst.rq_lkey, rst.usr_page, options, mem);
         Self { pd: rst.pd, lkey: rst.rq_lkey, len, log_slot: rst.log_rq_slot }
@@ -36,12 +36,12 @@ impl Ring {
         self.len
     }
 
-    /// Log2 of the slot size in bytes.
+    /// Returns the log2 of the slot size in bytes.
     pub fn log_slot(&self) -> u8 {
         self.log_slot
     }
 
-    /// Number of whole slots.
+    /// Returns the number of whole slots.
     pub fn slots(&self) -> u32 {
         self.len.checked_shr(self.log_slot.into()).unwrap_or(0)
     }
@@ -50,7 +50,7 @@ impl Ring {
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
-        // Bound: a WQE has at most 4096 bytes and a ring at least one slot of 32.
+        // Bound: a WQE has at most 4096 bytes, and a ring has at least one slot of 32 bytes.
         while !rest.is_empty() {
             let room = self.len.checked_sub(at).filter(|room| *room != 0).ok_or(AccessError::Bounds)?;
             let (now, later) = rest.split_at_mut(rest.len().min(room as usize));
@@ -67,8 +67,9 @@ impl Ring {
     }
 }
 
-/// J-08: the kernel driver writes lengths that are neither rounded nor those that the user library works with. The
-/// length of the library's region is the effective one.
+/// Returns the length in bytes that software uses. J-08: the lengths that the kernel driver writes are not
+/// rounded, and differ from those that the user library uses. The length of the library's region is the
+/// effective one.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

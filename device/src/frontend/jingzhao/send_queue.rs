@@ -32,12 +32,13 @@ const MAX_DOORBELLS: usize = 1 << 16;
 /// Pending doorbells that every queue has room for, enough for the bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Pending doorbells beyond those, shared by all queues of a device: 12 MiB, enough to fill 64 queues of the
-/// recommended 2^14 requests. Without this limit, 2^17 stalled queues would hold 96 GiB.
+/// Pending doorbells in addition to [`KEPT_DOORBELLS`], shared by all queues of a device: 12 MiB, enough to
+/// fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled queues would hold 96
+/// GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// Maximum length of a WQE that is copied into a short buffer, so that no space for the longest WQE must be cleared.
-/// The slot size of most queues.
+/// Maximum length of a WQE that is copied into a short buffer, so that no space for the longest WQE must be
+/// cleared. Most queues have this slot size.
 const SHORT_WQE: usize = 128;
 
 /// Reason why a doorbell was lost.
@@ -54,7 +55,7 @@ pub enum DoorbellOverflowError {
     Device,
 }
 
-/// Room for pending doorbells that queues share beyond what each keeps for itself.
+/// Room for pending doorbells that queues share, in addition to the room that each queue keeps for itself.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     taken: usize,
@@ -99,7 +100,7 @@ pub struct Entry {
 /// A WQE taken from the queue, for tracing and strict rules.
 #[derive(Debug)]
 pub struct FetchedWqe<'a> {
-    /// The WQE as announced by its doorbell or the preceding WQE.
+    /// Position of the WQE, as announced by its doorbell or the preceding WQE.
     pub entry: Entry,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
@@ -116,7 +117,7 @@ pub struct SendQueue {
     ring: Ring,
     /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// The WQE that the last one linked to.
+    /// The WQE that the last WQE linked to.
     linked: Option<Entry>,
     /// The slot after the last WQE, where software posts next.
     expected: u32,
@@ -153,7 +154,8 @@ impl SendQueue {
         self.ring = Ring::of_send(sst, &self.options, mem);
     }
 
-    /// Queues a doorbell. If the pool is exhausted, the queue is limited to the room that it keeps.
+    /// Queues a doorbell. If the pool is exhausted, the queue is limited to the room that it keeps for
+    /// itself.
     ///
     /// # Errors
     /// The doorbell is lost. Correct software cannot cause this: each pending doorbell announces at least one WQE in a
@@ -165,7 +167,8 @@ impl SendQueue {
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, however many doorbells the guest rings.
+        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, regardless of the number of doorbells that the
+        // guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }
@@ -176,7 +179,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Room for doorbells allocated beyond what a queue keeps, whether used or not.
+    /// Returns the number of doorbells that the queue has allocated in addition to those it keeps, whether
+    /// used or not.
     pub fn doorbells_taken(&self) -> usize {
         self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }
@@ -190,7 +194,7 @@ impl SendQueue {
         self.ring.slots()
     }
 
-    /// Number of pending doorbells. Each announces at least one WQE.
+    /// Returns the number of pending doorbells. Each announces at least one WQE.
     pub fn waiting(&self) -> usize {
         self.doorbells.len()
     }
@@ -246,7 +250,7 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// The WQE that the last one linked to.
+    /// Takes the WQE that the last WQE linked to.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
@@ -263,14 +267,14 @@ impl SendQueue {
             let run = std::mem::take(&mut self.linked_run);
             let behind = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&behind) {
-                // Doorbells arrive in slot order, so those of earlier WQEs will not follow.
+                // Doorbells arrive in slot order, so no doorbell for an earlier WQE will follow.
                 return Some(entry);
             }
             self.linked_run = behind - 1;
         }
     }
 
-    /// Number of slots from a position to the one after the last WQE.
+    /// Returns the number of slots from a position to the one after the last WQE.
     fn slots_to_expected(&self, position: u32) -> u32 {
         let bytes = match self.expected.checked_sub(position) {
             Some(bytes) => bytes,

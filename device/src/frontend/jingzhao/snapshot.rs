@@ -94,7 +94,7 @@ fn eq_row(eqn: u32, eq: &EventQueue) -> EqRow {
     }
 }
 
-/// ICM ranges of both translations.
+/// Returns the ICM ranges of both translations.
 pub(super) fn icm_rows(resources: &Resources, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
     let context = (from & TPT_ROWS == 0).then(|| resources.ctx.ctxmdata().ranges_from(from));
     let tpt_from = if from & TPT_ROWS == 0 { 0 } else { from & !TPT_ROWS };

@@ -1,10 +1,11 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist, and reported only if it succeeds: a rejected command already has a status.
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the
+//! objects that it removes still exist. Its findings are reported only if it succeeds: a rejected command
+//! already has a status.
 //!
 //! # Spec
-//! JingZhao interface; [`rules`] names the sections.
+//! JingZhao interface; [`rules`] cites the sections.
 
 mod commands;
 mod icm;
@@ -59,7 +60,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// CLOSE_HCA, or INIT_HCA, which implies it: all keys may be used again.
+    /// Handles CLOSE_HCA, and INIT_HCA, which implies it: all keys may be used again.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }

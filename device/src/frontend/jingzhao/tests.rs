@@ -1,5 +1,5 @@
-//! A whole device and a driver, without QEMU: guest memory is a memfd, and the test writes registers as the public
-//! driver does.
+//! Tests of a whole device with a driver, without QEMU: guest memory is a memfd, and the test writes
+//! registers as the public driver does.
 
 mod bringup;
 mod commands;
@@ -44,7 +44,7 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Addresses of an HCA with this LID, 1 or 2. Its default peer is the other one.
+/// Returns the addresses of an HCA with this LID, 1 or 2. Its default peer is the other one.
 fn addresses(lid: u16) -> Addresses {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) }
@@ -53,7 +53,7 @@ fn addresses(lid: u16) -> Addresses {
 /// A guest with one HCA, and its driver.
 type Machine = Driver<Guest<JingZhao>>;
 
-/// A machine after power-on; see [`addresses`] for its peer.
+/// Creates a machine after power-on; see [`addresses`] for its peer.
 fn powered_on(lid: u16, options: Options) -> Machine {
     powered_on_with(setup(lid, options), addresses(lid))
 }
@@ -64,7 +64,7 @@ fn powered_on_with(setup: Setup, addresses: Addresses) -> Machine {
     machine
 }
 
-/// A machine after INIT_HCA, with the tables of section 13 mapped.
+/// Creates a machine after INIT_HCA, with the tables of section 13 mapped.
 fn initialised(options: Options) -> Machine {
     initialised_as(1, options)
 }

@@ -1,4 +1,5 @@
-//! A device with one register that does nothing: all that an interface needs to be configured, listed, counted and checked.
+//! A device with one register that does nothing. It shows the minimum that an interface must provide to be
+//! configured, listed, counted and checked.
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 

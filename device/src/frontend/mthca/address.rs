@@ -11,7 +11,8 @@ use protocol::roce::Encap;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
 
-/// The path to a destination. Packets to an unknown destination are sent and lost, as on a real fabric.
+/// Returns the path to a destination. Packets to an unknown destination are sent and lost, as on a real
+/// fabric.
 pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Encap {
     let Address { dlid, service_level, traffic_class, hop_limit, dgid, .. } = *to;
     let flow_label = FlowLabel::new(to.flow_label);
@@ -20,7 +21,7 @@ pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Enc
     addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
 
-/// The path of a management datagram.
+/// Returns the path of a management datagram.
 pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Encap {
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,

@@ -1,9 +1,9 @@
 //! Sequence numbers in CQ armings, which strict mode checks.
 //!
-//! Software counts the events of a CQ that it has received, starting from 1; the device counts those that it has
-//! written. A lower number is valid as long as software has not received the remaining events. The driver has received
-//! the events that it has read from the EQ. A user program has received those that it fetched from the driver, which
-//! the device can only infer from its sequence numbers.
+//! Software counts the events of a CQ that it has received, starting from 1; the device counts those that it
+//! has written. A number lower than the device's count is valid as long as software has not received the
+//! remaining events. The driver has received the events that it has read from the EQ. A user program has
+//! received those that it fetched from the driver, which the device can only infer from its sequence numbers.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11.
@@ -35,7 +35,8 @@ impl ArmSequence {
         }
     }
 
-    /// The two-bit sequence numbers that are valid now: the first one, and how many more follow.
+    /// Returns the two-bit sequence numbers that are valid now: the first one, and the number of further
+    /// ones.
     pub(super) fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(1) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn user_program_has_received_what_it_counts() {
+    fn user_program_has_received_events_that_it_counts() {
         let mut sequence = ArmSequence::default();
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_wrap() {
+    fn event_counters_wrap() {
         let mut sequence = ArmSequence { written: u32::MAX, seen: u32::MAX, newest: None };
         assert_eq!(allowed(&sequence), [0]);
         sequence.event_written(u32::MAX);

@@ -65,7 +65,7 @@ pub fn execute(
     Ok(answer)
 }
 
-/// Executes a command, which may or may not need INIT_HCA.
+/// Executes a command, which may or may not require INIT_HCA.
 fn dispatch(
     state: &mut DeviceState,
     setup: &Setup,
@@ -97,7 +97,7 @@ fn dispatch(
     }
 }
 
-/// A command that needs INIT_HCA, with everything that it may access.
+/// A command that requires INIT_HCA, with everything that it may access.
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     setup: &'a Setup,

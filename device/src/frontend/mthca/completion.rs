@@ -21,7 +21,7 @@ use crate::limited;
 use crate::net::address::Addresses;
 use crate::net::lid::Source;
 
-/// The CQE of a completion.
+/// Returns the CQE of a completion.
 fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
     let tag = WorkTag::from_bits(completion.wr_id);
     let outcome = match completion.result {
@@ -135,8 +135,8 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does the deferred work of a turn: reports SRQs that passed their limit, and polls mapped doorbells. Returns
-    /// whether more is pending.
+    /// Does the deferred work of a turn: reports SRQs that have passed their limit, and polls mapped
+    /// doorbells. Returns whether more work is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));

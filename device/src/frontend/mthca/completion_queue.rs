@@ -50,38 +50,38 @@ impl CompletionQueue {
         }
     }
 
-    /// CQN, as software knows it.
+    /// Returns the CQN, including its generation.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
-    /// UAR page of its doorbells and records.
+    /// Returns the UAR page of the queue's doorbells and records.
     pub fn page(&self) -> u32 {
         self.page
     }
 
-    /// UAR page and index of the doorbell record with the consumer index.
+    /// Returns the UAR page and index of the doorbell record with the consumer index.
     pub fn record(&self) -> (u32, u32) {
         (self.page, self.consumer_record)
     }
 
-    /// Index of the doorbell record with the arm state. It is used only if doorbells are mapped, since they may then be
-    /// missed.
+    /// Returns the index of the doorbell record with the arm state. It is used only if doorbells are mapped,
+    /// since they may then be missed.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
 
-    /// The buffer and its producer index.
+    /// Returns the buffer and its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.ring.ring()
     }
 
-    /// EQ of its events.
+    /// Returns the EQ that receives the queue's events.
     pub fn eqn(&self) -> Eqn {
         self.notifier.eqn()
     }
 
-    /// Whether an entry was lost, after which the queue accepts no more.
+    /// Whether an entry was lost, after which the queue accepts no more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }
@@ -108,10 +108,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not changed
-    /// since the last call. Section 5.3: the sequence number distinguishes two armings, because software increments it
-    /// with every event that it receives. An unchanged record was written before software received an event that is
-    /// still on its way.
+    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not
+    /// changed since the last call. Section 5.3: the sequence number distinguishes two armings, because
+    /// software increments it with every event that it receives. An unchanged record predates an event that
+    /// software has not received yet.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
@@ -161,7 +161,7 @@ impl CompletionQueue {
         Ok(notify)
     }
 
-    /// The snapshot row of the queue.
+    /// Returns the snapshot row of the queue.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),

@@ -47,7 +47,7 @@ const INTERNAL_ERROR: u32 = 1;
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Resets by the register in BAR0.
+    /// Number of resets through the register in BAR0.
     pub resets: u64,
 }
 

@@ -88,8 +88,8 @@ impl Doorbells {
 }
 
 impl Resources {
-    /// Handles a doorbell. Section 5.1: one for an unknown object or for an object of another UAR page is ignored,
-    /// since there is no way to report it to software.
+    /// Handles a doorbell. Section 5.1: a doorbell for an unknown object, or for an object of another UAR
+    /// page, is ignored, since there is no way to report it to software.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
         let handled = match &doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),
@@ -117,7 +117,8 @@ impl Resources {
             return Err(FOREIGN_PAGE);
         }
         qp.announced = doorbell.producer();
-        // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports earlier posts.
+        // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports requests
+        // posted in earlier states.
         match state {
             None | Some(State::Reset) => return Err(QP_RESET),
             Some(State::Init) => return Err(QP_INIT),
@@ -182,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn published_doorbells_ring_at_once() {
+    fn published_doorbells_take_effect_at_once() {
         assert_eq!(pages().write(0x2010, &SEND), sent(2));
         assert_eq!(pages().write(0x2020, &ARM), armed(2));
     }
 
     #[test]
-    fn second_half_rings() {
+    fn second_half_completes_doorbell() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x3020, &ARM[..4]), Ok(None));

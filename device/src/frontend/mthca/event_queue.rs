@@ -21,7 +21,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// Bound: INIT_HCA rejects more than 2^6.
     queues: BTreeMap<u32, EventQueue>,
-    /// EQ by event type. It may have been destroyed since.
+    /// EQ by event type. The EQ may have been destroyed in the meantime.
     takers: [Option<Eqn>; TYPES],
 }
 
@@ -32,12 +32,12 @@ impl Default for EventQueues {
 }
 
 impl EventQueues {
-    /// The queue with this number, if it is valid.
+    /// Returns the queue with this number, if it is valid.
     pub fn get_mut(&mut self, eqn: Eqn) -> Option<&mut EventQueue> {
         self.queues.get_mut(&eqn.get())
     }
 
-    /// The queue with this number, if it is valid.
+    /// Returns the queue with this number, if it is valid.
     pub fn get(&self, eqn: Eqn) -> Option<&EventQueue> {
         self.queues.get(&eqn.get())
     }
@@ -47,7 +47,7 @@ impl EventQueues {
         self.queues.contains_key(&eqn.get())
     }
 
-    /// Valid queues in ascending order of their numbers, starting at `first`.
+    /// Returns the valid queues in ascending order of their numbers, starting at `first`.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &EventQueue)> {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
@@ -76,12 +76,12 @@ impl EventQueues {
         }
     }
 
-    /// The queue that events of this type are mapped to.
+    /// Returns the queue that events of this type are mapped to.
     pub fn taker(&self, event: &Eqe) -> Option<Eqn> {
         self.takers.get(usize::from(event.event_type())).copied().flatten()
     }
 
-    /// Mask of asynchronous events mapped to this queue: bit t for type t.
+    /// Returns the mask of asynchronous events mapped to this queue: bit t for type t.
     pub fn mask(&self, eqn: Eqn) -> u64 {
         let taken = self.takers.iter().enumerate().filter(|(_, taker)| **taker == Some(eqn));
         taken.fold(0, |mask, (event_type, _)| mask | 1 << event_type)
@@ -97,19 +97,19 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Creates the queue of a SW2HW_EQ, armed.
+    /// Creates the queue of a SW2HW_EQ, in the armed state.
     pub fn new(eqc: &Eqc) -> Self {
         let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         let events = EventRing::new(CountedRing::new(buffer));
         Self { events, interrupt: eqc.interrupt, armed: true }
     }
 
-    /// The buffer and its producer index.
+    /// Returns the buffer and its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.events.ring.ring()
     }
 
-    /// Last reported consumer index, modulo 2^32.
+    /// Returns the last reported consumer index, modulo 2^32.
     pub fn consumer(&self) -> u32 {
         self.ring().producer().wrapping_sub(self.events.ring.unread())
     }

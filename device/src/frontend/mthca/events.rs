@@ -39,7 +39,7 @@ impl Resources {
         }
     }
 
-    /// Free-running index of the entry; `None` if the event was lost.
+    /// Writes an event and returns the free-running index of its entry; `None` if the event was lost.
     fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
         let Self { layout, regions, eqs, .. } = self;
         let memory = DeviceMemory { layout, regions, dma: cx.dma };
@@ -63,7 +63,8 @@ impl Resources {
     }
 }
 
-/// The function has no INTx, which is optional (section 1.7). A driver that falls back to it gets no interrupt.
+/// Raises an interrupt. The function has no INTx, which is optional (section 1.7), so a driver that falls
+/// back to INTx receives no interrupts.
 fn interrupt_by(cx: &mut Context<'_>, interrupt: Interrupt) {
     match interrupt {
         Interrupt::MsiX(vector) => cx.interrupt(vector),

@@ -1,7 +1,7 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software maintains the chains. It may leave a copy of an entry behind that is no longer in any chain, so members can
-//! only be found by walking the chain.
+//! Software maintains the chains. It may leave behind a copy of an entry that is no longer in any chain, so
+//! members can only be found by walking the chain.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
@@ -37,7 +37,7 @@ impl Groups {
         }
     }
 
-    /// QPs attached to a group. `buckets` is the number of hash buckets.
+    /// Returns the QPs attached to a group. `buckets` is the number of hash buckets.
     pub fn members(&self, buckets: u16, gid: &[u8; GID_LEN]) -> SmallVec<[Qpn; 8]> {
         let mut index = u32::from(mgm::hash(gid, buckets));
         for _ in 0..MAX_CHAIN {
@@ -60,7 +60,7 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group of the same bucket: the hash XORs the words, so their order does not matter.
+    /// Another group in the same bucket: the hash XORs the words, so their order does not matter.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_chain_is_abandoned() {
+    fn circular_chain_is_abandoned() {
         let bucket = mgm::hash(&GID, 4096).into();
         let mut groups = Groups::default();
         groups.write(bucket, entry(4096, &SAME_BUCKET, &[0x16]));

@@ -20,27 +20,27 @@ use crate::frontend::count::Count;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// The contents of QUERY_DEV_LIM.
+    /// Returns the contents of QUERY_DEV_LIM.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
 
-    /// Size of BAR2 in bytes.
+    /// Returns the size of BAR2 in bytes.
     pub const fn bar2_len(&self) -> u64 {
         1 << (20 + self.0.log_uar_mib)
     }
 
-    /// Number of UAR pages.
+    /// Returns the number of UAR pages.
     pub const fn uar_pages(&self) -> u32 {
         256 << self.0.log_uar_mib
     }
 
-    /// Number of GIDs of the port.
+    /// Returns the number of GIDs of the port.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// Number of P_Keys of the port.
+    /// Returns the number of P_Keys of the port.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_unusable_by_driver_are_rejected() {
+    fn rejects_limits_that_driver_cannot_use() {
         for (text, problem) in [
             (r#"{"max_srqs": 2048}"#, "2048 is not a power of two from 4096 to 65536"),
             (r#"{"max_cqes": 262144}"#, "262144 is not a power of two from 1 to 131072"),

@@ -7,7 +7,7 @@
 //! (`observers`).
 //!
 //! # Spec
-//! mthca interface; each file names its sections.
+//! mthca interface; each file cites its sections.
 
 pub mod address;
 mod arm_sequence;

@@ -10,7 +10,7 @@ use protocol::ids::Iova;
 use crate::frontend::hcr::mtt::ENTRY_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
-/// Bound: pages of one region, equal to the limit for all regions together.
+/// Bound: pages of one region. The limit is the same as for all regions together.
 const MAX_PAGES: u64 = 1 << 24;
 
 /// MTT entries of a region.
@@ -21,7 +21,7 @@ pub struct PageEntries {
     pub count: usize,
 }
 
-/// The region of an entry, and its MTT entries if it has pages.
+/// Returns the region of an entry, and its MTT entries if it has pages.
 ///
 /// # Errors
 /// BAD_INDEX for the key that terminates scatter lists, BAD_PARAM for misaligned MTT entries, EXCEED_LIM for more than

@@ -14,9 +14,10 @@ use super::srq::SharedReceiveQueue;
 use crate::frontend::hcr::entry_ring::WriteError;
 use crate::frontend::hcr::notify::CqError;
 
-/// A decision of the device, with the objects that it is about.
+/// A decision of the device, with the objects that it concerns.
 ///
-/// A mutable object has fields of the observers: its counters, or the events that strict mode has seen.
+/// An object is mutable if it holds data of the observers: its counters, or the events that strict mode
+/// tracks.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived and has no effect yet. `qp` is the QP that it names, and `state` its state.
     SendDoorbell {
@@ -49,7 +50,7 @@ pub(super) enum Observed<'a> {
         fetch: &'a Fetch<RecvRequest>,
         memory: DeviceMemory<'a>,
     },
-    /// A request completed. It may get no CQE.
+    /// A request completed, possibly without a CQE.
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// The device is about to write the next entry of a CQ.
     CqSlot { cq: &'a CompletionQueue, memory: DeviceMemory<'a> },
@@ -57,6 +58,7 @@ pub(super) enum Observed<'a> {
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
     /// The device is about to write the next entry of an EQ.
     EqSlot { eqn: Eqn, queue: &'a EventQueue, memory: DeviceMemory<'a> },
-    /// An event was written to this EQ and free-running position, or lost. Without a place, no EQ receives it.
+    /// An event was written to this EQ and free-running position, or lost. It has no place if no EQ receives
+    /// it.
     Eqe { place: Option<(Eqn, u32)>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

@@ -164,13 +164,13 @@ impl QueuePair {
         })
     }
 
-    /// Attributes for the engine.
+    /// Returns the attributes for the engine.
     pub fn attributes(&self, addresses: &Addresses) -> QpAttrs {
         let Qpc { primary, .. } = &self.qpc;
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // RC and UC cannot enter RTR without a valid code. T46: UD QPs are fixed at 2048.
+            // RC and UC cannot enter RTR without a valid code. T46: the MTU of UD QPs is always 2048.
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
@@ -203,7 +203,7 @@ impl QueuePair {
         }
     }
 
-    /// The engine's modification for a command that led to this context.
+    /// Returns the engine's modification for a command that led to this context.
     pub fn modification(
         &self,
         transition: Transition,
@@ -221,7 +221,7 @@ impl QueuePair {
         }
     }
 
-    /// The snapshot row of the QP.
+    /// Returns the snapshot row of the QP.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         let QpAttrs { remote, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes(addresses);
         QpRow {
@@ -260,7 +260,8 @@ impl QueuePair {
     }
 }
 
-/// Transport service of a QP. `None` for management datagrams if the QP is not declared as QP0 or QP1.
+/// Returns the transport service of a QP. `None` for management datagrams if the QP is not declared as QP0 or
+/// QP1.
 pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Option<Service> {
     Some(match kind {
         QpKind::Service(ServiceType::Rc) => Service::Rc,
@@ -272,7 +273,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Timeout of an ACK timeout code; 0 is infinite.
+/// Returns the timeout of an ACK timeout code; 0 is infinite.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

@@ -1,4 +1,4 @@
-//! Why this interface ignores a doorbell, beside the reasons of the HCR lineage.
+//! Reasons for which this interface ignores a doorbell, in addition to those of the HCR lineage.
 
 use crate::telemetry::reason::IgnoreReason;
 

@@ -1,7 +1,7 @@
 //! The receive queue of a QP: a ring of slots.
 //!
-//! There is no doorbell. The producer counter is in the doorbell record, which the device reads whenever it has taken
-//! all requests that it knows of.
+//! There is no doorbell. The producer counter is in the doorbell record, which the device reads whenever it
+//! has taken all requests announced so far.
 //!
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.
@@ -30,7 +30,7 @@ impl RecvQueue {
         self.queue.slots()
     }
 
-    /// Number of requests taken, modulo 2^16.
+    /// Returns the number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }

@@ -23,7 +23,7 @@ use crate::sparse::TableFull;
 pub struct Regions {
     pub icm: PageMap,
     pub keys: KeyTable,
-    /// MTT entries of regions, as copied by SW2HW_MPT. Numbered from ICM address 0.
+    /// MTT entries of regions, as copied by SW2HW_MPT. Entries are numbered from ICM address 0.
     pub mtt: Mtt,
 }
 
@@ -37,7 +37,7 @@ impl Regions {
         }
     }
 
-    /// Access to the memory of regions.
+    /// Returns access to the memory of regions.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
@@ -140,7 +140,7 @@ pub struct DeviceMemory<'a> {
 }
 
 impl<'a> DeviceMemory<'a> {
-    /// Access to the memory of regions.
+    /// Returns access to the memory of regions.
     pub fn access(self) -> RegionAccess<'a, &'a Mtt> {
         self.regions.access(self.dma)
     }

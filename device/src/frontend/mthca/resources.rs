@@ -36,7 +36,7 @@ use super::uar::UarQueues;
 use crate::frontend::hcr::icm::{IcmRange, PageMap};
 use crate::sparse::{Capacity, SparseTable};
 
-/// Bound: QPs outside RESET. Twice the number in the driver's profile.
+/// Bound: QPs outside RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
@@ -46,7 +46,7 @@ const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
 #[derive(Debug)]
 pub enum DeviceState {
-    /// Before INIT_HCA or after CLOSE_HCA, with the ICM pages.
+    /// The state before INIT_HCA or after CLOSE_HCA, with the ICM pages.
     Closed(PageMap),
     Open(Box<Resources>),
 }
@@ -69,7 +69,7 @@ impl DeviceState {
         *self = Self::Closed(std::mem::take(self.icm()));
     }
 
-    /// The resources; `None` unless initialised.
+    /// Returns the resources; `None` unless initialised.
     pub fn resources(&self) -> Option<&Resources> {
         match self {
             Self::Closed(_) => None,
@@ -77,7 +77,7 @@ impl DeviceState {
         }
     }
 
-    /// The resources; `None` unless initialised.
+    /// Returns the resources; `None` unless initialised.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Closed(_) => None,
@@ -105,7 +105,7 @@ impl DeviceState {
         Ok(())
     }
 
-    /// The ICM page map.
+    /// Returns the ICM page map.
     pub fn page_map(&self) -> &PageMap {
         match self {
             Self::Closed(icm) => icm,
@@ -156,17 +156,17 @@ impl Resources {
         }
     }
 
-    /// Table index of a QP, whose number also contains a generation.
+    /// Returns the table index of a QP, whose number also contains a generation.
     pub fn qp_index(&self, qpn: Qpn) -> u32 {
         self.layout.qpc.index(qpn.get())
     }
 
-    /// Table index of a CQ, whose number also contains a generation.
+    /// Returns the table index of a CQ, whose number also contains a generation.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.layout.cqc.index(cqn.get())
     }
 
-    /// Table index of an SRQ.
+    /// Returns the table index of an SRQ.
     pub fn srq_index(&self, srqn: Srqn) -> u32 {
         self.layout.srqc.index(srqn.get())
     }

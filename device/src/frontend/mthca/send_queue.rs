@@ -1,8 +1,9 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size and fence. They are in the WQE of the preceding slot, where software
-//! adds them when it posts the next one. For the first WQE of a doorbell they are also in the doorbell. Each WQE is
-//! copied from guest memory once; if the next one is already posted, the link to it comes from the same copy.
+//! A WQE does not contain its own opcode, size and fence. These are in the WQE of the preceding slot, where
+//! software adds them when it posts the next WQE. For the first WQE of a doorbell they are also in the
+//! doorbell. Each WQE is copied from guest memory once; if the next one is already posted, the link to it
+//! comes from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
@@ -62,27 +63,27 @@ impl SendQueue {
         self.queue.slots()
     }
 
-    /// Number of pending requests.
+    /// Returns the number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.counters.waiting()
     }
 
-    /// Number of requests taken, modulo 2^16.
+    /// Returns the number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
 
-    /// Kind of its WQEs.
+    /// Returns the kind of the queue's WQEs.
     pub fn kind(&self) -> QpKind {
         self.kind
     }
 
-    /// Slot size in bytes.
+    /// Returns the slot size in bytes.
     pub fn slot_len(&self) -> usize {
         self.queue.slot_len()
     }
 
-    /// Offset of the slot with a free-running index.
+    /// Returns the offset of the slot with a free-running index.
     pub fn offset(&self, count: u16) -> u32 {
         self.queue.offset(count)
     }
@@ -179,7 +180,7 @@ impl SendQueue {
         Ok(NextSegment::parse(&segment).link)
     }
 
-    /// Parses a WQE. The flag says whether it is signalled.
+    /// Parses a WQE. Returns whether it is signalled, too.
     fn parse(&self, bytes: &[u8], opcode: u8) -> Result<(Work, bool), WqeError> {
         match self.kind {
             QpKind::Service(service) => SendWqe::parse(bytes, opcode, service).map(|wqe| {

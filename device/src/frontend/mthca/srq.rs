@@ -37,32 +37,32 @@ impl SharedReceiveQueue {
         self.context.srqn
     }
 
-    /// UAR page and index of its doorbell record.
+    /// Returns the UAR page and index of the queue's doorbell record.
     pub fn record(&self) -> (u32, u32) {
         (self.context.page, self.context.record)
     }
 
-    /// Region of its buffer.
+    /// Returns the key of the buffer's region.
     pub fn lkey(&self) -> Lkey {
         self.context.lkey
     }
 
-    /// Number of slots. Software never posts one of them.
+    /// Returns the number of slots. Software never posts one of them.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }
 
-    /// Slot size in bytes.
+    /// Returns the slot size in bytes.
     pub fn slot_len(&self) -> u32 {
         1 << self.queue.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Number of requests taken, modulo 2^16.
+    /// Returns the number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
 
-    /// Offset of the next WQE.
+    /// Returns the offset of the next WQE.
     pub fn next_offset(&self) -> u32 {
         self.next
     }
@@ -93,7 +93,8 @@ impl SharedReceiveQueue {
         self.context.limit = limit;
     }
 
-    /// Whether to raise the limit event: fewer requests are pending than the limit. Returns true once per arming.
+    /// Returns whether to raise the limit event because fewer requests are pending than the limit. Returns
+    /// true only once per arming.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {
@@ -106,7 +107,7 @@ impl SharedReceiveQueue {
         passes
     }
 
-    /// The context for QUERY_SRQ.
+    /// Returns the context for QUERY_SRQ.
     pub fn query(&mut self, record: Option<u32>) -> [u8; Srqc::QUERY_LEN] {
         self.counters.learn(record, self.queue.slots());
         self.context.emit(self.counters.waiting(), self.counters.taken)

@@ -1,13 +1,14 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist, and reported only if it succeeds: a rejected command already has a status.
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the
+//! objects that it removes still exist, and its findings are reported only if it succeeds: a rejected command
+//! already has a status.
 //!
 //! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only values in
 //! memory that are older than the doorbell are violations.
 //!
 //! # Spec
-//! mthca interface; [`rules`] names the sections.
+//! mthca interface; [`rules`] cites the sections.
 
 mod commands;
 mod doorbells;

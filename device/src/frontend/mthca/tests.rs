@@ -1,5 +1,5 @@
-//! A whole device and a driver, without QEMU: the test does what `ib_mthca` does, with the values observed on a running
-//! kernel (sections 13.3 and 14).
+//! Tests of a whole device with a driver, without QEMU: the test accesses the device as `ib_mthca` does, with
+//! the values observed on a running kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;
@@ -42,13 +42,13 @@ const ICM_LEN: u64 = 0x2685_4000;
 
 /// ICM address of the MTT (section 4.3).
 const MTT: u64 = 0x2000_0000;
-/// Bus address of its first entry (section 13.3).
+/// Bus address of the first MTT entry (section 13.3).
 const MTT_BUS: u64 = 0x1234_0000;
 
 /// Bus addresses of the buffers of the completion, async and command EQs, by EQ number.
 const EQ_BUFFERS: [u64; 4] = [0, 0x200_0000, 0x300_0000, 0x300_2000];
 
-/// The EQ for command completions, starting with this token.
+/// Returns the EQ for command completions, starting with this token.
 const fn command_events(token: u16) -> Option<CommandEvents> {
     Some(CommandEvents { buffer: EQ_BUFFERS[3], token, read: 0 })
 }
@@ -60,17 +60,17 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// A MAP_ICM entry (section 3.3.3).
+/// Returns a MAP_ICM entry (section 3.3.3).
 fn block(icm: u64, bus: u64, log: u8) -> Vec<u8> {
     [icm.to_be_bytes(), (bus | u64::from(log)).to_be_bytes()].concat()
 }
 
-/// An EQ context in protection domain 1.
+/// Returns an EQ context in protection domain 1.
 fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
 
-/// A driver after power-on, with MSI-X enabled and eventfds for three vectors.
+/// Creates a driver after power-on, with MSI-X enabled and eventfds for three vectors.
 fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }
@@ -83,7 +83,7 @@ fn powered_on_with(lid: u16, options: Options) -> Driver {
     Driver::new(guest)
 }
 
-/// A driver after INIT_HCA, with the regions and EQs of section 14.3.
+/// Creates a driver after INIT_HCA, with the regions and EQs of section 14.3.
 fn initialised() -> Driver {
     let mut driver = powered_on();
     replay(&mut driver, probe::BRING_UP);

@@ -22,7 +22,7 @@ use crate::frontend::hcr::verbs::{WorkTag, syndrome};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
-/// Name of the register at the start of an access.
+/// Returns the name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(name),

@@ -1,10 +1,11 @@
 //! Doorbells in UAR pages that are mapped into the guest, so that stores do not trap.
 //!
-//! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In a mapped
-//! page, that store is just a word in memory. The device finds it later, or not at all if the doorbell of another queue
-//! overwrites it. A word that is found therefore only tells which page has been used. The device polls the doorbell
-//! record of the queue that the word names, and then those of all other queues of the page, in rounds. Everything else
-//! in the word is ignored; a 32-bit guest stores it in two halves, and only one of them may be found.
+//! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In
+//! a mapped page, that store is just a word in memory. The device finds it later, or not at all if the
+//! doorbell of another queue overwrites it. A word that is found therefore only shows which page has been
+//! used. The device polls the doorbell record of the queue that the word names, and then those of all other
+//! queues of the page, in rounds. The device ignores everything else in the word, since a 32-bit guest stores
+//! the word in two halves and the device may find only one of them.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -36,7 +37,7 @@ type UarSlot = (u32, UarRegister);
 #[derive(Debug, Default)]
 pub struct UarQueues {
     places: BTreeMap<UarSlot, Queues>,
-    /// Slots with an active round. May include some whose round has ended.
+    /// Slots with an active round. The queue may also contain slots whose round has ended.
     rounds: VecDeque<UarSlot>,
 }
 
@@ -153,7 +154,8 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS, and until then the record may still be that of an earlier QP.
+        // Software posts nothing before RTS. Until then, the record may still contain the counter of an
+        // earlier QP.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbell_words_follow_queues() {
+    fn doorbell_words_match_existing_queues() {
         let mut queues = queues([1, 2]);
         queues.add(7, UarRegister::ArmCq, 1);
         queues.add(8, UarRegister::Send, 1);
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn single_queue_is_polled_once() {
+    fn only_queue_of_page_is_polled_once() {
         let mut queues = queues([5]);
         queues.begin(PLACE, Some(5));
         assert!(queues.rounds.is_empty() && rest(&mut queues).is_empty());
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn word_during_round_polls_all_again() {
+    fn word_found_during_round_polls_all_queues_again() {
         let mut queues = queues([1, 2, 3, 4]);
         queues.begin(PLACE, Some(1));
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(2)]);
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_may_change_during_round() {
+    fn queues_may_be_added_and_removed_during_round() {
         let mut queues = queues([1, 3, 5]);
         queues.begin(PLACE, None);
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(3)]);

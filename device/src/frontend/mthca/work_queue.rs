@@ -9,8 +9,8 @@ use protocol::ids::{Lkey, Pdn};
 
 use crate::memory::queue::QueueMemory;
 
-/// Maximum log2 of the slots. With 16-bit counters, more slots would make full and empty, or new and stale,
-/// indistinguishable.
+/// Maximum log2 of the number of slots. With 16-bit counters, more slots would make full and empty, or new
+/// and stale, indistinguishable.
 const MAX_LOG_SLOTS: u8 = 15;
 
 /// Location of a queue's slots.
@@ -31,13 +31,13 @@ impl WorkQueue {
         1 << self.geometry.log_slots.min(MAX_LOG_SLOTS)
     }
 
-    /// Slot size in bytes.
+    /// Returns the slot size in bytes.
     pub fn slot_len(&self) -> usize {
         1 << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Offset of the slot with a free-running index. The base comes from the guest, so the sum may wrap. The result is
-    /// then outside the region, or some other memory of the same guest.
+    /// Returns the offset of the slot with a free-running index. The base comes from the guest, so the sum
+    /// may wrap. The result is then outside the region, or some other memory of the same guest.
     pub fn offset(&self, count: u16) -> u32 {
         let slot = u32::from(count & (self.slots() - 1));
         self.base.wrapping_add(slot << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT))
@@ -55,7 +55,7 @@ impl WorkQueue {
 /// Free-running producer and consumer counters, modulo 2^16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests that the device knows to be posted.
+    /// Number of requests posted, as of the last record or doorbell.
     pub posted: u16,
     pub taken: u16,
 }
@@ -72,12 +72,12 @@ pub enum Advance {
 }
 
 impl Counters {
-    /// Number of pending requests.
+    /// Returns the number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter from a doorbell record, whose lower half it is. A record that is invalid or
+    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or
     /// unreadable changes nothing.
     pub fn learn(&mut self, record: Option<u32>, slots: u16) -> Advance {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_repeat_from_base() {
+    fn slots_start_at_base_and_repeat() {
         let geometry = Geometry { log_slots: 2, log_slot: 7 };
         let queue = WorkQueue { pd: Pdn::new(1), lkey: Lkey::new(2), base: 0x4000, geometry };
         assert_eq!(

@@ -12,7 +12,7 @@ pub struct QueueRow {
     /// Direction of its frames.
     pub direction: QueueDirection,
     pub state: QueueState,
-    /// VSI that its frames come from; `None` for a receive queue, which is found in the rows of VSIs.
+    /// VSI that its frames come from; `None` for a receive queue, which appears in the rows of VSIs instead.
     pub vsi: Option<u16>,
     /// Bus address of its ring.
     pub ring: u64,

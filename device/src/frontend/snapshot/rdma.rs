@@ -1,4 +1,4 @@
-//! Rows about objects of the RDMA half of a NIC, beside its queues and memory regions.
+//! Rows about objects of the RDMA half of a NIC, other than its queues and memory regions.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash};
 /// An address handle: the destination of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandleRow {
-    /// Handle, as software knows it.
+    /// Handle number that software uses.
     pub handle: u32,
     pub pd: u32,
     pub destination: IpAddr,
@@ -26,7 +26,7 @@ pub struct HandleRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
-    /// Group number, as software knows it.
+    /// Group number that software uses.
     pub group: u16,
     pub address: IpAddr,
     /// VLAN of its datagrams, if they are tagged.

@@ -60,7 +60,7 @@ pub enum ReceivedTag {
 /// A switch rule. A field that the rule does not match on is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleRow {
-    /// Rule number, as software knows it.
+    /// Rule number that software uses.
     pub rule: u16,
     /// Recipe: the combination of fields that the rule matches on.
     pub recipe: RuleRecipe,

@@ -1,7 +1,7 @@
 //! Intel E810-C, driven by `ice` in Linux. All fields are little-endian unless stated otherwise.
 //!
 //! # Spec
-//! E810 interface; the files name their sections.
+//! E810 interface; each file cites its sections.
 
 pub mod admin;
 pub mod hash_profile;

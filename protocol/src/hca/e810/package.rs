@@ -89,7 +89,8 @@ impl Metadata {
     }
 }
 
-/// Types and contents of the sections in a buffer. Sections that do not lie inside the buffer are skipped.
+/// Returns the types and contents of the sections in a buffer. Sections that do not lie inside the buffer are
+/// skipped.
 pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     let count = BufferHeader::parse_prefix(buffer).map_or(0, |header| header.sections);
     let (table, _) = buffer.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();

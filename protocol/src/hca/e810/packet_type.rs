@@ -14,7 +14,7 @@ impl PacketType {
     /// Ethernet frame with an unknown payload.
     pub const ETHERNET: Self = Self(1);
 
-    /// Packet type of a frame.
+    /// Returns the packet type of a frame.
     pub const fn of(layers: &Layers) -> Self {
         let Some(Ip { addresses, fragment, transport, .. }) = layers.ip else { return Self::ETHERNET };
         let v4 = match (fragment, transport) {
@@ -32,7 +32,7 @@ impl PacketType {
         }
     }
 
-    /// Packet type as a number.
+    /// Returns the packet type as a number.
     pub const fn get(self) -> u16 {
         self.0
     }

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn names_include_indices() {
+    fn register_names_include_indices() {
         assert_eq!(Register::GlintItr(2, 5).to_string(), "GLINT_ITR[2][5]");
         assert_eq!(Register::QrxTail(0).to_string(), "QRX_TAIL[0]");
         assert_eq!(Register::PfFwArqlen.to_string(), "PF_FW_ARQLEN");

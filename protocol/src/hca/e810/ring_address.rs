@@ -16,12 +16,13 @@ impl RingAddress {
         Self(Iova::new(first.get() >> UNIT_SHIFT << UNIT_SHIFT))
     }
 
-    /// Address of the first entry.
+    /// Returns the address of the first entry.
     pub const fn first(self) -> Iova {
         self.0
     }
 
-    /// Address of entry `index`, for entries of `len` bytes. Wraps at the end of the address space.
+    /// Returns the address of entry `index`, for entries of `len` bytes. Wraps at the end of the address
+    /// space.
     pub const fn entry(self, index: u16, len: usize) -> Iova {
         Iova::new(self.0.get().wrapping_add(index as u64 * len as u64))
     }

@@ -96,12 +96,12 @@ impl RxContext {
         Self::parse(&bytes)
     }
 
-    /// Size of a data buffer in bytes.
+    /// Returns the size of a data buffer in bytes.
     pub fn data_len(&self) -> u16 {
         u16::from(self.data_units) * 128
     }
 
-    /// Size of a header buffer in bytes.
+    /// Returns the size of a header buffer in bytes.
     pub fn header_len(&self) -> u16 {
         u16::from(self.header_units) * 64
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::ids::Iova;
 
-    /// Generated from the table of the specification by an independent program.
+    /// The expected values were generated from the table of the specification by an independent program.
     #[test]
     fn fields_match_interface_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];

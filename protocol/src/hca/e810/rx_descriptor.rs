@@ -31,7 +31,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Profile that a register value selects.
+    /// Returns the profile that a register value selects.
     pub const fn of_register(value: u32) -> Self {
         match value & 0x3f {
             1 => Self::Legacy,
@@ -214,7 +214,7 @@ const _: () = assert!(size_of::<LegacyRaw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
 
 impl RxWriteBack {
-    /// Wire format in the layout of `profile`, passed to the driver.
+    /// Returns the wire format in the layout of `profile`, passed to the driver.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
         match profile {
             Profile::Legacy => self.emit_legacy(),

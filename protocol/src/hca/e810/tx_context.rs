@@ -68,7 +68,8 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// The same for the queue of a second VSI, from a kernel with other addresses.
+    /// Further contexts that the driver sent: the queue of a second VSI, and a queue of a kernel with other
+    /// addresses.
     #[test]
     fn parses_contexts_of_other_queues() {
         let second = context("00908e00000000000080020000000000008000031000");

@@ -1,7 +1,7 @@
 //! Transmit descriptors.
 //!
 //! A frame consists of an optional context descriptor and one data descriptor for each buffer. The last data
-//! descriptor is marked. All data descriptors of a frame have the same command and header lengths.
+//! descriptor has the EOP bit. All data descriptors of a frame have the same command and header lengths.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -424,8 +424,8 @@ impl DataDescriptor {
         }
     }
 
-    /// Value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes and the low bits of the
-    /// command remain.
+    /// Returns the value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes and the
+    /// low bits of the command remain.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn done_replaces_type_only() {
+    fn done_byte_replaces_only_type() {
         let word: u64 = 0x1234_5678_9abc_de30;
         assert_eq!(data(word).done(), 0x3f);
         assert_eq!(data(0).done(), 0x0f);

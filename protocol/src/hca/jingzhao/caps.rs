@@ -13,17 +13,17 @@ use crate::describe::{Hex, describe};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
-    /// QP numbers reserved for the device, from 0.
+    /// Number of QP numbers reserved for the device, starting at 0.
     pub log_reserved_qps: u8,
-    /// CQ numbers reserved for the device, from 0.
+    /// Number of CQ numbers reserved for the device, starting at 0.
     pub log_reserved_cqs: u8,
-    /// EQ numbers reserved for the device, from 0.
+    /// Number of EQ numbers reserved for the device, starting at 0.
     pub log_reserved_eqs: u8,
-    /// MTT entries reserved for the device, from 0.
+    /// Number of MTT entries reserved for the device, starting at 0.
     pub log_reserved_mtts: u8,
-    /// Protection domains reserved for the device, from 0.
+    /// Number of protection domains reserved for the device, starting at 0.
     pub log_reserved_pds: u8,
-    /// Keys reserved for the device, from 0.
+    /// Number of keys reserved for the device, starting at 0.
     pub log_reserved_lkeys: u8,
     /// Largest number of WQEs in a work queue.
     pub log_max_wqes: u16,
@@ -151,7 +151,7 @@ impl DevLim {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let nibbles = |high, low| Nibbles::new().with_high(high & 0xf).with_low(low & 0xf);
         let raw = RawDevLim {
@@ -219,7 +219,7 @@ impl Adapter {
         Self { board_id: raw.board_id.get() }
     }
 
-    /// Wire format of the outbox.
+    /// Returns the wire format of the outbox.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawAdapter { reserved_00: [0; 0x18], board_id: self.board_id.into() })
     }

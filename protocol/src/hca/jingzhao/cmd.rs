@@ -134,8 +134,8 @@ const QPC: usize = 0xc0;
 const ICM_TABLES: Modifiers = Modifiers::OneOf(&[1, 2]);
 const QP_TEARDOWN: Modifiers = Modifiers::OneOf(&[0, 2, 3]);
 
-/// Command table of section 2, in the order of [`Op`]. MAD_IFC is that of the hardware (section 3.14). The drivers
-/// also contain a form that carries a MAD, but never issue it.
+/// Command table of section 2, in the order of [`Op`]. MAD_IFC has the form that the hardware implements
+/// (section 3.14). The drivers also contain a form that carries a MAD, but never issue it.
 pub static COMMANDS: [CommandSpec; 30] = [
     early(outbox(0x40, row(Op::QueryDevLim, 0x003, "QUERY_DEV_LIM"))),
     early(outbox(0x20, row(Op::QueryAdapter, 0x006, "QUERY_ADAPTER"))),
@@ -183,12 +183,12 @@ impl Op {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
 
-    /// Row of the command table.
+    /// Returns the row of the command table.
     pub fn spec(self) -> &'static CommandSpec {
         &COMMANDS[self as usize]
     }
 
-    /// Name in the document.
+    /// Returns the name in the document.
     pub fn name(self) -> &'static str {
         self.spec().name
     }
@@ -205,7 +205,7 @@ impl fmt::Display for Op {
 #[allow(missing_docs)]
 pub struct Command {
     pub op: Op,
-    /// One of the accepted values.
+    /// One of the op_modifier values that the command accepts.
     pub op_modifier: u8,
     /// Command-specific value; see for example [`Command::qpn`].
     pub in_modifier: u32,
@@ -282,7 +282,7 @@ impl Command {
         number(self.in_modifier, "CQ number").map(Cqn::new)
     }
 
-    /// EQ number in in_modifier, as for [`Command::qpn`].
+    /// Returns the EQ number in in_modifier, as for [`Command::qpn`].
     ///
     /// # Errors
     /// BAD_INDEX if it exceeds 24 bits.
@@ -290,7 +290,7 @@ impl Command {
         number(self.in_modifier, "EQ number").map(Eqn::new)
     }
 
-    /// Parameters of MAP_EQ.
+    /// Returns the parameters of MAP_EQ.
     ///
     /// # Errors
     /// BAD_INDEX for an EQ number that exceeds 24 bits.
@@ -303,8 +303,8 @@ impl Command {
 /// Flag in in_modifier: MAP_EQ unmaps the events.
 const UNMAP_EQ: u32 = 1 << 31;
 
-/// Passes the parameters of a command to the visitor, decoded for its opcode. Those of an unknown opcode are shown
-/// raw.
+/// Passes the parameters of a command to the visitor, decoded for its opcode. The parameters of an unknown
+/// opcode are shown raw.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);
@@ -403,14 +403,14 @@ mod tests {
     }
 
     #[test]
-    fn five_commands_precede_init_hca() {
+    fn only_five_commands_are_allowed_before_init_hca() {
         let early: Vec<_> = COMMANDS.iter().filter(|spec| spec.before_init).map(|spec| spec.code).collect();
         assert_eq!(early, [0x003, 0x006, 0x007, 0x008, 0x031]);
         assert_eq!(status(&latched(0x00d, 0, 0, 0x1000, 0), false), CmdStatus::BadSysState);
     }
 
     #[test]
-    fn mailbox_length_follows_entry_count() {
+    fn mailbox_length_depends_on_entry_count() {
         let len = |l: &PendingCommand| Command::decode(l, true).unwrap().inbox_len;
         assert_eq!(len(&latched(0xffa, 1, 1, 0x1000, 0)), 0x20);
         assert_eq!(len(&latched(0xffa, 1, 3, 0x1000, 0)), 0x40);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn teardown_requires_mailbox_only_unmodified() {
+    fn teardown_requires_mailbox_only_without_modifier() {
         for code in [0x01e, 0x021] {
             assert_eq!(status(&latched(code, 0, 5, 0, 0), true), CmdStatus::BadParam);
             assert_eq!(status(&latched(code, 1, 5, 0x1000, 0), true), CmdStatus::BadParam);
@@ -451,7 +451,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decode_accepts_any_register_content(
+        fn decode_never_panics(
             in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32, initialised: bool
         ) {
             let command = CommandWord::from_bits(word);

@@ -53,12 +53,12 @@ pub enum CqArm {
     Disarmed,
     /// The next completion raises an event.
     Armed,
-    /// The next solicited or failed completion.
+    /// The next solicited or failed completion raises an event.
     ArmedSolicited,
 }
 
 impl CqFlags {
-    /// Arm state at creation. Undefined codes mean disarmed.
+    /// Returns the arm state at creation. Undefined codes mean disarmed.
     pub fn arm(self) -> CqArm {
         match self.state() {
             1 => CqArm::Armed,
@@ -131,7 +131,7 @@ impl Cqc {
         })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -176,7 +176,7 @@ impl ResizeCq {
         Ok(Self { log_entries, lkey: Lkey::new(raw.lkey.get()) })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let lkey = self.lkey.get().into();
         transmute!(RawResize { logsize: self.log_entries, reserved_01: [0; 3], lkey })

@@ -49,7 +49,7 @@ pub enum Outcome {
         remote_lid: Lid,
         /// Datagrams: the 40 bytes before the payload are reserved for a GRH.
         grh: bool,
-        /// Received immediate data; zero if none.
+        /// Received immediate data; zero if the message has none.
         imm: Imm,
         /// Length of the message in bytes.
         byte_len: u32,
@@ -106,7 +106,7 @@ impl Cqe {
         Some(Self { qpn, queue, wqe, outcome })
     }
 
-    /// Wire format, owned by the driver.
+    /// Returns the wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         let blank = Raw {
             my_qpn: self.qpn.get().into(),

@@ -3,9 +3,10 @@
 //! A request header has 128 bits; the first field of its table is in the highest bits. A payload is a sequence of
 //! 32-bit words; the first row of its table is the lowest word.
 //!
-//! The available text of the document is incomplete. It omits the payloads of Requester Recv Control and Execution
-//! Engine, and the words of Requester Trans Control beyond 192 bits (PD and key of the EQ, vector). These are not
-//! implemented. It names types and opcodes of the engine without numbers; the numbers come from the public RTL.
+//! The available text of the document is incomplete. It omits the payloads of Requester Recv Control and
+//! Execution Engine, and the words of Requester Trans Control beyond 192 bits (PD and key of the EQ, vector).
+//! These are not implemented. It names the types and opcodes of the engine but gives no numbers; the numbers
+//! come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -60,7 +61,7 @@ pub enum CeuRequest {
 }
 
 impl CeuRequest {
-    /// Request header (table 2.1): type, opcode, 24 reserved bits, address and data.
+    /// Returns the request header (table 2.1): type, opcode, 24 reserved bits, address and data.
     pub const fn header(self) -> u128 {
         let (kind, opcode, addr, data) = match self {
             Self::ReadQp(qpn) => (1, 1, qpn, 0),
@@ -106,7 +107,7 @@ pub enum EngineRequest {
 }
 
 impl EngineRequest {
-    /// Request header: type, opcode and QP number. The low 96 bits are zero.
+    /// Returns the request header: type, opcode and QP number. The low 96 bits are zero.
     pub const fn header(self, qpn: Qpn) -> u128 {
         let (kind, opcode) = match self {
             Self::ReadNpst => (1, 2),
@@ -123,7 +124,7 @@ impl EngineRequest {
     }
 }
 
-/// Common part of both headers: type, opcode and 24 bits.
+/// Returns the common part of both headers: type, opcode and 24 bits.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Layouts of table 3.2.
+    /// The expected layouts are those of table 3.2.
     #[test]
     fn payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {

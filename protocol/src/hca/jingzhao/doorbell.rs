@@ -15,7 +15,7 @@ pub const UAR_PAGE: u64 = 4096;
 /// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 00h: word 0 of the send doorbell. An 8-byte write here rings the doorbell.
+    /// 00h: word 0 of the send doorbell. An 8-byte write to this register rings the doorbell.
     SendLow,
     /// 04h: word 1 of the send doorbell. Writing it rings the doorbell.
     SendHigh,
@@ -86,7 +86,7 @@ impl SendDoorbell {
         }
     }
 
-    /// Words of the doorbell, lower address first. Values that exceed their field are truncated.
+    /// Returns the words of the doorbell, lower address first. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u32; 2] {
         let low = Low::new()
             .with_head(self.head & 0xff_ffff)
@@ -96,7 +96,7 @@ impl SendDoorbell {
         [low.into_bits(), high.into_bits()]
     }
 
-    /// Byte offset of the first WQE in a queue of `len` bytes. `None` if the queue is empty.
+    /// Returns the byte offset of the first WQE in a queue of `len` bytes. `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, log_slot: u8, len: u32) -> Option<u32> {
         let bytes = match unit {
             PositionUnit::Granule => u64::from(self.head) * GRANULE as u64,
@@ -118,7 +118,7 @@ pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }
 
-/// EQ number of an ARM_EQ write.
+/// Returns the EQ number of an ARM_EQ write.
 pub const fn arm_eq(word: u32) -> Eqn {
     Eqn::new(word & 0xff)
 }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_doorbell_offset_is_no_register() {
+    fn receive_doorbell_offset_is_not_a_register() {
         assert_eq!(UarRegister::at(0x18), None);
         assert_eq!(UarRegister::at(0x10), Some(UarRegister::ArmCq));
         assert_eq!(UarRegister::at(0x20), Some(UarRegister::ArmEq));

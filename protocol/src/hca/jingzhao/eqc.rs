@@ -100,7 +100,7 @@ impl Eqc {
         })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_are_at_28h_and_2ch() {
+    fn indices_are_at_offsets_28h_and_2ch() {
         let mut bytes = MAILBOX;
         bytes[0x2b] = 3;
         bytes[0x2f] = 4;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_than_million_entries() {
+    fn rejects_more_than_2_to_the_20_entries() {
         let mut bytes = MAILBOX;
         bytes[0x0c] = 21;
         assert_eq!(Eqc::parse(&bytes).unwrap_err().status.basic(), CmdStatus::BadParam);

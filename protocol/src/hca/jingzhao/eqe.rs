@@ -80,7 +80,7 @@ impl EventType {
         }
     }
 
-    /// Name in the document.
+    /// Returns the name in the document.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completion => "COMP",
@@ -97,7 +97,7 @@ impl EventType {
         }
     }
 
-    /// Bit in an event mask.
+    /// Returns the bit in an event mask.
     pub const fn mask(self) -> u64 {
         1 << self.code()
     }
@@ -219,7 +219,7 @@ impl Eqe {
         })
     }
 
-    /// Wire format, owned by the driver.
+    /// Returns the wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         let (subtype, number, detail, out_param) = match *self {
             Self::Completion { cqn } => (0, cqn.get(), 0, 0),

@@ -36,13 +36,13 @@ impl IcmTable {
         }
     }
 
-    /// Table that a command accesses, if any.
+    /// Returns the table that a command accesses, if any.
     pub fn of(op: Op, op_modifier: u8) -> Option<Self> {
         let selects = matches!(op, Op::MapIcm | Op::UnmapIcm);
         Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
     }
 
-    /// The inverse of [`IcmTable::from_op_modifier`].
+    /// Returns the op_modifier of the table; the inverse of [`IcmTable::from_op_modifier`].
     pub const fn op_modifier(self) -> u8 {
         match self {
             Self::Context => 1,
@@ -74,7 +74,7 @@ pub struct MapEntry {
 
 describe!(MapEntry { virt, bus, pages });
 
-/// Length of the MAP_ICM inbox for `entries` entries, in bytes.
+/// Returns the length of the MAP_ICM inbox for `entries` entries, in bytes.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries or more than [`MAX_ENTRIES`].

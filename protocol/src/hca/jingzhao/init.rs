@@ -43,7 +43,7 @@ impl InitHca {
         })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let pack = |table: Table| U64::new(table.word());
         transmute!(RawInitHca {

@@ -19,7 +19,7 @@ impl MadIfc {
     /// Length of the outbox in bytes.
     pub const LEN: usize = 0x20;
 
-    /// Wire format of the outbox.
+    /// Returns the wire format of the outbox.
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         [bytes[0], bytes[1]] = self.lid.get().to_be_bytes();

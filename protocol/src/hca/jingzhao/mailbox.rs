@@ -60,7 +60,7 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// Wire format. Bytes that the device ignores are 0.
+    /// Returns the wire format. Bytes that the device ignores are 0.
     pub fn emit(&self) -> Vec<u8> {
         match self {
             Self::DevLim(limits) => limits.emit().to_vec(),

@@ -1,8 +1,8 @@
 //! JingZhao (HanGu) HCA: registers, command mailboxes, contexts and queue entries.
 //!
 //! Each file defines one object of the interface: a private raw layout of its bytes, and a public value with
-//! `parse` and `emit`. `parse` rejects what the device rejects, with the same status ([`cmd::CmdError`]). `emit`
-//! writes every byte, so no stale data of a reused buffer remains.
+//! `parse` and `emit`. `parse` rejects the same values as the device, with the same status
+//! ([`cmd::CmdError`]). `emit` writes every byte, so no stale data of a reused buffer remains.
 //!
 //! Registers, doorbells, WQEs, CQEs and EQEs are little-endian. Mailboxes and contexts are big-endian.
 //!

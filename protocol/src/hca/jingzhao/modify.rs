@@ -7,7 +7,7 @@
 //! - RST2INIT copies the whole image.
 //! - Later transitions copy an attribute if they accept it and the mask has its bit. Zero is a value.
 //! - An attribute that the transition requires is also copied without its bit, unless it is zero.
-//! - Some fields are no attribute of any transition of the service, mainly queues and keys. They are copied unless
+//! - Some fields, mainly queues and keys, belong to no attribute of any transition of the service. They are copied unless
 //!   they are zero, but only before the part of the QP that uses them runs. For the send queue this is up to
 //!   RTR2RTS, for all others up to INIT2RTR.
 //! - PSNs are copied by the commands that initialise them, and never later.
@@ -25,7 +25,7 @@ use super::transition::{Attributes, Numbering, Transition};
 const DEFAULT_ACK_TIMEOUT: u8 = 14;
 /// Retry count for drivers that never set one.
 const DEFAULT_RETRY_COUNT: u8 = 7;
-/// RNR retry count for drivers that never set one; 7 retries without limit.
+/// RNR retry count for drivers that never set one; 7 means that retries are unlimited.
 const DEFAULT_RNR_RETRY: u8 = 7;
 
 /// QP context as stored by the device.
@@ -79,12 +79,12 @@ impl StoredQpc {
         Ok(next)
     }
 
-    /// Attributes selected by the mask of a command.
+    /// Returns the attributes selected by the mask of a command.
     pub fn named(&self, mailbox: &Qpc) -> Attributes {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Copies from `mailbox` what a command other than RST2INIT changes.
+    /// Copies the fields that a command other than RST2INIT changes from `mailbox`.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -142,12 +142,12 @@ impl StoredQpc {
         Ok(())
     }
 
-    /// RNR retry count in effect, 0 to 7. 7 retries without limit.
+    /// Returns the RNR retry count in effect, 0 to 7; 7 means that retries are unlimited.
     pub const fn rnr_retry(&self) -> u8 {
         self.image.rnr_retry_code()
     }
 
-    /// ACK timeout in effect, 4.096 us * 2^code. `None` disables the timeout.
+    /// Returns the ACK timeout in effect, 4.096 us * 2^code. `None` disables the timeout.
     pub const fn ack_timeout(&self) -> Option<Duration> {
         match self.image.ack_timeout_code(self.numbering) {
             0 => None,
@@ -155,17 +155,17 @@ impl StoredQpc {
         }
     }
 
-    /// Retry count in effect, 0 to 7.
+    /// Returns the retry count in effect, 0 to 7.
     pub const fn retry_count(&self) -> u8 {
         self.image.retry_count()
     }
 
-    /// RNR NAK timer code to send, 0 to 31.
+    /// Returns the RNR NAK timer code to send, 0 to 31.
     pub const fn min_rnr_timer(&self) -> u8 {
         self.image.min_rnr_timer & 0x1f
     }
 
-    /// Context image that QUERY_QP returns. All zero in RESET.
+    /// Returns the context image that QUERY_QP reports; all zeros in RESET.
     pub fn query(&self) -> Qpc {
         match self.image.state() {
             Some(QpState::Reset) => Qpc::default(),
@@ -273,7 +273,7 @@ fn check_port(mailbox: &Qpc) -> Result<(), CmdError> {
     }
 }
 
-/// A queue of length 0 is absent, so the size of its slots does not matter.
+/// Checks the slot size of a queue. A queue of length 0 is absent, so its slot size does not matter.
 fn check_queue(len: u32, log_slot: u8, what: &'static str) -> Result<(), CmdError> {
     if len == 0 {
         return Ok(());
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn resent_image_keeps_live_psns() {
+    fn repeated_image_keeps_live_psns() {
         let mut qpc = rts();
         qpc.image.next_send_psn = Psn::new(0x1234);
         qpc.image.unacked_psn = Psn::new(0x1200);
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(back, qpc);
     }
 
-    /// An image in which every field is nonzero and differs from `image`.
+    /// Returns an image in which every field is nonzero and differs from `image`.
     fn others() -> Qpc {
         Qpc {
             opt_param_mask: 0,
@@ -401,7 +401,7 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// A QP with every field set, whose driver uses `numbering`, after these commands.
+    /// Returns the context of a QP with every field set, whose driver uses `numbering`, after these commands.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),
@@ -481,7 +481,7 @@ mod tests {
     /// Bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER in the document, but port, timeout and RNR
     /// retry count in the driver.
     #[test]
-    fn ambiguous_bit_follows_driver_numbering() {
+    fn driver_numbering_determines_ambiguous_bit() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
         let given = |before: StoredQpc, bit: u32| {
             let mailbox = Qpc { opt_param_mask: 1 << bit, port: 1, ..Qpc::default() };
@@ -531,7 +531,7 @@ mod tests {
         assert_eq!(later, rts);
     }
 
-    /// [`Attributes::AV`] and the path MTU are no attributes of a UD QP, but the QP uses them.
+    /// UD QPs do not have the attributes [`Attributes::AV`] and path MTU, but use the fields.
     #[test]
     fn ud_path_is_set_before_rtr() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_state_is_bad_qpee_state() {
+    fn wrong_state_returns_bad_qpee_state() {
         let error = rts().modify(Transition::Init2Rtr, &image()).unwrap_err();
         assert_eq!(error.status, CmdStatus::BadQpState);
         assert_eq!(error.status.basic(), CmdStatus::BadParam);
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_retries_get_visible_defaults() {
+    fn defaults_of_unset_retries_are_visible_in_query() {
         let qpc = rts();
         assert_eq!(qpc.rnr_retry(), 7);
         assert_eq!(qpc.retry_count(), 7);
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rc_gets_default_retries() {
+    fn only_rc_qps_get_default_retries() {
         for service in [1, 3] {
             let mailbox = Qpc { service, ..image() };
             let init = StoredQpc::default().modify(Transition::Rst2Init, &mailbox).unwrap();
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn query_in_reset_is_zero() {
+    fn query_in_reset_returns_zeros() {
         assert_eq!(StoredQpc::default().query().emit(), [0; LEN]);
     }
 

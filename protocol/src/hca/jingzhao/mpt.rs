@@ -73,7 +73,7 @@ impl PageSize {
         1 << self.log
     }
 
-    /// Log2 of the size in bytes.
+    /// Returns the log2 of the size in bytes.
     pub const fn log2(self) -> u8 {
         self.log
     }
@@ -120,7 +120,7 @@ impl Mpt {
         })
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags.bits().into(),

@@ -26,7 +26,8 @@ pub struct WriteMtt {
     pub pages: Vec<Iova>,
 }
 
-/// Length of the WRITE_MTT inbox for `entries` entries, in bytes. At most [`MAX_ENTRIES`] of them are read.
+/// Returns the length of the WRITE_MTT inbox for `entries` entries, in bytes. At most [`MAX_ENTRIES`] of them
+/// are read.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.
@@ -54,7 +55,7 @@ impl WriteMtt {
         Ok(Self { start, pages: pages.take(count).map(|page| Iova::new(page.get())).collect() })
     }
 
-    /// Wire format, as a driver builds it. Pages beyond [`MAX_ENTRIES`] are dropped.
+    /// Returns the wire format, as a driver builds it. Pages beyond [`MAX_ENTRIES`] are dropped.
     pub fn emit(&self) -> Vec<u8> {
         let mut inbox = Vec::with_capacity(PAGE);
         inbox.extend_from_slice(Head { reserved_00: [0; 0x18], start: self.start.into() }.as_bytes());

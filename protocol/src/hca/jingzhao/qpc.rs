@@ -206,7 +206,7 @@ impl Qpc {
         }
     }
 
-    /// Wire format of the image. Values that exceed their field are truncated.
+    /// Returns the wire format of the image. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         transmute!(Raw {
             opt_param_mask: self.opt_param_mask.into(),
@@ -283,46 +283,47 @@ impl Qpc {
         Recv::new().with_min_rnr_timer(self.min_rnr_timer).with_recv_psn(self.recv_psn.get())
     }
 
-    /// Service type. `None` for an unsupported code.
+    /// Returns the service type. `None` for an unsupported code.
     pub const fn service(&self) -> Option<ServiceType> {
         ServiceType::from_code(self.service)
     }
 
-    /// State. `None` for an undefined code.
+    /// Returns the state. `None` for an undefined code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Destination MAC address, if its high part is nonzero.
+    /// Returns the destination MAC address, if its high part is nonzero.
     pub const fn dmac(&self) -> Option<MacAddr> {
         mac(self.dmac_high, self.dlid)
     }
 
-    /// Source MAC address, if its high part is nonzero.
+    /// Returns the source MAC address, if its high part is nonzero.
     pub const fn smac(&self) -> Option<MacAddr> {
         mac(self.smac_high, self.slid)
     }
 
-    /// Destination IPv4 address, if nonzero.
+    /// Returns the destination IPv4 address, if nonzero.
     pub const fn dip(&self) -> Option<Ipv4Addr> {
         if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
     }
 
-    /// Source IPv4 address, if nonzero.
+    /// Returns the source IPv4 address, if nonzero.
     pub const fn sip(&self) -> Option<Ipv4Addr> {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// RNR retry count, 0 to 7; 7 retries without limit. The document puts the three bits at the low end of the
-    /// byte, the public driver at the high end. The low end applies if any of the low five bits is set (J-14).
+    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The document puts the three
+    /// bits at the low end of the byte, the public driver at the high end. The low end applies if any of the
+    /// low five bits is set (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
-    /// ACK timeout code, 0 to 31; 0 disables the timeout. The document puts the five bits at the low end of the
-    /// byte, the public driver at the high end. The low end applies if any of the low three bits is set, the high
-    /// end from 20h. The remaining values 8, 16 and 24 are ambiguous and follow the numbering of the QP's driver
-    /// (J-14).
+    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document puts the five bits at the
+    /// low end of the byte, the public driver at the high end. The low end applies if any of the low three
+    /// bits is set, the high end from 20h. The remaining values 8, 16 and 24 are ambiguous and follow the
+    /// numbering of the QP's driver (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -332,7 +333,7 @@ impl Qpc {
         if low || byte & 0x7 != 0 { byte & 0x1f } else { byte >> 3 }
     }
 
-    /// Retry count in the word at 68h, 0 to 7 (J-17).
+    /// Returns the retry count in the word at 68h, 0 to 7 (J-17).
     pub const fn retry_count(&self) -> u8 {
         // The mask leaves three bits.
         (self.params1 >> 16 & 0x7) as u8
@@ -405,8 +406,8 @@ fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
-/// Joins the high 32 and low 16 bits of a MAC address, which are separate in contexts and in the UD unit. `None` if
-/// the high part is 0, because the low part is a LID then.
+/// Joins the high 32 and low 16 bits of a MAC address, which are separate in contexts and in the UD unit.
+/// `None` if the high part is 0, because the low part is then a LID.
 pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     if high == 0 {
         return None;
@@ -593,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_fields_of_example_match_offsets() {
+    fn fields_unset_in_example_match_offsets() {
         let qpc = Qpc {
             state: 7,
             flags_27_24: 0xa,
@@ -650,7 +651,7 @@ mod tests {
 
     /// These codes are 1 ms, 268 ms and 68 s in the document, but 8, 16 and 33 us in the public driver.
     #[test]
-    fn ambiguous_timeout_follows_driver_numbering() {
+    fn driver_numbering_determines_ambiguous_timeout() {
         let timeout =
             |byte, numbering| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
         assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Document)), [8, 16, 24]);
@@ -658,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_count_is_bits_18_16() {
+    fn retry_count_is_in_bits_18_to_16() {
         let mut qpc = Qpc { params1: 0x8000_0001, ..Qpc::default() };
         assert_eq!(qpc.retry_count(), 0);
         qpc.set_retry_count(5);

@@ -21,9 +21,9 @@ pub enum Register {
     InitDone,
 }
 
-/// Offsets of the HCR: of the document, and of the public driver.
+/// Offsets of the HCR: the one in the document, and the one that the public driver uses.
 pub const HCR: [u32; 2] = [0x8_0000, 0];
-/// Offsets of the reset register: of the document, and of the public RTL.
+/// Offsets of the reset register: the one in the document, and the one in the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];
 /// Offset of the register init_done.
 pub const INIT_DONE: u32 = 0x0_0f20;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn both_go_bits_follow_execution() {
+    fn both_go_bits_are_set_only_during_execution() {
         let query = CommandWord::new().with_op(0x003).with_go(true);
         assert_eq!(command_word(CommandState::Fresh), 0);
         assert_eq!(command_word(CommandState::Executing(query)).to_le_bytes(), [0x03, 0x80, 0x80, 0x00]);

@@ -73,9 +73,9 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// Detects the numbering from the mask of RST2INIT. All services require a port there, which is bit 5 in the
-    /// document and bit 11 in the driver. Bit 11 of the document only applies to connected QPs and has no meaning
-    /// in this command.
+    /// Detects the numbering from the mask of RST2INIT. All services require the port in this command, which
+    /// is bit 5 in the document and bit 11 in the driver. Bit 11 of the document only applies to connected
+    /// QPs and has no meaning in this command.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -85,7 +85,7 @@ impl Numbering {
         }
     }
 
-    /// Attributes that a mask selects.
+    /// Returns the attributes that a mask selects.
     pub fn named(self, mask: u32) -> Attributes {
         use Attributes as A;
         /// Bits of the driver numbering. Bits 13 (another RNR retry count) and 16 have no field in the QPC.
@@ -117,7 +117,7 @@ impl Numbering {
 }
 
 impl Attributes {
-    /// Attributes that QPs of this service type have.
+    /// Returns the attributes that QPs of this service type have.
     pub fn of(service: ServiceType) -> Self {
         let taken = |transition: Transition| transition.required(service) | transition.optional(service);
         Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | taken(transition))
@@ -131,7 +131,7 @@ impl Field for Attributes {
 }
 
 impl Transition {
-    /// Transition of a command, if it is one.
+    /// Returns the transition of a command, if it is one.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
             Op::Rst2Init => Self::Rst2Init,
@@ -149,7 +149,7 @@ impl Transition {
         })
     }
 
-    /// Command of the transition.
+    /// Returns the command of the transition.
     pub const fn op(self) -> Op {
         match self {
             Self::Rst2Init => Op::Rst2Init,
@@ -166,8 +166,8 @@ impl Transition {
         }
     }
 
-    /// Attributes that the driver must provide. The public driver sets no bits for them, so the device cannot
-    /// verify this.
+    /// Returns the attributes that the driver must provide. The public driver sets no bits for them, so the
+    /// device cannot verify this.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);
@@ -186,7 +186,8 @@ impl Transition {
         }
     }
 
-    /// Attributes that the driver can provide. For SQD2RTS this includes the additions of the state machine notes.
+    /// Returns the attributes that the driver can provide. For SQD2RTS this includes the additions of the
+    /// state machine notes.
     pub const fn optional(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let path = A::ALT_PATH.union(A::ACCESS_FLAGS);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_follow_numbering() {
+    fn numbering_determines_meaning_of_bits() {
         use Attributes as A;
         let mask = 1 << 6 | 1 << 11 | 1 << 14 | 1 << 31;
         assert_eq!(Numbering::Document.named(mask), A::QKEY | A::RNR_RETRY | A::ALT_PATH);
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn qkey_is_ud_only_retries_rc_only() {
+    fn only_ud_has_qkey_and_only_rc_has_retries() {
         use Attributes as A;
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let has = A::of(service);

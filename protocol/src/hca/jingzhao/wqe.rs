@@ -1,7 +1,8 @@
 //! Send and receive WQEs, and the units they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size. They are in the doorbell
-//! or in the next unit of the previous WQE, so the caller passes the bytes and opcode to [`SendWqe::parse`].
+//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size. These are in the
+//! doorbell or in the next unit of the previous WQE, so the caller passes the bytes and opcode to
+//! [`SendWqe::parse`].
 //!
 //! # Spec
 //! JingZhao interface, sections 6.1 to 6.6, 6.8 and 7.3.

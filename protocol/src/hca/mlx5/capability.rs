@@ -1,7 +1,7 @@
 //! Capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the areas of an InfiniBand port.
 //!
-//! A bit that is 0 removes a part of the driver, so [`GeneralCaps`] names only bits that the device sets or that
-//! must stay 0 for a reason.
+//! A bit that is 0 disables a feature of the driver, so [`GeneralCaps`] names only bits that the device sets
+//! and bits that must stay 0 for a reason.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -35,7 +35,7 @@ layout! {
     pub struct Query[16] big_endian {
         /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,
-        /// The driver asks for the current values, otherwise for the largest.
+        /// The driver requests the current values; otherwise the maximum values.
         @0x04[0]     current: bool,
     }
 }
@@ -84,7 +84,7 @@ fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
 layout! {
     /// General capabilities of the device.
     pub struct GeneralCaps[256] big_endian {
-        /// The device never asks for pages, so that the driver creates no EQ for it.
+        /// The device never requests pages, so the driver does not create an EQ for page requests.
         @0x00[25]     page_requests_disabled: bool,
         /// Log2 of the largest SRQ in entries.
         @0x10[31:24]  log_max_srq_entries: u8,
@@ -112,7 +112,7 @@ layout! {
         @0x1c[7]      dump_fill_key: bool,
         /// Log2 of the number of EQs.
         @0x1c[3:0]    log_max_eqs: u8,
-        /// Depth of keys over other keys.
+        /// Maximum depth of memory keys that refer to other keys.
         @0x20[31:24]  max_indirection: u8,
         /// Whether the device supports KSM keys.
         @0x20[23]     fixed_buffer_size: bool,
@@ -134,7 +134,7 @@ layout! {
         @0x2c[28]     start_padding: bool,
         /// GID table has 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
-        /// Counter of packets out of sequence.
+        /// The device counts packets that arrive out of sequence.
         @0x30[31]     out_of_sequence_counter: bool,
         /// Whether the device supports QUERY_VPORT_COUNTER.
         @0x30[30]     vport_counters: bool,
@@ -163,13 +163,13 @@ layout! {
         @0x3c[31:16]  rate_support: u16 => Hex,
         /// 1: CQEs hold the user index.
         @0x3c[3:0]    cqe_version: u8,
-        /// Receive queues with several packets an entry.
+        /// Receive queues can hold several packets per entry.
         @0x40[30]     striding_rq: bool,
         /// UMRs cannot change the size of a key's translation.
         @0x40[24]     umr_entity_size_disabled: bool,
         /// UMRs cannot change the atomic right.
         @0x40[23]     umr_atomic_disabled: bool,
-        /// Fence behind UMRs: 1 none required, 2 small fence.
+        /// Fence required after UMRs: 1 none, 2 small fence.
         @0x40[21:20]  umr_fence: u8,
         /// Whether the device supports inline data in CQEs.
         @0x40[10]     scatter_to_cqe: bool,
@@ -199,9 +199,9 @@ layout! {
         @0x44[17]     path_migration: bool,
         /// Whether the device supports memory windows.
         @0x44[14]     memory_windows: bool,
-        /// Counter of Q_Key violations.
+        /// The device counts Q_Key violations.
         @0x44[9]      qkey_violation_counter: bool,
-        /// Counter of P_Key violations.
+        /// The device counts P_Key violations.
         @0x44[8]      pkey_violation_counter: bool,
         /// QPs can send with another source QP number.
         @0x44[7]      set_deth_qpn: bool,
@@ -231,7 +231,7 @@ layout! {
         @0x54[15:0]   max_recv_wqe: u16,
         /// Largest DC send WQE in bytes.
         @0x58[15:0]   max_dc_wqe: u16,
-        /// QPs in a multicast group.
+        /// Maximum number of QPs in a multicast group.
         @0x5c[24:0]   max_group_qps: u32,
         /// Log2 of the number of multicast groups.
         @0x60[7:0]    log_max_groups: u8,
@@ -246,7 +246,7 @@ layout! {
         @0x98         timer_mhz: u32,
         /// Frequency of the internal timer in kHz.
         @0x9c         timer_khz: u32,
-        /// UAR pages in a system page.
+        /// Number of UAR pages in a system page.
         @0xa4[15:0]   uars_per_page: u16,
     }
 }
@@ -260,7 +260,8 @@ codes! {
 }
 
 impl GeneralCaps {
-    /// Capabilities of this device with an InfiniBand port, current and largest alike.
+    /// Capabilities of this device with an InfiniBand port. The current values and the maximum values are the
+    /// same.
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
@@ -326,7 +327,7 @@ impl GeneralCaps {
         }
     }
 
-    /// The area as the output of QUERY_HCA_CAP has it.
+    /// Returns the area as it appears in the output of QUERY_HCA_CAP.
     pub fn area(&self) -> [u8; AREA_LEN] {
         in_area(&self.emit())
     }
@@ -335,7 +336,7 @@ impl GeneralCaps {
 layout! {
     /// Capabilities of atomic operations.
     pub struct AtomicCaps[32] big_endian {
-        /// Byte order of results. 0 in the largest values; the current values are those of SET_HCA_CAP.
+        /// Byte order of results. 0 in the maximum values; the current value is that of SET_HCA_CAP.
         @0x08[31:30]  endianness_mode: u8,
         /// Mode 1 is supported: results are in the byte order of the host.
         @0x08[25]     host_order_supported: bool,
@@ -349,7 +350,7 @@ layout! {
 }
 
 impl AtomicCaps {
-    /// The largest capabilities of this device: both 64-bit operations without masks.
+    /// Returns the maximum capabilities of this device: both 64-bit operations without masks.
     pub fn largest() -> Self {
         Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
     }
@@ -360,13 +361,13 @@ impl AtomicCaps {
         Self { endianness_mode: set.endianness_mode, ..self }
     }
 
-    /// The area as the output of QUERY_HCA_CAP has it.
+    /// Returns the area as it appears in the output of QUERY_HCA_CAP.
     pub fn area(&self) -> [u8; AREA_LEN] {
         in_area(&self.emit())
     }
 }
 
-/// An area that begins with `caps`.
+/// Returns an area that begins with `caps`.
 fn in_area(caps: &[u8]) -> [u8; AREA_LEN] {
     let mut area = [0; AREA_LEN];
     area.iter_mut().zip(caps).for_each(|(to, from)| *to = *from);
@@ -378,7 +379,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The words of the table in section 6.1.
+    /// The expected words are those of the table in section 6.1.
     #[test]
     fn infiniband_caps_match_published_words() {
         let expected = words(&[

@@ -26,7 +26,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Code in the interface.
+            /// Returns the code in the interface.
             pub const fn code(self) -> $int {
                 match self {
                     $(Self::$variant => $code,)*
@@ -40,7 +40,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Code and name, for traces.
+            /// Returns the code and name, for traces.
             pub fn word(code: $int) -> $crate::describe::Code {
                 $crate::describe::Code(code.into(), Self::from_code(code).map(Self::name))
             }

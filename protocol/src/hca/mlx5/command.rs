@@ -23,7 +23,7 @@ pub const PAGES_SLOT: usize = 31;
 pub const INLINE_LEN: usize = 16;
 /// Bytes of data in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
-/// Most bytes of input that this device reads, free choice.
+/// Maximum number of input bytes that this device reads (specific to this device).
 pub const MAX_INPUT: usize = 1 << 20;
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;
@@ -35,17 +35,17 @@ layout! {
         @0x00[31:24]  kind: u8,
         /// Length of the input in bytes, including the bytes in the slot.
         @0x04         input_len: u32,
-        /// First block of the input behind the slot, or 0.
+        /// First mailbox block of the input, after the bytes in the slot, or 0.
         @0x08         input_block: Iova,
         /// First bytes of the input.
         @0x10         input: [u8; INLINE_LEN],
         /// First bytes of the output.
         @0x20         output: [u8; INLINE_LEN],
-        /// First block of the output behind the slot, or 0.
+        /// First mailbox block of the output, after the bytes in the slot, or 0.
         @0x30         output_block: Iova,
         /// Length of the output that the driver expects, in bytes. It can be less than [`INLINE_LEN`].
         @0x38         output_len: u32,
-        /// Repeated in the blocks.
+        /// Token, which the blocks repeat.
         @0x3c[31:24]  token: u8 => Hex,
         /// Checksum of the slot. The driver does not check it, and this device writes none.
         @0x3c[23:16]  signature: u8 => Hex,
@@ -67,7 +67,7 @@ layout! {
         @0x238         number: u32,
         /// Token of the slot.
         @0x23c[23:16]  token: u8 => Hex,
-        /// Checksum of the fields behind the data.
+        /// Checksum of the fields after the data.
         @0x23c[15:8]   control_signature: u8 => Hex,
         /// Checksum of the block.
         @0x23c[7:0]    signature: u8 => Hex,
@@ -89,7 +89,7 @@ codes! {
         Signature = 0x01 "signature",
         /// The token of a block is not that of the slot.
         Token = 0x02 "token",
-        /// A block is not at its place in the chain.
+        /// The number of a block does not match its place in the chain.
         BlockNumber = 0x03 "block_number",
         /// A block of the output is not aligned or not accessible.
         OutputPointer = 0x04 "output_pointer",
@@ -109,14 +109,14 @@ codes! {
 }
 
 impl Delivery {
-    /// Last byte of the slot, which returns it to the driver.
+    /// Returns the last byte of the slot, which returns it to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }
 }
 
 layout! {
-    /// Last 16 bytes of a mailbox block, behind the address of the next block at their front.
+    /// Last 16 bytes of a mailbox block, which start with the address of the next block.
     pub struct BlockTail[16] big_endian {
         /// Next block, or 0.
         @0x00         next: Iova,
@@ -179,7 +179,8 @@ impl Slot {
     }
 }
 
-/// Number of blocks that an input or output of this length has behind the slot.
+/// Returns the number of mailbox blocks that an input or output of this length requires in addition to the
+/// slot.
 pub const fn blocks(len: usize) -> usize {
     len.saturating_sub(INLINE_LEN).div_ceil(BLOCK_DATA)
 }
@@ -201,7 +202,7 @@ layout! {
     pub struct OutputHeader[16] big_endian {
         /// A value of [`Status`].
         @0x00[31:24]  status: u8 => Status::word,
-        /// Number of the check that failed, free choice. The driver logs it.
+        /// Number of the check that failed (specific to this device). The driver logs it.
         @0x04         syndrome: u32 => Hex,
     }
 }
@@ -212,7 +213,7 @@ impl OutputHeader {
         Self { status: status.code(), syndrome }
     }
 
-    /// Status, `None` for an unknown code.
+    /// Returns the status, `None` for an unknown code.
     pub const fn status(&self) -> Option<Status> {
         Status::from_code(self.status)
     }

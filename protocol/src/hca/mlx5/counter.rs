@@ -23,7 +23,7 @@ layout! {
         @0x20  rx_atomic_requests: u32,
         /// DC connects received. Not used.
         @0x28  rx_dct_connects: u32,
-        /// Messages without a receive buffer.
+        /// Messages for which no receive buffer was available.
         @0x30  out_of_buffer: u32,
         /// Packets that arrived out of sequence.
         @0x38  out_of_sequence: u32,
@@ -32,7 +32,7 @@ layout! {
         @0x48  rnr_nak_retry_err: u32,
         /// Sequence error NAKs received.
         @0x50  packet_seq_err: u32,
-        /// Lost packets found by a later response.
+        /// Lost packets that a later response revealed.
         @0x58  implied_nak_seq_err: u32,
         @0x60  local_ack_timeout_err: u32,
         /// Requester: RNR retries exceeded.
@@ -96,7 +96,7 @@ layout! {
     /// Output of the command QUERY_VPORT_COUNTER.
     pub struct VportCounters[528] big_endian {
         @0x010  rx_errors: TrafficCounter,
-        /// Not sent because of errors.
+        /// Packets and bytes that were not sent because of errors.
         @0x020  tx_errors: TrafficCounter,
         /// Received RDMA unicast packets and bytes.
         @0x030  rx_ib_unicast: TrafficCounter,

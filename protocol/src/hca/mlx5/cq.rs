@@ -22,7 +22,7 @@ codes! {
 }
 
 impl CqeSize {
-    /// Distance of entries in bytes.
+    /// Returns the distance of entries in bytes.
     pub const fn stride(self) -> usize {
         match self {
             Self::Bytes64 => 64,
@@ -30,7 +30,7 @@ impl CqeSize {
         }
     }
 
-    /// Offset of the 64 bytes with the fields in an entry.
+    /// Returns the offset of the 64 bytes with the fields in an entry.
     pub const fn fields_at(self) -> usize {
         match self {
             Self::Bytes64 | Self::Bytes64Padded => 0,
@@ -80,7 +80,7 @@ layout! {
 }
 
 impl CqContext {
-    /// Size of the entries. `None` for an unknown code.
+    /// Returns the size of the entries. `None` for an unknown code.
     pub const fn cqe_size(&self) -> Option<CqeSize> {
         CqeSize::from_code(self.cqe_size)
     }
@@ -165,7 +165,7 @@ layout! {
 }
 
 impl ModifyCq {
-    /// Kind of the change. `None` for an unknown code.
+    /// Returns the kind of the change. `None` for an unknown code.
     pub const fn change(&self) -> Option<CqChange> {
         CqChange::from_code(self.change)
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn large_entries_end_with_fields() {
+    fn fields_are_at_end_of_large_entries() {
         assert_eq!((CqeSize::Bytes64.stride(), CqeSize::Bytes64.fields_at()), (64, 0));
         assert_eq!((CqeSize::Bytes128.stride(), CqeSize::Bytes128.fields_at()), (128, 64));
         assert_eq!((CqeSize::Bytes64Padded.stride(), CqeSize::Bytes64Padded.fields_at()), (128, 0));

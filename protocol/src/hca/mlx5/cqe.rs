@@ -39,13 +39,13 @@ codes! {
         RequesterError = 13 "REQ_ERR",
         /// A receive request has failed.
         ResponderError = 14 "RESP_ERR",
-        /// The entry was not written yet.
+        /// The entry has not been written yet.
         Invalid = 15 "INVALID",
     }
 }
 
 codes! {
-    /// Data in a CQE, a permission that devices do not have to use.
+    /// Message data in a CQE, which devices may but need not use.
     pub enum InlineScatter(u8) {
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
@@ -96,18 +96,18 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Failure {
-    /// A send failed, otherwise a receive.
+    /// A send failed; otherwise a receive failed.
     pub send: bool,
     /// Syndrome code, see [`Syndrome`].
     pub syndrome: u8,
-    /// Vendor syndrome, free choice.
+    /// Vendor syndrome (specific to this device).
     pub vendor: u8,
     pub qpn: Qpn,
     /// User index of the QP, or of the SRQ for XRC.
     pub user_index: UserIndex,
     /// Opcode of a failed send WQE, otherwise 0.
     pub wqe_opcode: u8,
-    /// As in a successful completion.
+    /// First block or running number of the WQE, as in a successful completion.
     pub wqe_counter: u16,
     /// The event of the CQE is solicited.
     pub solicited: bool,
@@ -126,7 +126,7 @@ pub struct Receipt {
     pub wqe_counter: u16,
     /// Bytes received. A datagram counts 40 bytes for its GRH.
     pub byte_count: u32,
-    /// The sender asked for an event.
+    /// The sender requested a solicited event.
     pub solicited: bool,
     /// Sender: the peer of a connected QP, or the source of a datagram.
     pub source: Source,
@@ -150,7 +150,7 @@ pub enum Content {
     SendInvalidate(u32),
 }
 
-/// Source of a message, as far as InfiniBand ports report it.
+/// Source of a message, with the fields that InfiniBand ports report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Source {
@@ -210,7 +210,7 @@ pub enum CqeError {
 }
 
 impl Cqe {
-    /// Opcode of the CQE.
+    /// Returns the opcode of the CQE.
     pub const fn opcode(&self) -> CqeOpcode {
         match self {
             Self::Sent(_) => CqeOpcode::Requester,
@@ -226,7 +226,7 @@ impl Cqe {
         }
     }
 
-    /// Fields with the owner bit.
+    /// Returns the fields with the owner bit.
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };
         match *self {
@@ -271,12 +271,12 @@ impl Cqe {
         }
     }
 
-    /// Wire format of the fields with the owner bit.
+    /// Returns the wire format of the fields with the owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
         self.fields(owner).emit()
     }
 
-    /// Wire format of a whole entry. Bytes outside the fields are zero.
+    /// Returns the wire format of a whole entry. Bytes outside the fields are zero.
     pub fn emit_entry(&self, size: CqeSize, owner: bool) -> ([u8; 2 * LEN], usize) {
         let mut entry = [0; 2 * LEN];
         let at = size.fields_at();
@@ -287,7 +287,7 @@ impl Cqe {
     /// Parses the fields. Returns the completion with its owner bit.
     ///
     /// # Errors
-    /// An entry that was not written, an unknown opcode, or inline data.
+    /// The entry has not been written, the opcode is unknown, or the CQE has inline data.
     pub fn parse(entry: &[u8; LEN]) -> Result<(Self, bool), CqeError> {
         let fields = Fields::parse(entry);
         if fields.inline != 0 {
@@ -351,13 +351,13 @@ impl Cqe {
 }
 
 impl Failure {
-    /// Syndrome. `None` for an unknown code.
+    /// Returns the syndrome. `None` for an unknown code.
     pub const fn syndrome(&self) -> Option<Syndrome> {
         Syndrome::from_code(self.syndrome)
     }
 }
 
-/// Owner bit of an entry, from the free-running producer index.
+/// Returns the owner bit of an entry, from the free-running producer index.
 pub const fn owner(producer: u32, log_entries: u8) -> bool {
     match producer.checked_shr(log_entries as u32) {
         Some(lap) => lap & 1 != 0,
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn large_entry_ends_with_fields() {
+    fn fields_are_at_end_of_large_entry() {
         let (entry, stride) = Cqe::Resize.emit_entry(CqeSize::Bytes128, true);
         assert_eq!((stride, entry[0x7f], entry[0x3f]), (128, 0x51, 0));
         let (entry, stride) = Cqe::Resize.emit_entry(CqeSize::Bytes64, false);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_entries_are_rejected() {
+    fn rejects_unwritten_and_unsupported_entries() {
         let mut entry = [0; LEN];
         entry[OWNER_BYTE] = INITIAL_OWNER_BYTE;
         assert_eq!(Cqe::parse(&entry), Err(CqeError::Unwritten));

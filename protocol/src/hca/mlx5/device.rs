@@ -32,9 +32,10 @@ layout! {
 }
 
 codes! {
-    /// How TEARDOWN_HCA stops the device. Without the capabilities for the others, drivers send only the first.
+    /// Mode in which TEARDOWN_HCA stops the device. Drivers use the modes other than `Graceful` only if a
+    /// capability announces them.
     pub enum TeardownProfile(u16) {
-        /// Every object was destroyed before.
+        /// Every object has already been destroyed.
         Graceful = 0 "graceful",
         /// Tears down although objects still exist.
         Forced = 1 "forced",
@@ -82,7 +83,7 @@ layout! {
     pub struct AdapterInfo[272] big_endian {
         /// IEEE vendor id, [`AdapterInfo::OUI`].
         @0x28[23:0]  vendor: u32 => Hex,
-        /// Board id as text, zero behind its end.
+        /// Board ID as text, padded with zeros.
         @0x100       board_id: [u8; 16],
     }
 }
@@ -91,7 +92,7 @@ impl AdapterInfo {
     /// Vendor id of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
-    /// Identity of this device's vendor with a board id, of which at most 16 bytes are used.
+    /// Returns the identity of this device's vendor with a board id, of which at most 16 bytes are used.
     pub fn with_board_id(id: &str) -> Self {
         let mut board_id = [0; 16];
         board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
@@ -102,13 +103,13 @@ impl AdapterInfo {
 layout! {
     /// Input of the command SET_DRIVER_VERSION.
     pub struct SetDriverVersion[80] big_endian {
-        /// Text such as "Linux,mlx5_core,7.3.4", zero behind its end.
+        /// Text such as "Linux,mlx5_core,7.3.4", padded with zeros.
         @0x10  text: [u8; 64],
     }
 }
 
 impl SetDriverVersion {
-    /// The text in printable ASCII. Other bytes become `?`.
+    /// Returns the text in printable ASCII. Other bytes become `?`.
     pub fn text(&self) -> String {
         let end = self.text.iter().position(|byte| *byte == 0).unwrap_or(self.text.len());
         let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };
@@ -117,7 +118,8 @@ impl SetDriverVersion {
 }
 
 layout! {
-    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers ask only if a capability announces one of the keys.
+    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue the command only if a capability announces one of the
+    /// keys.
     pub struct SpecialContexts[32] big_endian {
         /// Key of physical addresses, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,

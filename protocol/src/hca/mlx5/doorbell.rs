@@ -28,7 +28,7 @@ pub enum UarRegister {
         register: u8,
         /// Whether it is the second half.
         second: bool,
-        /// Offset in the half. A write at another offset than 0 is the rest of a WQE and no doorbell.
+        /// Offset in the half. A write at an offset other than 0 is the rest of a WQE, not a doorbell.
         offset: u16,
     },
 }

@@ -38,7 +38,7 @@ layout! {
     pub struct CreateEq[0x110] big_endian {
         /// Context of the new EQ.
         @0x10  context: EqContext,
-        /// Bit n of word 0: the EQ takes events of type n.
+        /// Bit n of word 0: the EQ receives events of type n.
         @0x58  events: [u64; 4] => events,
     }
 }
@@ -48,7 +48,8 @@ fn events(mask: [u64; 4]) -> EventMask {
 }
 
 impl CreateEq {
-    /// Event types that the EQ takes. Completions are sent to the EQ of their CQ, whatever the mask.
+    /// Returns the event types that the EQ receives. Completions are sent to the EQ of their CQ, regardless
+    /// of the mask.
     pub fn mask(&self) -> EventMask {
         events(self.events)
     }

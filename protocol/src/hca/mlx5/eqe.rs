@@ -18,7 +18,7 @@ pub const LEN: usize = 64;
 pub const OWNER_BYTE: usize = 0x3f;
 
 bitflags! {
-    /// Event types that an EQ takes. Bit n is type n.
+    /// Event types that an EQ receives. Bit n is type n.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct EventMask: u64 {
         /// The path has migrated.
@@ -109,7 +109,7 @@ codes! {
         Pkey = 7 "pkey",
         /// The GUID table changed.
         Guid = 8 "guid",
-        /// The subnet manager asks for reregistration.
+        /// The subnet manager requests reregistration.
         ClientReregister = 9 "client_reregister",
     }
 }
@@ -185,7 +185,7 @@ layout! {
 }
 
 impl Eqe {
-    /// Event type, also the bit in [`EventMask`].
+    /// Returns the event type, also the bit in [`EventMask`].
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -215,8 +215,8 @@ impl Eqe {
         }
     }
 
-    /// Bit that an EQ must have in its mask to take this event. Empty for completions, which are sent to the EQ of
-    /// their CQ.
+    /// Returns the bit that an EQ must have in its mask to receive this event. Empty for completions, which
+    /// are sent to the EQ of their CQ.
     pub const fn mask(&self) -> EventMask {
         match self {
             Self::Completion(_) => EventMask::empty(),
@@ -224,7 +224,7 @@ impl Eqe {
         }
     }
 
-    /// Wire format with the owner bit.
+    /// Returns the wire format with the owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
         let mut raw = Raw { kind: self.event_type(), owner, ..Raw::default() };
         match *self {
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// The mask of the asynchronous EQ in trace ib-1.
+    /// The mask is that of the asynchronous EQ in trace ib-1.
     #[test]
     fn mask_selects_events() {
         let mask = EventMask::from_bits_retain(0x1f_02be);

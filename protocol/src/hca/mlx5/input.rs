@@ -54,7 +54,7 @@ impl<'a> Pages<'a> {
         self.0.is_empty()
     }
 
-    /// Addresses of the pages. Bits 11 to 0 of the list are ignored.
+    /// Returns the addresses of the pages. Bits 11 to 0 of the list are ignored.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Iova> + 'a {
         self.0.iter().map(|address| Iova::new(u64::from_be_bytes(*address) & !0xfff))
     }
@@ -100,7 +100,7 @@ macro_rules! commands {
             /// Opcodes of the commands.
             pub const OPCODES: &'static [Opcode] = &[$(Opcode::$name),*];
 
-            /// Parses an input. Bytes behind the arguments are ignored.
+            /// Parses an input. Bytes after the arguments are ignored.
             ///
             /// # Errors
             /// An unsupported opcode, or an input shorter than the arguments of its command.
@@ -122,14 +122,14 @@ macro_rules! commands {
                 })
             }
 
-            /// Opcode of the command.
+            /// Returns the opcode of the command.
             pub const fn opcode(&self) -> Opcode {
                 match self {
                     $(Self::$name(..) => Opcode::$name,)*
                 }
             }
 
-            /// Wire format, as a driver writes it for DevX user context `user`, otherwise 0.
+            /// Returns the wire format, as a driver writes it for DevX user context `user`, otherwise 0.
             pub fn emit(&self, user: u16) -> Vec<u8> {
                 let mut input = match self {
                     $(Self::$name(fields $(, $tail)?) => {
@@ -144,7 +144,7 @@ macro_rules! commands {
                 input
             }
 
-            /// Length in bytes of the fixed part of the output.
+            /// Returns the length in bytes of the fixed part of the output.
             pub const fn output_len(&self) -> usize {
                 match self {
                     $(Self::$name(..) => $output::LEN,)*
@@ -162,7 +162,7 @@ macro_rules! commands {
                     }
                     $(Self::$name(..) => $output::parse(&padded(output)).describe(to),)*
                 }
-                // The pages that MANAGE_PAGES returns.
+                // These are the pages that MANAGE_PAGES returns.
                 if let (Self::ManagePages(..), Some(pages)) = (self, output.get(ManagedPages::LEN..)) {
                     Pages::parse(pages).show("pages", to);
                 }
@@ -188,7 +188,8 @@ macro_rules! commands {
     };
 }
 
-/// The first bytes of an output, zero behind its end. A driver can ask for a shorter output than the layout.
+/// Returns the first bytes of an output, padded with zeros. A driver can request an output that is shorter
+/// than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -196,7 +197,7 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 }
 
 commands! {
-    /// Brings the device out of reset. Drops everything that existed before.
+    /// Brings the device out of reset. Drops all earlier state.
     EnableHca(Function) -> OutputHeader;
     /// Disables the function and drops its state.
     DisableHca(Function) -> OutputHeader;
@@ -273,11 +274,11 @@ commands! {
     Rtr2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes in RTS.
     Rts2RtsQp(ModifyQp) -> OutputHeader;
-    /// Send queue error to RTS.
+    /// Transition from the send queue error state to RTS.
     SqErr2RtsQp(ModifyQp) -> OutputHeader;
-    /// Any state to ERR.
+    /// Transition from any state to ERR.
     ToErrQp(QpNumber) -> OutputHeader;
-    /// Any state to RESET.
+    /// Transition from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
     /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;
@@ -325,7 +326,8 @@ commands! {
 }
 
 impl Command<'_> {
-    /// Transition and new context of a command that changes the QP state; the context is zero for 2ERR and 2RST.
+    /// Returns the transition and new context of a command that changes the QP state; the context is zero for
+    /// 2ERR and 2RST.
     pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
         let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
         Some(match self {
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn qp_commands_name_transition() {
+    fn qp_commands_map_to_transitions() {
         let reset = Command::ToRstQp(QpNumber { qpn: Qpn::new(0x83) });
         let (transition, modify) = reset.transition().unwrap();
         assert_eq!((transition, modify.qpn), (Transition::ToRst, Qpn::new(0x83)));

@@ -27,7 +27,7 @@ layout! {
 layout! {
     /// Output of the command MAD_IFC.
     pub struct MadAnswer[272] big_endian {
-        /// The answer. All zero if there is none.
+        /// The response; all zeros if there is none.
         @0x10  mad: [u8; MAD_LEN],
     }
 }

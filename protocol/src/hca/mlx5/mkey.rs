@@ -18,7 +18,7 @@ pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
-    /// How a key translates addresses.
+    /// Method by which a key translates addresses.
     pub enum AccessMode(u8) {
         /// Addresses are DMA addresses.
         Physical = 0 "PA",
@@ -44,9 +44,9 @@ layout! {
         @0x00[30]     free: bool,
         /// Bits 4 to 2 of the access mode, see [`MkeyContext::access_mode`].
         @0x00[28:26]  mode_high: u8,
-        /// Writes may pass each other. Ignored.
+        /// Writes may overtake each other. Ignored.
         @0x00[18]     relaxed_write: bool,
-        /// A small fence is sufficient behind a UMR of this key. Ignored.
+        /// A small fence is sufficient after a UMR of this key. Ignored.
         @0x00[16]     small_fence: bool,
         /// UMRs can change the key.
         @0x00[15]     umr_enabled: bool,
@@ -80,7 +80,7 @@ layout! {
         @0x20         signature_units: u32,
         /// Size of the translation list in units of 16 bytes.
         @0x34         translation_units: u32,
-        /// Reads may pass writes. Ignored.
+        /// Reads may overtake writes. Ignored.
         @0x38[6]      relaxed_read: bool,
         /// Log2 of the page size in bytes.
         @0x38[5:0]    log_page: u8,
@@ -88,12 +88,12 @@ layout! {
 }
 
 impl MkeyContext {
-    /// Access mode. `None` for an unknown code.
+    /// Returns the access mode. `None` for an unknown code.
     pub const fn access_mode(&self) -> Option<AccessMode> {
         AccessMode::from_code(self.mode_high << 2 | self.mode_low)
     }
 
-    /// The context with this access mode.
+    /// Returns the context with this access mode.
     #[must_use]
     pub const fn with_access_mode(self, mode: AccessMode) -> Self {
         Self { mode_high: mode.code() >> 2, mode_low: mode.code() & 3, ..self }
@@ -127,13 +127,13 @@ layout! {
         @0x00  byte_count: u32,
         /// Key of the range.
         @0x04  key: u32 => Hex,
-        /// First address of the range behind that key.
+        /// First address of the range in that key's address space.
         @0x08  va: Va,
     }
 }
 
 impl Klm {
-    /// Length of the range in bytes, 1 to 2 GiB.
+    /// Returns the length of the range in bytes, 1 to 2 GiB.
     pub const fn len(&self) -> u64 {
         match self.byte_count & 0x7fff_ffff {
             0 => 1 << 31,
@@ -141,7 +141,7 @@ impl Klm {
         }
     }
 
-    /// A range is never empty.
+    /// Returns false, since a range is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }
@@ -165,7 +165,7 @@ impl Mtt {
         Self { page: Iova::new(u64::from_be_bytes(entry) & !7) }
     }
 
-    /// Wire format with all rights.
+    /// Returns the wire format with all rights.
     pub const fn emit(self) -> [u8; Self::LEN] {
         (self.page.get() | 3).to_be_bytes()
     }

@@ -1,4 +1,4 @@
-//! Guest pages that a device can ask for. This device asks for none.
+//! Guest pages that a device can request. This device requests none.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.1 and 8.2.
@@ -48,7 +48,7 @@ layout! {
     }
 }
 
-/// The number in two's complement as text for traces.
+/// Returns the number in two's complement as text for traces.
 fn signed(raw: u32) -> SignedCount {
     SignedCount(raw.cast_signed())
 }
@@ -62,12 +62,13 @@ impl crate::describe::Field for SignedCount {
 }
 
 impl RequestedPages {
-    /// The function itself requests this number of pages. A negative number offers to return pages.
+    /// Creates the output in which the function itself requests this number of pages. A negative number
+    /// offers to return pages.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
 
-    /// Number of pages that the device requests.
+    /// Returns the number of pages that the device requests.
     pub const fn pages(&self) -> i32 {
         self.raw_pages.cast_signed()
     }
@@ -80,7 +81,7 @@ layout! {
         @0x06  operation: u16 => PageOperation::word,
         /// Function that receives or returns the pages, 0.
         @0x0a  function: u16,
-        /// Number of pages given, or most pages to return.
+        /// Number of pages given, or maximum number of pages to return.
         @0x0c  count: u32,
     }
 }
@@ -88,7 +89,8 @@ layout! {
 layout! {
     /// Fixed part of the output of MANAGE_PAGES. Pages that the device returns follow.
     pub struct ManagedPages[16] big_endian {
-        /// Number of pages returned. It must be exactly what the device has, up to the number asked for.
+        /// Number of pages returned. It must be the number of pages that the device holds, up to the number
+        /// requested.
         @0x08  count: u32,
     }
 }

@@ -9,7 +9,7 @@ use crate::layout;
 layout! {
     /// Path to a peer. The Ethernet fields are not used by InfiniBand ports.
     pub struct Path[44] big_endian {
-        /// Packets to the own port do not leave the device.
+        /// Packets to the device's own port do not leave the device.
         @0x00[31]     force_loopback: bool,
         /// Adaptive routing is allowed.
         @0x00[30]     free_adaptive_routing: bool,

@@ -24,7 +24,7 @@ codes! {
         Rts = 3 "RTS",
         /// The send queue has failed.
         SqError = 4 "SQER",
-        /// Send queue drain. Drivers have no way into this state.
+        /// Send queue drain (SQD). Drivers have no command to enter this state.
         SqDrain = 5 "SQD",
         Error = 6 "ERR",
         Suspended = 9 "SUSPENDED",
@@ -69,7 +69,7 @@ impl Service {
 }
 
 codes! {
-    /// Where a QP takes receives from.
+    /// Source of a QP's receive requests.
     pub enum ReceiveKind(u8) {
         /// The QP's own receive queue.
         Own = 0 "RQ",
@@ -174,7 +174,7 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// RMP or XRC SRQ. Also set if the QP does not use one.
+        /// Number of the RMP or XRC SRQ. Also set if the QP does not use one.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,
@@ -192,22 +192,23 @@ layout! {
 }
 
 impl QpContext {
-    /// State. `None` for an unknown code.
+    /// Returns the state. `None` for an unknown code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Service. `None` for an unknown code.
+    /// Returns the service. `None` for an unknown code.
     pub const fn service(&self) -> Option<Service> {
         Service::from_code(self.service)
     }
 
-    /// Where the QP takes receives from. `None` for an unknown code.
+    /// Returns the source of the QP's receive requests. `None` for an unknown code.
     pub const fn receive_kind(&self) -> Option<ReceiveKind> {
         ReceiveKind::from_code(self.receive_kind)
     }
 
-    /// Bytes of the receive queue, which comes first in the buffer. 0 if the QP has none.
+    /// Returns the length in bytes of the receive queue, which comes first in the buffer; 0 if the QP has
+    /// none.
     pub const fn rq_len(&self) -> usize {
         match self.receive_kind() {
             Some(ReceiveKind::Own) => 1 << (self.log_rq_entries + self.log_rq_stride + 4),
@@ -215,7 +216,7 @@ impl QpContext {
         }
     }
 
-    /// Bytes of the send queue, which follows the receive queue. 0 if the QP has none.
+    /// Returns the length in bytes of the send queue, which follows the receive queue; 0 if the QP has none.
     pub const fn sq_len(&self) -> usize {
         if self.no_sq { 0 } else { 64 << self.log_sq_blocks }
     }
@@ -237,7 +238,7 @@ layout! {
     /// Input of the commands that change the QP state.
     pub struct ModifyQp[0x110] big_endian {
         @0x08[23:0]  qpn: Qpn,
-        /// Attributes to take in addition to those that the transition always takes.
+        /// Attributes to copy in addition to those that the transition always copies.
         @0x10        optional: QpAttributes as u32,
         /// Context with the new values.
         @0x18        context: QpContext,
@@ -247,14 +248,14 @@ layout! {
 layout! {
     /// Input of the command QUERY_QP.
     pub struct QueryQp[16] big_endian {
-        /// The driver asks for an extended context. Only with a capability that this device does not have.
+        /// The driver requests an extended context. Only with a capability that this device does not have.
         @0x08[31]    extended: bool,
         @0x08[23:0]  qpn: Qpn,
     }
 }
 
 layout! {
-    /// Output of QUERY_QP. New drivers ask for 464 bytes, old ones for 272; the rest is zero.
+    /// Output of QUERY_QP. New drivers request 464 bytes, old drivers 272; the remaining bytes are zero.
     pub struct QueriedQp[464] big_endian {
         /// Context with the current state.
         @0x18  context: QpContext,
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_lengths_follow_geometry() {
+    fn queue_lengths_are_derived_from_geometry() {
         let context =
             QpContext { log_rq_entries: 9, log_rq_stride: 0, log_sq_blocks: 2, ..QpContext::default() };
         assert_eq!((context.rq_len(), context.sq_len()), (0x2000, 0x100));

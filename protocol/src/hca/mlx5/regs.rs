@@ -10,11 +10,11 @@ use crate::layout;
 
 /// Length of the initialization segment in bytes, up to the MSI-X table.
 pub const SEGMENT_LEN: u64 = 0x2000;
-/// Offset of the MSI-X table, free choice.
+/// Offset of the MSI-X table, a choice of hcad.
 pub const MSIX_TABLE: u32 = 0x2000;
-/// Offset of the MSI-X pending bits, free choice.
+/// Offset of the MSI-X pending bits, a choice of hcad.
 pub const MSIX_PENDING: u32 = 0x3000;
-/// Index of the first UAR page that the device hands out, free choice.
+/// Index of the first UAR page that the device allocates, a choice of hcad.
 pub const FIRST_UAR: u32 = 16;
 /// Command interface revision. Drivers accept no other.
 pub const COMMAND_REVISION: u16 = 5;
@@ -121,7 +121,7 @@ impl QueueWord {
         }
     }
 
-    /// Value that the driver reads: address, state code, and geometry of the queue.
+    /// Returns the value that the driver reads: address, state code, and geometry of the queue.
     pub const fn read(address: u32, state: u8) -> u32 {
         address & Self::ADDRESS
             | (state as u32) << 8 & Self::STATE
@@ -141,7 +141,7 @@ pub struct FirmwareVersion {
 }
 
 impl FirmwareVersion {
-    /// Version of this device, free choice.
+    /// Version of this device, a choice of hcad.
     pub const THIS: Self = Self { major: 16, minor: 35, sub_minor: 3006 };
 
     /// Values of 000h and 004h.
@@ -169,7 +169,7 @@ impl Health {
     /// Hardware id of ConnectX-5.
     pub const HARDWARE_ID: u32 = 0x20d;
 
-    /// Health of a working device.
+    /// Returns the health of a working device.
     pub const fn good(firmware_version: u32) -> Self {
         Self { firmware_version, hardware_id: Self::HARDWARE_ID, fatal: false, syndrome: 0 }
     }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_name_registers() {
+    fn offsets_map_to_registers() {
         assert_eq!(Register::at(0x018), Some((Register::CommandDoorbell, 0)));
         assert_eq!(Register::at(0x23c), Some((Register::Health, 0x3c)));
         assert_eq!(Register::at(0x1010), Some((Register::HealthCounter, 0)));

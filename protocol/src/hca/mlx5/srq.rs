@@ -12,11 +12,11 @@ codes! {
     pub enum WorkQueueKind(u8) {
         /// The entries form a linked list.
         Linked = 0 "linked",
-        /// Entries are used in their order.
+        /// Entries are used in ascending order.
         Cyclic = 1 "cyclic",
-        /// Linked, several packets an entry. Not supported.
+        /// Linked, with several packets per entry. Not supported.
         LinkedStriding = 2 "linked_striding",
-        /// Cyclic, several packets an entry. Not supported.
+        /// Cyclic, with several packets per entry. Not supported.
         CyclicStriding = 3 "cyclic_striding",
     }
 }
@@ -132,7 +132,7 @@ layout! {
 layout! {
     /// Input of ARM_XRC_SRQ and ARM_RQ.
     pub struct ArmSrq[16] big_endian {
-        /// What to arm, 1: the limit.
+        /// Object to arm; 1 for the limit.
         @0x06        op_mod: u16,
         @0x08[23:0]  srqn: Srqn,
         @0x0e        limit: u16,
@@ -198,7 +198,7 @@ mod tests {
             (0x1c, 0x1234_5678),
         ]);
         assert_eq!(context.emit(), expected);
-        // Section 5.4: the limit in the outputs of the queries.
+        // Section 5.4 defines the limit in the outputs of the queries.
         let output = QueriedSrq { context }.emit();
         assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
         let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::code::codes;
 
 codes! {
-    /// Status of a command. The documentation of each names the error that the driver makes of it.
+    /// Status of a command. The documentation of each status names the error that the driver derives from it.
     pub enum Status(u8) {
         /// The command has succeeded.
         Ok = 0x00 "OK",
@@ -38,7 +38,7 @@ codes! {
         BadQpState = 0x10 "BAD_QP_STATE",
         /// MAD of a class that the device does not answer: EINVAL.
         BadPacket = 0x30 "BAD_PKT",
-        /// The unread CQEs do not fit the new size: EINVAL.
+        /// The unread CQEs do not fit in the new size: EINVAL.
         TooManyCqes = 0x40 "BAD_SIZE",
         /// Bad input length: EIO.
         BadInputLength = 0x50 "BAD_INP_LEN",

@@ -1,7 +1,8 @@
-//! QP state changes: which are allowed, and which attributes each takes from the new context.
+//! QP state changes: the transitions that are allowed, and the attributes that each copies from the new
+//! context.
 //!
-//! The driver fills a new context for every command and leaves what its caller did not set zero. A command
-//! therefore takes only the attributes of its transition and those that the mask names.
+//! For every command, the driver fills a new context and leaves the fields that its caller did not set zero.
+//! A command therefore copies only the attributes of its transition and those that the mask names.
 //!
 //! # Spec
 //! mlx5 interface, section 10.2.
@@ -69,7 +70,7 @@ bitflags! {
 }
 
 impl QpAttributes {
-    /// What peers can do.
+    /// Rights of the peers.
     pub const RIGHTS: Self = Self::from_bits_retain(0xe);
 }
 
@@ -120,11 +121,11 @@ pub enum Transition {
     Init2Rtr,
     Rtr2Rts,
     Rts2Rts,
-    /// Send queue error to RTS.
+    /// Transition from the send queue error state to RTS.
     SqErr2Rts,
-    /// Any state to ERR.
+    /// Transition from any state to ERR.
     ToErr,
-    /// Any state to RESET.
+    /// Transition from any state to RESET.
     ToRst,
 }
 
@@ -156,7 +157,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// State in which the command is allowed; `None` is any state.
+    /// Returns the state in which the command is allowed; `None` is any state.
     pub const fn source(self) -> Option<QpState> {
         match self {
             Self::Rst2Init => Some(QpState::Reset),
@@ -168,7 +169,7 @@ impl Transition {
         }
     }
 
-    /// State after the command.
+    /// Returns the state after the command.
     pub const fn target(self) -> QpState {
         match self {
             Self::ToRst => QpState::Reset,
@@ -179,7 +180,8 @@ impl Transition {
         }
     }
 
-    /// Attributes that the command always takes. A datagram QP has no peer, so INIT2RTR skips its path and PSN.
+    /// Returns the attributes that the command always copies. A datagram QP has no peer, so INIT2RTR skips
+    /// its path and PSN.
     pub const fn required(self, is_datagram: bool) -> (FixedAttributes, QpAttributes) {
         use {FixedAttributes as F, QpAttributes as A};
         match self {
@@ -207,7 +209,7 @@ impl Transition {
         }
     }
 
-    /// Attributes that the mask of the command can name.
+    /// Returns the attributes that the mask of the command can name.
     pub const fn optional(self) -> QpAttributes {
         match self {
             Self::ToErr | Self::ToRst => QpAttributes::empty(),
@@ -217,7 +219,8 @@ impl Transition {
 }
 
 impl QpContext {
-    /// Returns the context after a command. Queue geometry, pages and service stay those of CREATE_QP.
+    /// Returns the context after a command. Queue geometry, pages and service keep their values from
+    /// CREATE_QP.
     ///
     /// # Errors
     /// The command is not allowed in the current state.
@@ -246,8 +249,9 @@ impl QpContext {
     fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
         let has = |bit| fixed.contains(bit);
         if has(FixedAttributes::OBJECTS) {
-            // Section 10.2: the UMR QP is created without a PD and gets it here. Its record and receive CQ, and the
-            // user index of every QP, are 0 here and stay those of CREATE_QP.
+            // Section 10.2: the UMR QP is created without a PD and receives it in this command. Its record
+            // and receive CQ, and the user index of every QP, are 0 in this command and keep their values
+            // from CREATE_QP.
             self.pd = new.pd;
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;
@@ -389,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn connected_qp_takes_path_and_psns() {
+    fn connected_qp_copies_path_and_psns() {
         let path = Path { pkey_index: 7, lid: Lid::new(0x11), port: 9, ack_timeout: 3, ..Path::default() };
         let init =
             QpContext { state: 1, primary: Path { port: 1, ..Path::default() }, ..created(Service::Rc) };
@@ -439,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn running_qp_changes_by_mask_only() {
+    fn running_qp_changes_only_fields_in_mask() {
         let rts = QpContext { state: 3, ..created(Service::Rc) };
         let new = QpContext { qkey: Qkey::new(1), min_rnr_timer: 9, retry_count: 7, ..QpContext::default() };
         assert_eq!(run(&rts, Transition::Rts2Rts, &new), rts);

@@ -10,7 +10,7 @@ use crate::describe::{Field, Visitor, show_flags};
 use crate::layout;
 
 bitflags! {
-    /// Fields that a UMR takes from its mkey segment.
+    /// Fields that a UMR copies from its mkey segment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct MkeyMask: u64 {
         /// Length of the region in bytes.
@@ -88,7 +88,7 @@ layout! {
         @0x04[31:16] units: u16,
         /// Bits 15 to 0 of the translation offset.
         @0x04[15:0]  offset_low: u16,
-        /// Fields to take from the mkey segment.
+        /// Fields to copy from the mkey segment.
         @0x08        mask: MkeyMask as u64,
         /// Bits 47 to 16 of the translation offset.
         @0x10        offset_high: u32,
@@ -96,7 +96,8 @@ layout! {
 }
 
 impl UmrControl {
-    /// Offset in the key's translation list at which the translation is stored, in units of 16 bytes.
+    /// Returns the offset in the key's translation list at which the translation is stored, in units of 16
+    /// bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }
@@ -108,7 +109,8 @@ const fn pick<T: Copy>(mask: MkeyMask, bit: MkeyMask, new: T, old: T) -> T {
 }
 
 impl MkeyContext {
-    /// The key's context after a UMR. Access mode, size of the translation and `umr_enabled` never change.
+    /// Returns the key's context after a UMR. Access mode, size of the translation and `umr_enabled` never
+    /// change.
     #[must_use]
     pub fn updated(&self, mask: MkeyMask, new: &Self) -> Self {
         let pick_flag = |bit, new, old| pick(mask, bit, new, old);

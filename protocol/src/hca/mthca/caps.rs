@@ -43,7 +43,7 @@ impl QueryFw {
         Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
     }
 
-    /// Wire format. Registers have the offsets of [`regs`] from BAR0.
+    /// Returns the wire format. Registers have the offsets of [`regs`] from BAR0.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let register = |offset: u32| self.bar0.wrapping_add(offset.into());
@@ -72,8 +72,8 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are base-2 logarithms. Fields that drivers of devices without local memory
-/// never read are omitted and emitted as 0.
+/// Device limits. Fields named `log_...` are base-2 logarithms. Fields that are never read by drivers of
+/// devices without local memory are omitted and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -81,27 +81,27 @@ pub struct DevLim {
     pub log_max_srq_wqes: u8,
     /// Largest number of WQEs in a work queue of a QP.
     pub log_max_wqes: u8,
-    /// QP numbers reserved for the device, from 0.
+    /// Number of QP numbers reserved for the device, starting at 0.
     pub log_reserved_qps: u8,
     pub log_max_qps: u8,
-    /// SRQ numbers reserved for the device, from 0.
+    /// Number of SRQ numbers reserved for the device, starting at 0.
     pub log_reserved_srqs: u8,
     /// Number of SRQs; the driver derives the size of its table from it.
     pub log_max_srqs: u8,
     /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u8,
-    /// CQ numbers reserved for the device, from 0.
+    /// Number of CQ numbers reserved for the device, starting at 0.
     pub log_reserved_cqs: u8,
     pub log_max_cqs: u8,
     /// Number of MPT entries.
     pub log_max_mpts: u8,
-    /// EQ numbers reserved for the device, from 0.
+    /// Number of EQ numbers reserved for the device, starting at 0.
     pub log_reserved_eqs: u8,
     pub log_max_eqs: u8,
-    /// MTT entries reserved for the device, from 0.
+    /// Number of MTT entries reserved for the device, starting at 0.
     pub log_reserved_mtts: u8,
-    /// MPT entries reserved for the device, from 0. At least 1, so that entry 1, the end mark of scatter lists, is
-    /// never used.
+    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that
+    /// entry 1, the end mark of scatter lists, is never used.
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.
     pub log_max_mtt_segments: u8,
@@ -161,9 +161,9 @@ impl DevLim {
     pub const FLAG_UC: u32 = 1 << 1;
     /// The device supports unreliable datagrams.
     pub const FLAG_UD: u32 = 1 << 2;
-    /// Supports shared receive queues.
+    /// The device supports shared receive queues.
     pub const FLAG_SRQ: u32 = 1 << 6;
-    /// Counts P_Key and Q_Key violations.
+    /// The device counts P_Key and Q_Key violations.
     pub const FLAG_VIOLATIONS: u32 = 0b11 << 8;
     /// The device supports atomic operations.
     pub const FLAG_ATOMICS: u32 = 1 << 18;
@@ -220,7 +220,7 @@ impl DevLim {
         max_icm_len: 0x8_0000_0000,
     };
 
-    /// Number of the first special QP, S in section 8.1.
+    /// Returns the number of the first special QP, S in section 8.1.
     pub const fn special_qp_base(&self) -> u32 {
         (1u32 << self.log_reserved_qps).next_multiple_of(2)
     }
@@ -271,7 +271,7 @@ impl DevLim {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         /// Log2 of the number of RDMA resources of the device.
         const LOG_MAX_RESOURCES: u8 = 20;
@@ -397,7 +397,7 @@ impl Adapter {
         Self { board_id }
     }
 
-    /// Wire format of the outbox.
+    /// Returns the wire format of the outbox.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let (dwords, _) = self.board_id.as_chunks::<4>();
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// Values of section 3.3.1, last column.
+    /// The expected values are those of section 3.3.1, last column.
     #[test]
     fn query_fw_matches_published_values() {
         check(
@@ -451,7 +451,7 @@ mod tests {
         );
     }
 
-    /// Values of section 3.4, last column.
+    /// The expected values are those of section 3.4, last column.
     #[test]
     fn query_dev_lim_matches_published_values() {
         check(

@@ -95,7 +95,7 @@ const fn always(row: Row) -> Row {
     Row { always: true, ..row }
 }
 
-/// A QP command. Its inbox has a mask, four unused bytes and a QPC.
+/// Returns the row of a QP command, whose inbox has a mask, four unused bytes and a QPC.
 const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
     inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
 }
@@ -227,7 +227,7 @@ impl Command {
         Cqn::new(self.in_modifier)
     }
 
-    /// EQ number in in_modifier.
+    /// Returns the EQ number in in_modifier.
     pub const fn eqn(&self) -> Eqn {
         Eqn::new(self.in_modifier & 0xff)
     }
@@ -242,7 +242,7 @@ impl Command {
         self.op_modifier == 2
     }
 
-    /// Parameters of the command MAP_EQ.
+    /// Returns the parameters of the command MAP_EQ.
     pub const fn map_eq(&self) -> MapEq {
         MapEq { eqn: self.eqn(), unmap: self.in_modifier & UNMAP != 0, events: self.in_param }
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox_length_follows_block_count() {
+    fn mailbox_length_depends_on_block_count() {
         let len = |count| Command::decode(&latched(0xffa, count), true).map(|command| command.inbox_len);
         assert_eq!(len(1), Ok(16));
         assert_eq!(len(256), Ok(4096));

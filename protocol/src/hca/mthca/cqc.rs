@@ -83,7 +83,7 @@ impl ResizeCq {
     /// EXCEED_LIM if there are more entries.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
-        // Here the size is a full byte.
+        // In this inbox, the size is a full byte.
         let [log_entries, ..] = raw.size.into_bits().to_bytes();
         Ok(Self {
             start: raw.start.get(),

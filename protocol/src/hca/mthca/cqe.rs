@@ -28,7 +28,7 @@ pub enum Outcome {
     Received(Received),
     /// The work request failed.
     Failed {
-        /// It was in the send queue.
+        /// The work request was in the send queue.
         send: bool,
         /// Reason of the failure.
         syndrome: Syndrome,
@@ -85,7 +85,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// Wire format, owned by the driver.
+    /// Returns the wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         const SEND_ERROR: u8 = 0xff;
         const RECV_ERROR: u8 = 0xfe;

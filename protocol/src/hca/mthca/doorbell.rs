@@ -23,7 +23,7 @@ pub enum UarRegister {
 }
 
 impl UarRegister {
-    /// Offset in the page.
+    /// Returns the offset in the page.
     pub const fn offset(self) -> u64 {
         match self {
             Self::Send => 0x10,
@@ -74,7 +74,7 @@ impl SendDoorbell {
         }
     }
 
-    /// Wire format as a driver writes it. Values that exceed their field are truncated.
+    /// Returns the wire format as a driver writes it. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; 8] {
         let raw = RawSend::new()
             .with_count(self.count)
@@ -86,7 +86,7 @@ impl SendDoorbell {
         raw.into_bits().to_be_bytes()
     }
 
-    /// Number of the WQE after the last posted one.
+    /// Returns the number of the WQE after the last posted one.
     pub const fn producer(&self) -> u16 {
         self.first.wrapping_add(self.count as u16)
     }
@@ -95,7 +95,7 @@ impl SendDoorbell {
 /// Completions for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
-    /// The next solicited or failed completion.
+    /// The next solicited or failed completion raises an event.
     Solicited,
     /// The next completion raises an event.
     Any,
@@ -214,7 +214,7 @@ impl Record {
         Self { counter: raw.counter(), kind: RecordKind::from_code(raw.kind()), number: raw.number() }
     }
 
-    /// Number of WQEs posted, modulo 2^16.
+    /// Returns the number of WQEs posted, modulo 2^16.
     pub const fn posted(&self) -> u16 {
         (self.counter & 0xffff) as u16
     }
@@ -239,7 +239,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// Arm record of a CQ only, as is the next field.
+    /// Present only in the arm record of a CQ, as is the next field.
     #[bits(3)]
     command: u8,
     #[bits(2)]
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
     }
 
-    /// Layout of section 5.4.
+    /// The expected layout is that of section 5.4.
     #[test]
     fn record_holds_kind_and_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_than_million_entries() {
+    fn rejects_more_than_2_to_the_20_entries() {
         let mut inbox = INBOX;
         inbox[0x0c] = 21;
         assert_eq!(Eqc::parse(&inbox).unwrap_err().status, CmdStatus::ExceedLim);

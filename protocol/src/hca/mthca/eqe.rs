@@ -85,8 +85,8 @@ impl Describe for Eqe {
 }
 
 impl Eqe {
-    /// Event type code, also the bit number in the masks of MAP_EQ. Completions are delivered to the EQ of the CQ,
-    /// regardless of the masks.
+    /// Returns the event type code, also the bit number in the masks of MAP_EQ. Completions are delivered to
+    /// the EQ of the CQ, regardless of the masks.
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -128,7 +128,7 @@ impl Eqe {
         }
     }
 
-    /// Wire format, owned by the driver.
+    /// Returns the wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         const ACTIVE: u8 = 4;
         const DOWN: u8 = 1;
@@ -162,7 +162,7 @@ impl Eqe {
 mod tests {
     use super::*;
 
-    /// Compares with bytes given by offset; all others are zero.
+    /// Compares the entry with bytes given by offset; all other bytes must be zero.
     fn check(event: Eqe, bytes: &[(usize, u8)]) {
         let mut expected = [0; LEN];
         for (at, byte) in bytes {

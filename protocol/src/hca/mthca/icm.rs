@@ -18,7 +18,7 @@ pub const MAX_BLOCKS: u32 = 256;
 pub struct Block {
     /// ICM address, page-aligned; 0 except in MAP_ICM.
     pub start: IcmAddr,
-    /// Bus address of a page-aligned page.
+    /// Bus address of the block, page-aligned.
     pub bus: Iova,
     /// Length in bytes: a power of two, at least a page.
     pub length: u64,
@@ -26,7 +26,7 @@ pub struct Block {
 
 describe!(Block { start, bus, length as Hex });
 
-/// Length of the inbox for `blocks` blocks, in bytes.
+/// Returns the length of the inbox for `blocks` blocks, in bytes.
 ///
 /// # Errors
 /// BAD_PARAM if there are no blocks or more than [`MAX_BLOCKS`].
@@ -65,7 +65,7 @@ impl Block {
         Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
     }
 
-    /// Wire format of the entry, as a driver builds it.
+    /// Returns the wire format of the entry, as a driver builds it.
     pub fn emit(&self) -> [u8; 16] {
         let log = u64::from(self.length.max(4096).ilog2() - 12);
         zerocopy::transmute!(Raw {

@@ -78,7 +78,7 @@ impl InitHca {
         uarc_base: IcmAddr::new(0),
     };
 
-    /// Wire format as a driver builds it, limited to the fields that the device reads.
+    /// Returns the wire format as a driver builds it, limited to the fields that the device reads.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut inbox = [0; Self::LEN];
         let mut put = |at: usize, bytes: &[u8]| inbox[at..at + bytes.len()].copy_from_slice(bytes);
@@ -103,7 +103,7 @@ impl InitHca {
         (eqn.get() as u64) < self.eqc.entries()
     }
 
-    /// ICM address of doorbell record `index` of a UAR page.
+    /// Returns the ICM address of doorbell record `index` of a UAR page.
     pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
         let page = (page as u64).wrapping_shl(self.log_uarc as u32);
         let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN as u64);
@@ -157,8 +157,8 @@ mod tests {
         assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
 
-    /// Example of section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h; their
-    /// last page is at BF000h.
+    /// Example of section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h; the
+    /// last page of these records is at BF000h.
     #[test]
     fn record_addresses_match_driver() {
         let init = InitHca::DRIVER_DEFAULT;

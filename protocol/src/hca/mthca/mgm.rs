@@ -29,22 +29,22 @@ impl Mgm {
         Self(bytes)
     }
 
-    /// Raw entry, as the driver reads it back.
+    /// Returns the raw entry, as the driver reads it back.
     pub const fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// Index of the next entry in the hash chain; `None` at its end.
+    /// Returns the index of the next entry in the hash chain; `None` at its end.
     pub fn next(&self) -> Option<u32> {
         Some(self.raw().next.get() >> 6).filter(|index| *index != 0)
     }
 
-    /// GID of the group; all zero in an unused entry.
+    /// Returns the GID of the group; all zero in an unused entry.
     pub fn gid(&self) -> [u8; GID_LEN] {
         self.raw().gid
     }
 
-    /// Numbers of the attached QPs.
+    /// Returns the numbers of the attached QPs.
     pub fn qpns(&self) -> impl Iterator<Item = Qpn> {
         const VALID: u32 = 1 << 31;
         let words = self.raw().qpns;
@@ -56,7 +56,7 @@ impl Mgm {
     }
 }
 
-/// Hash bucket of a group, less than `buckets`.
+/// Returns the hash bucket of a group, less than `buckets`.
 pub fn hash(gid: &[u8; GID_LEN], buckets: u16) -> u16 {
     let words: [U16; GID_LEN / 2] = zerocopy::transmute!(*gid);
     let folded = words.into_iter().fold(0, |folded, word| folded ^ word.get());

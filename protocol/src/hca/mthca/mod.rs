@@ -2,8 +2,8 @@
 //! contexts and queue entries. Its drivers are `ib_mthca` in Linux and `libmthca` in rdma-core.
 //!
 //! Each file defines one object of the interface: a private raw layout of its bytes, and a public value with
-//! `parse` and `emit`, as far as a device needs them. `parse` rejects what the device rejects, with the same status
-//! ([`CmdError`](super::status::CmdError)).
+//! those of `parse` and `emit` that a device requires. `parse` rejects the same values as the device, with
+//! the same status ([`CmdError`](super::status::CmdError)).
 //!
 //! All multi-byte fields are big-endian, registers included.
 //!

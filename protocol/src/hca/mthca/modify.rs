@@ -1,7 +1,8 @@
 //! Context changes made by QP commands.
 //!
-//! The driver builds a new context for every command and leaves fields that its caller did not set zero. Every
-//! command therefore has fields that it always copies. All others are copied only if the mask has their bit.
+//! The driver builds a new context for every command and leaves the fields that its caller did not set zero.
+//! Every command therefore has fields that it always copies. All other fields are copied only if the mask has
+//! their bit.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -99,7 +100,7 @@ impl ModifyQp {
         Self { named: QpAttributes::from_bits_retain(u32::from_be_bytes(*mask)), qpc: Qpc::parse(image) }
     }
 
-    /// Outbox that reports a context.
+    /// Returns the outbox that reports a context.
     pub fn outbox(qpc: &Qpc) -> [u8; Self::OUTBOX_LEN] {
         let mut outbox = [0; Self::OUTBOX_LEN];
         outbox[8..Self::LEN].copy_from_slice(&qpc.emit());
@@ -149,7 +150,7 @@ impl Qpc {
         Ok(next)
     }
 
-    /// Fields that RST2INIT always copies; all others are zero.
+    /// Returns the fields that RST2INIT always copies; all others are zero.
     fn initial(&self) -> Result<Self, CmdError> {
         for queue in [self.rq, self.sq] {
             if queue.log_slots > MAX_LOG_SLOTS {
@@ -161,8 +162,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // The mask has no bit for it unless the caller sets it. The driver then sends "migrated", the initial
-            // state of a QP.
+            // The mask has the bit of this field only if the caller sets the field. Otherwise the driver
+            // sends "migrated", the initial state of a QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -258,12 +259,12 @@ impl Qpc {
         Ok(())
     }
 
-    /// Outstanding READs and atomics allowed as requester.
+    /// Returns the number of outstanding READs and atomics allowed as requester.
     pub const fn requester_depth(&self) -> u8 {
         if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
     }
 
-    /// Outstanding READs and atomics allowed as responder.
+    /// Returns the number of outstanding READs and atomics allowed as responder.
     pub const fn responder_depth(&self) -> u8 {
         1 << self.responder.log_depth()
     }
@@ -285,7 +286,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-    /// A context with every field set, so that each copied field is visible.
+    /// Returns a context with every field set, so that each copied field is visible.
     fn full() -> Qpc {
         let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
         let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn rst2init_copies_fixed_fields_only() {
+    fn rst2init_copies_only_fixed_fields() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
         assert_eq!(qpc.migration, 3, "migrated (IBTA volume 1, section 17.2.8)");
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn context_follows_mask() {
+    fn context_is_preceded_by_mask() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

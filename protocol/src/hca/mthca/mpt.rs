@@ -18,7 +18,7 @@ pub const KEY_ROTATION: u32 = 8;
 /// Key that ends a scatter list. It belongs to entry 1, which is never valid.
 pub const END_KEY: Lkey = key(1);
 
-/// Key of an MPT index. Index bits above the table size are a generation.
+/// Returns the key of an MPT index. Index bits above the table size are a generation.
 pub const fn key(index: u32) -> Lkey {
     Lkey::new(index.rotate_left(KEY_ROTATION))
 }

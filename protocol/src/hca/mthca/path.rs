@@ -42,7 +42,7 @@ pub struct Path {
     pub port: u8,
     /// P_Key index, seven bits.
     pub pkey_index: u8,
-    /// RNR retry count; 7 retries without limit.
+    /// RNR retry count; 7 means that retries are unlimited.
     pub rnr_retry: u8,
     /// ACK timeout code, five bits.
     pub ack_timeout: u8,
@@ -91,7 +91,7 @@ impl Path {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         let head = PathHead::new().with_port(self.port & 0x3).with_pkey_index(self.pkey_index & 0x7f);
         transmute!(Raw {
@@ -112,7 +112,7 @@ impl AddressVector {
         Self { port, pd: Pdn::new(u32::from_be_bytes([0, a, b, c])), address: raw.address() }
     }
 
-    /// Wire format, as a driver builds it.
+    /// Returns the wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; LEN] {
         let head = u32::from(self.port) << 24 | self.pd.get() & 0xff_ffff;
         transmute!(Raw::new(head.into(), &self.address))

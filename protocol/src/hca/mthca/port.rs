@@ -6,7 +6,8 @@
 use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 
-/// Inbox of INIT_IB. Drivers request what QUERY_DEV_LIM reports, so its contents do not affect the device.
+/// Inbox of INIT_IB. Drivers request the values that QUERY_DEV_LIM reports, so the contents do not affect the
+/// device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitIb;
 

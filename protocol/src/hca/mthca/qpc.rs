@@ -39,7 +39,7 @@ impl QpKind {
         }
     }
 
-    /// Code and name, for traces.
+    /// Returns the code and name, for traces.
     pub fn word(code: u8) -> Code {
         match Self::from_code(code) {
             Some(Self::Mlx) => Code(code.into(), Some("MLX")),
@@ -47,7 +47,7 @@ impl QpKind {
         }
     }
 
-    /// Service type on the wire.
+    /// Returns the service type on the wire.
     pub const fn service(self) -> ServiceType {
         match self {
             Self::Service(service) => service,
@@ -161,7 +161,7 @@ pub struct Requester {
     __: u16,
     /// Whether the QP can send atomics.
     pub atomics: bool,
-    /// Can send WRITEs; always set.
+    /// Whether the QP can send WRITEs; always set.
     pub writes: bool,
     /// Whether the QP can send READs.
     pub reads: bool,
@@ -312,7 +312,7 @@ impl Qpc {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         const SRQ: u32 = 1 << 24;
         let srq = if self.responder.srq() { SRQ | self.srqn.get() } else { 0 };
@@ -362,12 +362,12 @@ impl Qpc {
         })
     }
 
-    /// State. `None` for an undefined code.
+    /// Returns the state. `None` for an undefined code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Kind. `None` for an unsupported code.
+    /// Returns the kind. `None` for an unsupported code.
     pub const fn kind(&self) -> Option<QpKind> {
         QpKind::from_code(self.kind)
     }
@@ -449,7 +449,7 @@ const _: () = assert!(size_of::<Raw>() == LEN);
 mod tests {
     use super::*;
 
-    /// Context given by words at offsets; the rest is zero.
+    /// Builds a context from words at offsets; the remaining bytes are zero.
     fn image(words: &[(usize, u32)]) -> [u8; LEN] {
         let mut image = [0; LEN];
         for (at, word) in words {

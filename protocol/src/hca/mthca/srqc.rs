@@ -62,7 +62,7 @@ impl Srqc {
         })
     }
 
-    /// Outbox of QUERY_SRQ, given the number of WQEs posted and consumed.
+    /// Returns the outbox of QUERY_SRQ, given the number of WQEs posted and consumed.
     pub fn emit(&self, posted: u16, taken: u16) -> [u8; Self::QUERY_LEN] {
         let raw = Raw {
             head: Head::new().with_log_slots(self.log_slots & 0xf).with_srqn(self.srqn.get()),
@@ -108,7 +108,8 @@ struct Stride {
     log_stride: u8,
 }
 
-/// The driver writes a constant EQ number here, which is not that of the EQ for its events.
+/// Protection domain, and a constant EQ number that the driver writes; it is not the number of the EQ that
+/// receives the events.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Owner {
@@ -139,7 +140,7 @@ const _: () = assert!(size_of::<Raw>() == Srqc::LEN);
 mod tests {
     use super::*;
 
-    /// 256 slots of 64 bytes, SRQ 11h, key 1a00h, record 32764 of UAR page 3, PD 5.
+    /// Context of SRQ 11h with 256 slots of 64 bytes, key 1a00h, record 32764 of UAR page 3 and PD 5.
     const INBOX: [u8; Srqc::LEN] = [
         0x08, 0x00, 0x00, 0x11, 0x00, 0x00, 0x1a, 0x00, 0x00, 0x00, 0x7f, 0xfc, 0x40, 0x00, 0x00,
         0x03, //

@@ -1,8 +1,8 @@
 //! Send and receive WQEs, and the segments they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. They are in the
-//! next segment of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller
-//! therefore passes the bytes and opcode to [`SendWqe::parse`].
+//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in
+//! the next segment of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The
+//! caller therefore passes the bytes and opcode to [`SendWqe::parse`].
 //!
 //! # Spec
 //! mthca interface, sections 7.1 to 7.4 and 8.3.

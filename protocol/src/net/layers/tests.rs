@@ -9,7 +9,7 @@ fn frame(parts: &[&[u8]]) -> Vec<u8> {
     [&ADDRESSES[..], &parts.concat()].concat()
 }
 
-/// IPv4 header from 10.0.0.1 to 10.0.0.2 (RFC 791, section 3.1).
+/// Returns a datagram from 10.0.0.1 to 10.0.0.2 with an IPv4 header (RFC 791, section 3.1).
 fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header_len = u8::try_from(20 + options.len()).unwrap();
     let [high, low] = u16::try_from(usize::from(header_len) + payload.len()).unwrap().to_be_bytes();
@@ -17,7 +17,7 @@ fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<
     [&[0x08, 0x00][..], &fixed, &[10, 0, 0, 1, 10, 0, 0, 2], options, payload].concat()
 }
 
-/// IPv6 header from 2001:db8::1 to 2001:db8::2 (RFC 8200, section 3).
+/// Returns a datagram from 2001:db8::1 to 2001:db8::2 with an IPv6 header (RFC 8200, section 3).
 fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let address = |last| [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
@@ -25,7 +25,7 @@ fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     [&fixed[..], &address(1), &address(2), payload].concat()
 }
 
-/// Ports 4660 and 22136, padded with zeros to `len` bytes.
+/// Returns a transport header with ports 4660 and 22136, padded with zeros to `len` bytes.
 fn transport(len: usize) -> Vec<u8> {
     let mut header = vec![0; len];
     header[..4].copy_from_slice(&[0x12, 0x34, 0x56, 0x78]);
@@ -168,7 +168,7 @@ fn extension_headers_are_limited() {
 }
 
 #[test]
-fn wrong_lengths_yield_no_ip() {
+fn invalid_lengths_yield_no_ip_header() {
     let whole = frame(&[&ipv4(6, [0, 0], &[], &transport(20))]);
     for (at, value, why) in
         [(14, 0x55, "version"), (14, 0x44, "header length"), (17, 41, "longer than the frame")]
@@ -212,7 +212,7 @@ fn correct_checksum_sums_to_zero() {
 
 proptest! {
     #[test]
-    fn parts_lie_inside_any_frame(
+    fn parsed_parts_lie_inside_frame(
         ether_type in prop::sample::select(vec![[0x08u8, 0x00], [0x86, 0xdd], [0x81, 0x00], [0x88, 0xa8]]),
         version in prop::sample::select(vec![0x45u8, 0x46, 0x4f, 0x60]),
         rest in proptest::collection::vec(any::<u8>(), 0..200),

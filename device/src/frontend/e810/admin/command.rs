@@ -6,7 +6,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, PARAMETERS
 
 use crate::memory::GuestMemory;
 
-/// A command from fetch to completion.
+/// An admin command, from the fetch of its descriptor to its completion.
 #[derive(Debug)]
 pub struct Command {
     parameters: [u8; PARAMETERS_LEN],
@@ -66,7 +66,7 @@ impl Command {
     /// Writes the buffer with `fill`, which returns the length of the response.
     ///
     /// # Errors
-    /// Those of `fill`.
+    /// Returns the errors of `fill`.
     pub fn fill(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, AdminError>,

@@ -16,7 +16,7 @@ use crate::limited;
 /// Lock timeout in milliseconds. There is only one driver, so a lock never expires.
 const GRANTED_MS: u32 = 3000;
 
-/// API version. Drivers require more flash modules from 1.5.2 on, which the image lacks.
+/// API version. From version 1.5.2 on, drivers require flash modules that the image lacks.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,

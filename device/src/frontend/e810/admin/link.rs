@@ -46,7 +46,8 @@ fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
     post_link_event(state, cx);
 }
 
-/// Any reset disables the loopback, so that a new driver never starts with a disconnected port.
+/// Enables or disables the MAC loopback. Any reset disables it, so that a new driver never starts with a
+/// disconnected port.
 pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
     let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
     if cx.port.set_loopback(enable) {

@@ -46,9 +46,9 @@ pub enum RingRegister {
     BaseHigh,
     /// Number of entries, enable and error bits.
     Length,
-    /// Index of the device.
+    /// Index of the next descriptor that the device will handle.
     Head,
-    /// Index of the driver.
+    /// Index just past the last descriptor that the driver posted.
     Tail,
 }
 

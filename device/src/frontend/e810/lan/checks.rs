@@ -10,7 +10,7 @@ pub(super) use crate::nic::receive::headers_len;
 use crate::nic::receive::{self, ChecksumStatus, Checksums};
 use crate::nic::vlan;
 
-/// Verifies the checksums of a frame. Without an IP header nothing is checked.
+/// Verifies the checksums of a frame. A frame without an IP header is not checked.
 pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
     let Checksums { ip, l4 } = receive::verify(frame, layers);
     let ipv4_error = ip == ChecksumStatus::Invalid;
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strips_outer_customer_tag_only() {
+    fn only_outer_customer_tag_is_stripped() {
         let tagged = |kind: [u8; 2]| {
             [&[1; 6][..], &[2; 6], &kind, &[0x00, 0x07, 0x81, 0x00, 0x60, 0x05, 0x08, 0x06]].concat()
         };

@@ -14,7 +14,7 @@ use thiserror::Error;
 /// A driver violation that stops a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum DriverError {
-    /// The tail is not a descriptor of the ring.
+    /// The tail is outside the ring.
     #[error("the tail is outside the ring")]
     TailBeyondRing,
     /// The ring is not in mapped memory.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn event_has_queue_and_type() {
+    fn event_reports_queue_and_type() {
         let mut registers = MaliciousDriver::default();
         registers.record(Detector::TransmitFrames, 5, DriverError::EmptyBuffer);
         assert_eq!(read(&registers, 0xf_c068), 1 << 31 | 3 << 26 | 5);

@@ -41,7 +41,7 @@ use crate::limited;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-/// Bound: queue polls per frame, since some queues hold only descriptors without a frame.
+/// Bound: queue polls per frame. Some queues may hold only descriptors that produce no frame.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
@@ -104,7 +104,7 @@ struct Receive {
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
-    /// The same flag as in [`Transmit`].
+    /// Stopped by a driver violation, as in [`Transmit`].
     stopped: bool,
 }
 
@@ -115,7 +115,7 @@ impl Receive {
 }
 
 mod control {
-    /// QENA_REQ: software requests the queue to be enabled.
+    /// QENA_REQ: software requests that the queue be enabled.
     pub(super) const REQUEST: u32 = 1 << 0;
     /// QENA_STAT: the queue is enabled.
     pub(super) const STATUS: u32 = 1 << 2;

@@ -23,7 +23,7 @@ use crate::nic::vlan::Insertion;
 /// Range of the MSS, as in the E810.
 const SEGMENT_SIZES: RangeInclusive<u16> = 64..=9668;
 
-/// Combines the tag of the context descriptor (outer) and that of the data descriptors (inner).
+/// Combines the tag of the context descriptor (outer) with that of the data descriptors (inner).
 pub(super) fn tags(context: &ContextDescriptor, inner: Option<u16>) -> Insertion {
     let tag = |kind, tci| VlanTag { kind, tci: Tci::from_bits(tci) };
     Insertion::new(
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_tag_is_outer() {
+    fn context_descriptor_tag_becomes_outer_tag() {
         let tags = |outer, inner| {
             let context = ContextDescriptor { tag2: outer, ..ContextDescriptor::default() };
             tags(&context, inner).bytes().to_vec()

@@ -272,8 +272,8 @@ impl ReceiveQueue {
         Ok(RxBuffers::parse(bytes))
     }
 
-    /// Writes a descriptor so that software that sees the done bit sees all of it: first the bytes after the
-    /// status byte, then the rest, the status byte last.
+    /// Writes a descriptor in such an order that software that sees the done bit sees the whole descriptor:
+    /// first the bytes after the status byte, then the bytes before it, and last the status byte.
     fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);

@@ -1,7 +1,7 @@
 //! Port and VSI statistics and their registers.
 //!
-//! Counters never reset: drivers subtract their first reading. Port counters include the check sequence in
-//! bytes, as a MAC does; VSI counters do not.
+//! Counters are never reset; drivers subtract their first reading. The byte counters of the port include the
+//! check sequence, as those of a MAC do. The byte counters of VSIs do not.
 //!
 //! # Spec
 //! E810 interface, section 8.6.
@@ -48,7 +48,7 @@ pub(in super::super) struct PortStatistics {
 pub(super) struct VsiStatistics {
     pub(super) receive: Traffic,
     pub(super) transmit: Traffic,
-    /// Received frames dropped: no buffer, or too long for the queue.
+    /// Received frames dropped for lack of a buffer, or because they were too long for the queue.
     pub(super) receive_dropped: u64,
     pub(super) transmit_errors: u64,
 }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn port_counts_by_destination_with_fcs() {
+    fn port_counters_split_by_destination_and_include_fcs() {
         let mut statistics = Statistics::default();
         for dst in [STATION, [1, 0, 0x5e, 0, 0, 1], [0xff; 6], STATION] {
             statistics.port_received(&frame(dst, 96));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn vsi_counters_are_separate() {
+    fn each_vsi_has_separate_counters() {
         let mut statistics = Statistics::default();
         statistics.received(1, &frame(STATION, 100));
         statistics.received(2, &frame([0xff; 6], 60));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_have_40_bits() {
+    fn counters_wrap_at_40_bits() {
         let mut statistics = Statistics::default();
         statistics.port.receive.bytes = 0x12_3456_789a_bcde;
         assert_eq!(counter(&statistics, 0x38_0000), 0x56_789a_bcde);

@@ -118,7 +118,7 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes a CQE. If the CQ is destroyed the completion is dropped; if the CQ is in error the QP is stopped.
+/// Writes a CQE. Drops the completion if the CQ has been destroyed, and stops the QP if the CQ is in error.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -220,8 +220,8 @@ pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) 
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
-/// Moves a QP to the error state in the engine. Software knows of the error already or will learn of it from
-/// an event.
+/// Moves a QP to the error state in the engine. Software has already been notified of the error, or an event
+/// will notify it.
 fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
         return;

@@ -131,7 +131,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the CEQ that receives its events, if any.
+    /// Returns the CEQ that receives the queue's events, if any.
     pub(super) const fn ceq(&self) -> Option<u16> {
         self.ceq
     }
@@ -141,12 +141,12 @@ impl CompletionQueue {
         self.ring.next()
     }
 
-    /// Returns the cookie carried by its events.
+    /// Returns the cookie that the queue's events carry.
     pub(super) const fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// Switches to another ring. Software drains the old ring itself (section 12.5).
+    /// Switches to another ring. Software drains the old ring (section 12.5).
     ///
     /// # Errors
     /// The ring parameters are invalid; the queue is unchanged.
@@ -226,8 +226,8 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Whether the ring has room for `taken` entries. One slot stays free, to tell a full ring from an empty
-    /// one.
+    /// Whether the ring has room for `taken` entries. One slot always stays free, to distinguish a full ring
+    /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
         // The shadow consumer index is modulo the ring size, so it must be sampled before it can wrap.
         if self.unread >= self.ring.entries() / 2 {

@@ -71,7 +71,7 @@ impl Cqp {
         (address != 0).then_some(Iova::new(address))
     }
 
-    /// Creates the queue. The caller has destroyed an earlier one.
+    /// Creates the queue. The caller must have destroyed any earlier one.
     pub(super) fn start(&mut self, dma: &GuestMemory, context: Iova) {
         let mut bytes = [0; HostContext::LEN];
         let read = dma.read(context, &mut bytes);

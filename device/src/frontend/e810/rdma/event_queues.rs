@@ -94,8 +94,8 @@ impl EventQueues {
         self.ceqs.contains_key(&ceq)
     }
 
-    /// Writes a completion event with the cookie of an armed CQ. The top bit of the cookie is lost to the
-    /// valid bit.
+    /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
+    /// cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
         // Software may destroy a CEQ before the CQs that report to it.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
@@ -116,7 +116,7 @@ impl EventQueues {
         ceqs.chain(aeq)
     }
 
-    /// Writes an asynchronous event. It is dropped if there is no AEQ or no room.
+    /// Writes an asynchronous event, or drops it if the AEQ does not exist or is full.
     pub(super) fn report(&mut self, pages: Pages<'_>, monitor: &mut Monitor, event: &AsyncEvent) {
         let Some(queue) = &mut self.aeq else { return };
         if queue.unread >= queue.ring.entries() {

@@ -31,8 +31,8 @@ pub(super) fn of_receive(status: Status) -> Option<EventCode> {
         Status::LocalLength => EventCode::MessageTooLong,
         Status::LocalProtection(reason) => of_key(reason),
         // IBTA volume 1, section 9.9.3: a SEND with invalidate whose key is rejected fails the receive,
-        // whatever is wrong with the key. `InvalidateRights` is the only code for this case; irdma maps it to
-        // a remote access error.
+        // regardless of the reason. `InvalidateRights` is the only code for this case; irdma maps it to a
+        // remote access error.
         Status::RemoteInvalidRequest => EventCode::InvalidateRights,
         _ => return None,
     })

@@ -16,20 +16,20 @@ use super::hmc::{Hmc, Pbles};
 use crate::frontend::e810::limits::{Limits, MAX_CEQS};
 use crate::memory::GuestMemory;
 
-/// Number of segments besides those of PBLEs. All other objects together need at most ten, but drivers commit
-/// more objects of some kinds than offered.
+/// Number of segments for objects other than PBLEs. These objects together need at most ten segments, but
+/// drivers commit more objects of some kinds than the device offers.
 const OTHER_SEGMENTS: u16 = 63;
 /// Maximum number of timers.
 const MAX_TIMERS: u32 = 4096;
 /// Context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Limit of an object that the device keeps itself: one byte of context memory each.
+/// Returns the limit of an object that the device keeps itself: one byte of context memory each.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Limit of a free list. The block size must not be 0.
+/// Returns the limit of a free list. The block size must not be 0.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }
@@ -96,9 +96,9 @@ const FREE_ENTRY_LEN: u64 = 4;
 /// Bytes of the port bitmap.
 const PORTS_LEN: u64 = 8192;
 
-/// All objects but PBLEs: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions, transmit buffers
-/// and their free list, read responses and their free list, timers, multicast groups, address handles, read
-/// requests and their free list, headers, metadata.
+/// All kinds of objects except PBLEs: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions,
+/// transmit buffers and their free list, read responses and their free list, timers, multicast groups,
+/// address handles, read requests and their free list, headers, metadata.
 const OBJECTS: [Object; 18] = [
     object(0, 1),
     object(8, 1),
@@ -138,7 +138,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
 /// Executes "Commit FPM": replies with the address of each kind of object.
 ///
 /// # Errors
-/// More objects than fit; the buffer is too short or not in mapped memory.
+/// The objects do not fit in the address space; the buffer is too short or not in mapped memory.
 pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("buffer length", command.len.into()));

@@ -47,7 +47,8 @@ impl Groups {
         Self { max_groups: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
     }
 
-    /// Returns the members that receive datagrams to `address` in a VLAN, or untagged ones.
+    /// Returns the members that receive datagrams to `address` in `vlan`. If `vlan` is `None`, the datagrams
+    /// are untagged.
     ///
     /// The MAC address of a group is the one programmed by its driver. For an IPv6 group, irdma derives it,
     /// and that of the datagrams it sends, from the first four bytes of the address. Datagrams with the MAC
@@ -135,7 +136,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether this may be `earlier` after more members joined.
+    /// Whether this group may be `earlier` after further members joined.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

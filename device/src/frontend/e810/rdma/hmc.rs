@@ -1,5 +1,5 @@
-//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. Of its
-//! content only the PBLE array is used; the device reads entries on demand and caches none.
+//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. The device
+//! uses only the PBLE array in this space. It reads entries on demand and caches none.
 //!
 //! # Spec
 //! E810 interface, section 11.
@@ -34,9 +34,9 @@ pub(in super::super) struct Hmc {
 /// A segment: 2 MiB of context memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Segment {
-    /// Physically contiguous from this address.
+    /// The segment is physically contiguous, starting at this address.
     Direct(Iova),
-    /// Backed by pages that a directory page lists.
+    /// The segment is backed by pages that the directory page at this address lists.
     Paged(Iova),
 }
 

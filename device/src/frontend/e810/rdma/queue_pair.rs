@@ -65,7 +65,7 @@ pub(super) struct QueuePair {
     pub(super) counters: QpCounters,
 }
 
-/// Queues of a QP that software has flushed. Software knows of the failure, and its cause has been reported.
+/// Queues of a QP that software has flushed. The cause of the failure has been reported to software.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flushed {
     pub(super) sends: bool,

@@ -317,7 +317,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // The driver reports a neighbour without a free entry nowhere, so the device does.
+        // The driver does not report neighbours for which the table has no free entry, so the device does.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }
@@ -327,7 +327,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
 
 /// Applies a changed ARP table entry to the connections that use it.
 ///
-/// Bound: all queue pairs.
+/// Bound: the number of queue pairs.
 fn update_peers(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
     let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
     let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();

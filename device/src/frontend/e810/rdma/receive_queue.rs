@@ -12,7 +12,7 @@ use super::work_ring::WorkRing;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Index of its first quantum.
+    /// Index of the first quantum of the WQE.
     pub(super) index: u16,
     /// Buffers for the message.
     pub(super) fragments: Fragments,
@@ -23,7 +23,7 @@ pub(super) struct Slot {
 pub(super) struct ReceiveQueue {
     ring: WorkRing,
     quanta: u32,
-    /// WQEs fetched and not yet completed with success.
+    /// Number of WQEs that have been fetched but have not completed successfully yet.
     outstanding: u32,
 }
 
@@ -55,7 +55,7 @@ impl ReceiveQueue {
         Ok(Some(Slot { index, fragments: wqe.fragments }))
     }
 
-    /// Counts a WQE that completed with success.
+    /// Counts a WQE that completed successfully.
     pub(super) const fn finish(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }

@@ -17,14 +17,14 @@ use crate::memory::dma::PAGE_LEN;
 pub(super) enum Location {
     /// The ring is physically contiguous.
     Contiguous(Iova),
-    /// In 4 KiB pages listed by PBLEs.
+    /// The ring is in 4 KiB pages that PBLEs list.
     Listed(PbleIndex),
-    /// In 4 KiB pages listed by two levels of PBLEs.
+    /// The ring is in 4 KiB pages that two levels of PBLEs list.
     Nested(PbleIndex),
 }
 
 impl Location {
-    /// From the fields of a create operation.
+    /// Converts the fields of a create operation.
     ///
     /// # Errors
     /// The page list level is invalid.
@@ -44,7 +44,7 @@ impl Location {
         }
     }
 
-    /// From a QP context: an address, or the index of the first PBLE.
+    /// Converts a field of a QP context: an address, or the index of the first PBLE.
     ///
     /// # Errors
     /// The PBLE index is out of range.

@@ -22,7 +22,7 @@ use super::work_ring::{ControlWord, WorkRing};
 /// Maximum number of padding quanta before a WQE, so that no WQE crosses a multiple of the maximum WQE size.
 const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 
-/// Content of a request's `wr_id`, for its completion.
+/// Content of a request's `wr_id`, which its completion returns.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub(super) struct SendTag {
@@ -83,7 +83,7 @@ impl SendQueue {
         self.ring.quanta()
     }
 
-    /// Returns the number of WQEs fetched and not yet completed with success.
+    /// Returns the number of WQEs that have been fetched but have not completed successfully yet.
     pub(super) const fn outstanding(&self) -> u32 {
         self.outstanding
     }
@@ -93,7 +93,7 @@ impl SendQueue {
         self.try_fetch(pages).unwrap_or(NextWqe::Broken)
     }
 
-    /// Counts a WQE that completed with success.
+    /// Counts a WQE that completed successfully.
     pub(super) const fn finish(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
@@ -158,7 +158,7 @@ impl SendQueue {
         let mut copy = [0; MAX_LEN];
         let (wqe, _) = copy.split_at_mut(quanta * QUANTUM);
         self.ring.read(pages, wqe)?;
-        // Software may have changed the WQE in between; the control word that was validated counts.
+        // Software may have changed the WQE in the meantime. The control word that was validated applies.
         if let Some(again) = wqe.get_mut(CONTROL_OFFSET..).and_then(<[u8]>::first_chunk_mut) {
             *again = *word;
         }

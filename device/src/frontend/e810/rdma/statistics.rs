@@ -14,7 +14,7 @@ use super::dispatch::Outcome;
 use crate::memory::GuestMemory;
 use crate::memory::key_op::KeyOp;
 
-/// Counters that the engine does not keep, and the baseline of those that it does.
+/// Counters that the engine does not keep, and the baseline of the engine's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counts {
     baseline: Stats,
@@ -100,7 +100,7 @@ impl Counts {
     }
 }
 
-/// Requests from peers that violate the protocol.
+/// Returns the number of requests from peers that violate the protocol.
 fn protocol_errors(stats: &Stats) -> u64 {
     stats.naks_sent.invalid_request + stats.naks_sent.invalid_rd_request + stats.drops.malformed
 }

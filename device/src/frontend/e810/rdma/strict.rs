@@ -4,7 +4,7 @@
 //! fault.
 //!
 //! # Spec
-//! E810 interface, sections 9 to 14; each rule cites its own.
+//! E810 interface, sections 9 to 14; each rule cites its sections.
 
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::hmc::UpdateSegments;
@@ -61,7 +61,8 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     found
 }
 
-/// Checks an operation before it is executed. `polarity_matches`: its polarity matches the current pass.
+/// Checks an operation before it is executed. `polarity_matches` says whether its polarity matches the
+/// current pass.
 pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bool) -> Findings {
     let mut found = Findings::default();
     if !polarity_matches {
@@ -122,7 +123,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bo
     found
 }
 
-/// Whether an operation unmaps segments, among those in the operation itself.
+/// Whether an operation unmaps segments. Considers only the entries in the operation itself.
 fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);

@@ -64,7 +64,8 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
     })
 }
 
-/// Converts immediate data: the WQE holds a host-order number, the wire carries it big-endian.
+/// Converts immediate data: the WQE holds the number in host byte order, and packets carry it in big-endian
+/// order.
 const fn imm(number: u32) -> Imm {
     Imm(number.to_be_bytes())
 }
@@ -101,7 +102,7 @@ fn pages(pages: FastPages, size: u8) -> Option<Pages> {
     })
 }
 
-/// Converts a page size code: 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB.
+/// Converts a page size code: 0 is 4 KiB, 1 is 2 MiB, and 2 is 1 GiB.
 pub(super) const fn page_shift(code: u8) -> Option<PageShift> {
     match code {
         0 => PageShift::new(12),

@@ -44,7 +44,8 @@ impl Resources {
     /// counted.
     ///
     /// # Errors
-    /// EINVAL for an unknown type or a short buffer; ENOSPC, with none allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few are free, in which case none is
+    /// allocated.
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);

@@ -58,7 +58,7 @@ fn rejects_freeing_unallocated_resources() {
 }
 
 #[test]
-fn failed_allocation_allocates_none() {
+fn failed_allocation_allocates_nothing() {
     let mut resources = Resources::default();
     let mut all = buffer(0x60, MAX_PROFILES - 1, &vec![0; usize::from(MAX_PROFILES - 1)]);
     resources.allocate(&mut all).unwrap();
@@ -70,7 +70,7 @@ fn failed_allocation_allocates_none() {
 }
 
 #[test]
-fn filters_have_no_identifiers() {
+fn allocated_filters_have_no_identifiers() {
     let mut resources = Resources::default();
     for kind in [0x22, 0x23] {
         // 0208 of run73-all.aq.gz.

@@ -21,7 +21,7 @@ use crate::frontend::snapshot::{NodeKind, NodeRow};
 
 /// Number of layers: port, traffic classes, generic nodes, and queues on the last.
 const LAYERS: usize = 9;
-/// The same, as reported to drivers.
+/// Number of layers, as reported to drivers.
 const LEVELS: u16 = 9;
 const _: () = assert!(LEVELS as usize == LAYERS);
 
@@ -120,7 +120,7 @@ impl Scheduler {
         *left.next()? = header.emit();
         for level in 0..LEVELS {
             let resources = LevelResources {
-                // Below [`LEVELS`], so it fits a byte.
+                // The level is below [`LEVELS`], so it fits in a byte.
                 level: level.to_le_bytes()[0],
                 sections: SECTIONS,
                 max_device_elements: MAX_LAYER_ELEMENTS,

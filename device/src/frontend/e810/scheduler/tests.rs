@@ -65,7 +65,7 @@ fn default_branch_has_nine_layers() {
 }
 
 #[test]
-fn default_leaf_queue_joins_group() {
+fn queue_under_default_leaf_joins_its_group() {
     let mut scheduler = Scheduler::default();
     let queue = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap();
     assert_eq!(get(&scheduler, queue.get()).unwrap().parent, Teid::new(8));
@@ -75,7 +75,7 @@ fn default_leaf_queue_joins_group() {
 }
 
 #[test]
-fn resources_have_320_bytes() {
+fn scheduler_resources_take_320_bytes() {
     let mut buffer = [0xa5; 400];
     assert_eq!(Scheduler::resources(&mut buffer), Ok(320));
     assert_eq!(buffer[..8], [9, 0, 9, 0, 0, 8, 8, 0], "section 16.3");
@@ -106,7 +106,7 @@ fn teids_are_never_reused() {
 }
 
 #[test]
-fn exhausted_teids_are_rejected() {
+fn rejects_elements_once_teids_are_exhausted() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
@@ -139,10 +139,11 @@ fn rejected_group_adds_no_element() {
 }
 
 #[test]
-fn layer_size_ends_at_limit() {
+fn rejects_elements_past_layer_limit() {
     let mut scheduler = Scheduler::default();
     let mut parents = vec![TC];
-    // 7 (besides the default branch), 56, 448; the next layer would have 3584.
+    // The layers have 7 (in addition to the default branch), 56 and 448 elements; the next layer would have
+    // 3584.
     for layer in 2..=5 {
         let mut children = vec![];
         for parent in parents {
@@ -161,7 +162,7 @@ fn layer_size_ends_at_limit() {
 }
 
 #[test]
-fn delete_removes_descendants() {
+fn deleting_element_removes_its_descendants() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), generic()).unwrap();
@@ -173,7 +174,7 @@ fn delete_removes_descendants() {
 }
 
 #[test]
-fn delete_rejects_foreign_children_and_classes() {
+fn rejects_deletion_of_foreign_children_and_classes() {
     let mut scheduler = Scheduler::default();
     assert_eq!(delete(&mut scheduler, TC, 4), Err(AdminStatus::NoEntry), "whose parent is 3");
     assert_eq!(delete(&mut scheduler, 1, TC), Err(AdminStatus::NotPermitted));
@@ -182,7 +183,7 @@ fn delete_rejects_foreign_children_and_classes() {
 }
 
 #[test]
-fn move_keeps_subtree_and_layer() {
+fn moved_element_keeps_its_subtree_and_layer() {
     let mut scheduler = Scheduler::default();
     let (from, to) = (add_branch(&mut scheduler), add_branch(&mut scheduler));
     assert_eq!(move_to(&mut scheduler, from[2], to[2], from[3]), Ok(1));
@@ -200,7 +201,7 @@ fn move_keeps_subtree_and_layer() {
 }
 
 #[test]
-fn move_respects_child_limit() {
+fn rejects_move_past_child_limit() {
     let mut scheduler = Scheduler::default();
     let (full, other) = (add(&mut scheduler, TC), add(&mut scheduler, TC));
     for _ in 0..MAX_SIBLINGS {
@@ -212,7 +213,7 @@ fn move_respects_child_limit() {
 }
 
 #[test]
-fn elements_are_configured_suspended_and_resumed() {
+fn elements_can_be_configured_suspended_and_resumed() {
     let mut scheduler = Scheduler::default();
     let teid = Teid::new(add(&mut scheduler, TC));
     let configure = |scheduler: &mut Scheduler, data| {
@@ -239,7 +240,7 @@ fn elements_are_configured_suspended_and_resumed() {
 }
 
 #[test]
-fn rate_profiles_end_at_limit() {
+fn rejects_rate_profiles_past_limit() {
     let mut scheduler = Scheduler::default();
     let asked = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
     for number in 1..MAX_PROFILES {

@@ -19,7 +19,7 @@ pub(in super::super) enum Destination {
     Vsi(VsiNumber),
 }
 
-/// Where a transmitted frame is forwarded to.
+/// Destinations of a transmitted frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Route {
     /// Sent to the wire.

@@ -1,7 +1,7 @@
 //! The switch between the port and the VSIs: its rules and lists.
 //!
-//! [`forward`] applies the rules to frames. A lookup costs the same for any number of rules: each recipe has
-//! its own table, keyed by the fields that it compares.
+//! [`forward`] applies the rules to frames. A lookup takes the same time for any number of rules: each recipe
+//! has its own table, keyed by the fields that the recipe compares.
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
 

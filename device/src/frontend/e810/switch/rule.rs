@@ -153,7 +153,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// From the fields of an action.
+    /// Converts the fields of an action.
     pub(super) const fn new(number: u16, list: bool) -> Self {
         if list { Self::List(number) } else { Self::Vsi(VsiNumber::new(number)) }
     }

@@ -26,7 +26,7 @@ fn version_matches_published_firmware() {
 }
 
 #[test]
-fn unknown_commands_are_not_implemented() {
+fn unknown_commands_return_not_implemented() {
     let mut driver = started();
     for opcode in [0x0c41, 0x020d, 0x020c, 0x06e0, 0x0a00, 0xff32, 0xffff, 0] {
         let command =
@@ -128,7 +128,7 @@ fn known_locks_are_granted() {
 }
 
 #[test]
-fn read_past_flash_is_invalid() {
+fn read_past_end_of_flash_returns_einval() {
     let mut driver = started();
     let mut read = |offset: u32, len: u16, module: u8| {
         let mut parameters = [0; 16];
@@ -145,7 +145,7 @@ fn read_past_flash_is_invalid() {
 }
 
 #[test]
-fn checksum_command_verifies_and_never_writes() {
+fn checksum_command_verifies_but_never_writes_flash() {
     let mut driver = started();
     let command = |flags| {
         let mut parameters = [0; 16];
@@ -170,7 +170,7 @@ fn rejected_filter_allocation_is_logged() {
     assert!(text.contains("allocate_resources") && text.contains("resources of type"), "{text}");
 }
 
-/// As DPDK asks on start; Linux drivers do not use this command.
+/// DPDK issues this command on start; Linux drivers do not use it.
 #[test]
 fn allocated_resources_are_reported() {
     let mut driver = started();
@@ -202,7 +202,7 @@ fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {
 }
 
 #[test]
-fn capabilities_follow_configuration() {
+fn capabilities_match_configuration() {
     let options =
         Options { queues: 5.try_into().unwrap(), vectors: 24.try_into().unwrap(), ..Options::default() };
     let mut driver = powered_on(options);

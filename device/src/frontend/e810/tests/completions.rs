@@ -64,7 +64,7 @@ fn reply_in_same_turn_shares_interrupt() {
 }
 
 #[test]
-fn full_cache_line_interrupts_at_once() {
+fn full_cache_line_of_descriptors_interrupts_at_once() {
     let mut nic = Nic::new();
     send(&mut nic, 3);
     assert_eq!(nic.interrupts(), 0);
@@ -113,7 +113,7 @@ fn completions_wait_for_enabled_vector() {
     assert_eq!(nic.interrupts(), 1, "it was lonely");
 }
 
-/// Section 3.2: two signals of a vector are an interval apart, whatever the cause.
+/// Section 3.2: two signals of a vector are at least an interval apart, regardless of the cause.
 #[test]
 fn coalescing_respects_interval() {
     let mut nic = Nic::new();

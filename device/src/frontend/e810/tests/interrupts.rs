@@ -27,7 +27,7 @@ fn listening() -> Driver {
 use super::link;
 
 #[test]
-fn signalled_vector_masks_and_keeps_causes() {
+fn signalled_vector_is_masked_and_keeps_causes() {
     let mut driver = listening();
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 1);
@@ -53,7 +53,7 @@ fn disabled_cause_signals_nothing() {
 }
 
 #[test]
-fn causes_follow_their_routes() {
+fn each_cause_signals_vector_of_its_route() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 1 << 30 | 5);
     driver.enable_vector(5);
@@ -81,7 +81,7 @@ fn software_trigger_sets_other_cause() {
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);
-    // As in the interrupt test of `ice`: no interval, enable unchanged.
+    // As in the interrupt test of `ice`, the write has no interval and leaves the enable bit unchanged.
     driver.write(Register::GlintDynCtl(4), INTENA_MSK | SWINT_TRIG | 3 << 25);
     assert_eq!(driver.interrupts(4), 1);
     assert_eq!(driver.read(Register::PfintOicr), SWINT);
@@ -93,7 +93,7 @@ fn software_trigger_sets_other_cause() {
 }
 
 #[test]
-fn intena_mask_keeps_enable() {
+fn intena_msk_leaves_enable_bit_unchanged() {
     let mut driver = started();
     driver.write(Register::GlintDynCtl(2), INTENA_MSK | INTENA | SWINT_TRIG);
     assert_eq!(driver.interrupts(2), 0, "it was disabled");
@@ -174,7 +174,7 @@ fn signals_respect_interval() {
 }
 
 #[test]
-fn late_enable_signals_at_once() {
+fn enabling_vector_after_interval_signals_at_once() {
     let mut driver = listening();
     driver.write(Register::GlintItr(0, 0), 25);
     pulse(&mut driver);

@@ -1,4 +1,4 @@
-//! LAN queues from driver commands and rings to the wire and back (sections 5.9 and 8).
+//! Tests of LAN queues from the driver's commands and rings to the wire, and back (sections 5.9 and 8).
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -20,7 +20,7 @@ use crate::telemetry::trace::tests::Written;
 /// The node above the leaf of the default tree, usable without changes.
 const PARENT: Teid = Teid::new(8);
 
-/// Vector of the queue pair, and its route with the cause enabled.
+/// Vector of the queue pair, and the value of its route registers with the cause enabled.
 pub(super) const VECTOR: u16 = 1;
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
@@ -83,7 +83,8 @@ impl Nic {
         let reply = driver.succeed(&AdminCommand::with_input(Opcode::AddVsi, parameters, &context.emit()));
         let vsi = u16::from_le_bytes([reply.parameters[0], reply.parameters[1]]);
 
-        // Section 16.3: the rule for the own address with this VSI, and one for broadcast.
+        // Section 16.3: add a rule for the driver's own address with this VSI, and a rule for broadcast
+        // frames.
         for (mac, lan) in [(MAC.0, 0), ([0xff; 6], 1 << 3)] {
             let action: u32 = 0x2_0004 | lan | u32::from(vsi) << 4;
             let [vsi_low, vsi_high] = vsi.to_le_bytes();
@@ -163,7 +164,7 @@ impl Nic {
         (self.driver.bus.peek(RECEIVE_BUFFERS + entry * BUFFER_STRIDE, len), u16_at(8))
     }
 
-    /// Returns the number of interrupts of its vector since the last call.
+    /// Returns the number of interrupts on the queue pair's vector since the last call.
     pub(super) fn interrupts(&mut self) -> u64 {
         self.driver.interrupts(VECTOR.into())
     }
@@ -219,7 +220,7 @@ fn mac_loopback_returns_frames_until_reset() {
         AdminCommand::direct(Opcode::SetMacLoopback, parameters)
     };
     nic.driver.succeed(&set(1));
-    // The frame of the driver's self-test, and one from the own address.
+    // Send the frame of the driver's self-test, and a frame from the driver's own address.
     let sent = [vec![0xff; 64], frame([0xff; 6], MAC.0, 1514)];
     sent.iter().for_each(|frame| nic.send(frame, 0));
     nic.receive_frame(&frame(MAC.0, PEER, 60));
@@ -248,7 +249,7 @@ fn frames_of_one_turn_share_interrupt() {
     assert_eq!(nic.interrupts(), 0, "nothing came that the first one did not tell of");
 }
 
-/// A TCP/IPv4 frame with headers of 14 + 20 + 20 bytes, and the matching descriptor fields.
+/// Returns a TCP/IPv4 frame with headers of 14 + 20 + 20 bytes, and the matching descriptor fields.
 fn tcp_frame(payload_len: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0];
@@ -270,7 +271,7 @@ fn tso_emits_one_frame_per_segment() {
 }
 
 #[test]
-fn blocked_wire_leaves_device_idle() {
+fn device_is_idle_while_wire_is_blocked() {
     let mut nic = Nic::new();
     nic.put(0, 64 << 50 | (64 * 200) << 30 | 1 << 4 | 1);
     nic.send(&tcp_frame(64 * 200), TCP_HEADERS);
@@ -282,7 +283,7 @@ fn blocked_wire_leaves_device_idle() {
 }
 
 #[test]
-fn local_frames_per_poll_are_bounded() {
+fn number_of_local_frames_per_poll_is_bounded() {
     let mut nic = Nic::new();
     let sent = frame(MAC.0, MAC.0, 60);
     for _ in 0..40 {
@@ -363,7 +364,7 @@ fn delete_leaf(teid: &[u8]) -> AdminCommand {
 }
 
 #[test]
-fn orphaned_rdma_sets_are_bounded() {
+fn number_of_orphaned_rdma_sets_is_bounded() {
     let mut driver = started();
     for set in 0..512 {
         let reply = driver.succeed(&add_rdma_set(set));
@@ -401,7 +402,7 @@ fn driver_error_raises_mdet_interrupt() {
 }
 
 #[test]
-fn reset_removes_queues_keeps_counters() {
+fn reset_removes_queues_but_keeps_counters() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();
@@ -416,7 +417,7 @@ fn reset_removes_queues_keeps_counters() {
 }
 
 #[test]
-fn link_down_completes_and_drops_frames() {
+fn frames_sent_with_link_down_complete_and_are_dropped() {
     let mut nic = Nic::new();
     nic.driver.bus.hca.set_link(false);
     nic.send(&frame(PEER, MAC.0, 96), 0);
@@ -476,7 +477,7 @@ fn rows_show_queues_and_link() {
 }
 
 #[test]
-fn trace_has_fetched_and_completed_descriptors() {
+fn trace_contains_fetched_and_completed_descriptors() {
     let mut nic = Nic::new();
     let written = Written::default();
     nic.driver.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -11,7 +11,7 @@ use crate::frontend::e810::Options;
 use crate::frontend::e810::options::LinkSpeed;
 use crate::frontend::e810::testing::AdminEvent;
 
-/// "Get link status" with events enabled.
+/// Builds "get link status" with events enabled.
 pub(super) fn want_events() -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[2] = 3;
@@ -73,7 +73,7 @@ fn events_without_room_are_dropped() {
 }
 
 #[test]
-fn driver_disables_and_enables_link() {
+fn driver_can_disable_and_enable_link() {
     let mut driver = started();
     driver.succeed(&want_events());
     let up = |driver: &mut Driver| {
@@ -105,7 +105,7 @@ fn driver_disables_and_enables_link() {
 }
 
 #[test]
-fn link_speed_is_configured() {
+fn link_reports_configured_speed() {
     for (link_speed, speed, phy) in [
         (LinkSpeed::Gbps25, 1 << 7, 1 << 20),
         (LinkSpeed::Gbps40, 1 << 8, 1 << 30),

@@ -34,7 +34,7 @@ fn download(driver: &mut Driver) {
 }
 
 #[test]
-fn loaded_package_is_active() {
+fn loaded_package_becomes_active() {
     let mut driver = started();
     assert_eq!(info(&mut driver), [0; 164]);
     assert_eq!(lock(&mut driver), 0);
@@ -86,7 +86,7 @@ fn rebooted_guest_loads_package_again() {
 }
 
 #[test]
-fn segments_without_metadata_name_no_package() {
+fn segment_without_metadata_does_not_name_package() {
     let mut driver = started();
     for piece in [&[][..], &[0xff; 4096], &[1], &piece()[..47]] {
         driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], piece));

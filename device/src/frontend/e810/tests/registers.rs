@@ -37,7 +37,7 @@ fn constant_registers_match_driver_checks() {
 }
 
 #[test]
-fn unknown_registers_read_zero() {
+fn unknown_registers_read_as_zero() {
     let mut driver = powered_on(Options::default());
     for offset in [0, 0x9_1004, 0x22_fc00, 0x7f_0000, 0x7f_fffc] {
         driver.bus.store(Bar::Bar0, offset, &[0xff; 4]);
@@ -60,7 +60,7 @@ fn stored_registers_persist_until_reset() {
 }
 
 #[test]
-fn ring_registers_read_back() {
+fn ring_registers_can_be_read_back() {
     let mut driver = started();
     assert_eq!(driver.read(Register::PfFwAtqlen), 0x8000_00c0);
     assert_eq!(driver.read(Register::PfFwArqlen), 0x8000_00c0);

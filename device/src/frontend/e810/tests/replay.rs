@@ -1,4 +1,4 @@
-//! Recorded sessions, replayed without a driver.
+//! Tests that replay recorded sessions without a driver.
 
 use drivers::e810::queue_pair::{fragment, gather};
 use protocol::ids::{Lid, MacAddr};

@@ -1,8 +1,9 @@
-//! Recorded sessions of stock drivers: each command is repeated, and the response must match.
+//! Recorded sessions of stock drivers: the test repeats each command, and the response must match.
 //!
-//! A line is a command: opcode, flags, buffer length, parameters; return value, length and parameters of the
-//! response; the buffer without trailing zeros, and the response buffer as far as it was recorded. Or it is a
-//! function reset. Some sessions are reduced to switch, scheduler and queue commands.
+//! A line is either a function reset or a command. A command has these fields: opcode, flags, buffer length
+//! and parameters of the request; return value, length and parameters of the response; the request buffer
+//! without trailing zeros; and the recorded part of the response buffer. Some sessions are reduced to switch,
+//! scheduler and queue commands.
 
 use std::collections::BTreeMap;
 
@@ -62,10 +63,10 @@ fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
 
-/// Maps recorded numbers to the ones that this device assigned.
+/// Map from recorded numbers to the numbers that this device assigned.
 #[derive(Default)]
 struct Given {
-    /// By kind and recorded number.
+    /// Assigned numbers by kind and recorded number.
     resources: BTreeMap<(u8, u16), u16>,
     rules: BTreeMap<u16, u16>,
 }
@@ -74,7 +75,7 @@ struct Given {
 const PRUNE_LIST: u8 = 4;
 
 impl Given {
-    /// Replaces numbers in a command, or in an expected response, by those of this device.
+    /// Replaces the numbers in a command or an expected response with those of this device.
     fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
         match opcode {
             Some(Opcode::FreeResources) => {
@@ -105,7 +106,7 @@ impl Given {
         }
     }
 
-    /// Learns from a response which numbers this device assigned.
+    /// Records the numbers that this device assigned in a response.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
@@ -135,7 +136,8 @@ fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
     }
 }
 
-/// Lookup rules take 16 bytes plus the header, VSI lists 6 bytes plus the members (section 5.8).
+/// Calls `seen` for each rule. Lookup rules take 16 bytes plus the header, and VSI lists 6 bytes plus the
+/// members (section 5.8).
 fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
     while let Some(&kind) = rest.first() {
         let len = match kind {

@@ -169,7 +169,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
 ];
 
 #[test]
-fn each_rule_is_reported_alone() {
+fn each_violated_rule_is_reported_alone() {
     for (rule, breach) in BREACHES {
         let mut driver = strict();
         breach(&mut driver);

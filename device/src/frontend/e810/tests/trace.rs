@@ -18,7 +18,7 @@ fn traced(act: impl FnOnce(&mut Driver)) -> String {
 }
 
 #[test]
-fn register_trace_has_names_and_fields() {
+fn register_trace_shows_names_and_fields() {
     let text = traced(|driver| {
         driver.read(Register::GlnvmUld);
         driver.write(Register::QintRqctl(3), 1 << 30 | 5);
@@ -39,7 +39,7 @@ fn register_trace_has_names_and_fields() {
 }
 
 #[test]
-fn command_trace_has_parameters_and_buffers() {
+fn command_trace_shows_parameters_and_buffers() {
     let text = traced(|driver| {
         driver.succeed(&AdminCommand::with_output(Opcode::ReadMac, [0; 16], 16));
         driver.execute(&AdminCommand { opcode: 0x06e0, ..AdminCommand::direct(Opcode::GetVersion, [7; 16]) });

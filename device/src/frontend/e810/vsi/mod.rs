@@ -27,8 +27,8 @@ pub(super) const MAX_VSIS: u16 = 768;
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// The VSI that exists after a reset, for boot loaders, which add none. Its number follows those of added
-/// VSIs.
+/// The VSI that exists after a reset, for boot loaders, which do not add VSIs. Its number follows the numbers
+/// of added VSIs.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
 /// Number of a VSI that may or may not exist.
@@ -36,7 +36,7 @@ const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 pub(super) struct VsiNumber(u16);
 
 impl VsiNumber {
-    /// From a field of a command or context, of which ten bits count.
+    /// Creates a number from the low ten bits of a field of a command or context.
     pub(super) const fn new(raw: u16) -> Self {
         Self(raw & 0x3ff)
     }

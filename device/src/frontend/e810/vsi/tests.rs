@@ -8,8 +8,8 @@ fn named(number: u16) -> VsiParameters {
     VsiParameters { number, number_valid: true, ..VsiParameters::default() }
 }
 
-/// Context as a driver adds it: queues 4 to 7, tag stripping, loopback allowed. Only the security section is
-/// marked.
+/// Returns a context as drivers use it to add a VSI: queues 4 to 7, tag stripping, loopback allowed. Only the
+/// security section is marked.
 fn context() -> VsiContext {
     let mut context = VsiContext { sections: Sections::SECURITY, ..VsiContext::default() };
     context.switch = SwitchSection { allow_loopback: true, lan: true, ..SwitchSection::default() };
@@ -38,7 +38,7 @@ fn vsi_numbers_start_at_one() {
 }
 
 #[test]
-fn vsis_end_at_advertised_limit() {
+fn rejects_vsis_past_advertised_limit() {
     let mut vsis = Vsis::default();
     for _ in 0..MAX_VSIS {
         add(&mut vsis);
@@ -86,7 +86,7 @@ fn new_vsi_ignores_section_flags() {
 }
 
 #[test]
-fn update_applies_marked_sections_only() {
+fn update_applies_only_marked_sections() {
     let mut other = VsiContext::default();
     other.switch.vlan_prune = true;
     other.security.mac_anti_spoof = true;
@@ -147,7 +147,7 @@ fn vlan_mode_selects_permitted_frames() {
 }
 
 #[test]
-fn port_tag_exists_only_when_inserted() {
+fn port_tag_exists_only_if_vsi_inserts_it() {
     let mut vsis = Vsis::default();
     let number = add(&mut vsis);
     let vsi = vsis.get_mut(number).unwrap();

@@ -33,7 +33,7 @@ pub(super) fn sw2hw(
     Ok(())
 }
 
-/// QPs that still use the CQ lose their completions.
+/// Executes HW2SW_CQ. QPs that still use the CQ lose their completions.
 pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Command) -> Result<(), CmdError> {
     let cqn = command.cqn()?;
     let index = resources.ctx.cq_index(cqn);
@@ -42,7 +42,7 @@ pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Comm
     Ok(())
 }
 
-/// The producer counter continues.
+/// Executes RESIZE_CQ. The producer counter keeps its value.
 pub(super) fn resize(
     resources: &mut Resources,
     setup: &Setup,

@@ -19,7 +19,8 @@ pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) ->
     }
 }
 
-/// Unmapped pages are no error: the public driver unmaps whole chunks, even if only parts are mapped.
+/// Executes UNMAP_ICM. Pages that are not mapped are no error: the public driver unmaps whole chunks, even if
+/// only parts of them are mapped.
 pub(super) fn unmap(resources: &mut Resources, command: &Command) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;
     let pages = pages(command.in_param, command.in_modifier)?;

@@ -43,7 +43,7 @@ pub(super) fn modify(
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // In a transition from RESET to ERR, software has given no context to write to ICM.
+            // In a transition from RESET to ERR, software provides no context that could be written to ICM.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -60,7 +60,7 @@ pub(super) fn modify(
     if transition == Transition::Init2Rtr {
         watch.insert(index, cx.now);
     }
-    // A page that is unmapped by now is not written.
+    // If the page has been unmapped in the meantime, nothing is written.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
@@ -86,7 +86,7 @@ fn create(
     })
 }
 
-/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs and gets state RESET.
+/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs, with the state RESET.
 fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);
@@ -99,7 +99,7 @@ fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// A QP that is in RESET or never existed reads as zeros; no number is an error.
+/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros; no QP number is rejected.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -41,7 +41,7 @@ impl CtxMgt {
         self.wr_all(dma, entry, &writectx::qpc_entry(&key.context().image))
     }
 
-    /// WR_CQ_ALL.
+    /// WR_CQ_ALL: writes the whole context of a CQ.
     ///
     /// # Errors
     /// As [`CtxMgt::wr_qp_all`].
@@ -61,7 +61,7 @@ impl CtxMgt {
         writectx::put(dma, entry, cqc::LKEY, &to.lkey.get().to_be_bytes())
     }
 
-    /// WR_CQ_INVALID. The CQ becomes invalid even if its page has been unmapped.
+    /// WR_CQ_INVALID: zeroes the context of a CQ. The CQ becomes invalid even if its page has been unmapped.
     pub fn wr_cq_invalid(&mut self, dma: &GuestMemory, cqn: Cqn) {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         let _ = self.wr_all(dma, entry, &[0; Cqc::STORED_LEN]);
@@ -76,7 +76,7 @@ impl CtxMgt {
         }
     }
 
-    /// WR_EQ_ALL.
+    /// WR_EQ_ALL: writes the whole context of an EQ.
     ///
     /// # Errors
     /// As [`CtxMgt::wr_qp_all`].
@@ -85,13 +85,13 @@ impl CtxMgt {
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])
     }
 
-    /// The request WR_EQ_INVALID; see [`CtxMgt::wr_cq_invalid`].
+    /// WR_EQ_INVALID: zeroes the context of an EQ; see [`CtxMgt::wr_cq_invalid`].
     pub fn wr_eq_invalid(&mut self, dma: &GuestMemory, eqn: Eqn) {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         let _ = self.wr_all(dma, entry, &[0; Eqc::STORED_LEN]);
     }
 
-    /// MAP_ICM_EN.
+    /// MAP_ICM_EN: maps pages of the context tables.
     ///
     /// # Errors
     /// EXCEED_LIM if the map would have too many runs.
@@ -100,7 +100,7 @@ impl CtxMgt {
         self.ctxmdata.map(entries)
     }
 
-    /// MAP_ICM_DIS. `pages` are numbers of ICM pages.
+    /// MAP_ICM_DIS: unmaps pages of the context tables. `pages` are numbers of ICM pages.
     ///
     /// # Errors
     /// As [`CtxMgt::map_icm_en`].

@@ -53,7 +53,7 @@ const _: () = {
 };
 
 impl CtxTable {
-    /// Table index of a number, which may have additional high bits.
+    /// Returns the table index of a number, which may have additional high bits.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }
@@ -63,8 +63,8 @@ impl CtxTable {
         (index as u64) < self.table.entries()
     }
 
-    /// ICM address of an entry. The base comes from the guest, so the sum may wrap. The result is then unmapped, or
-    /// some other memory of the same guest.
+    /// Returns the ICM address of an entry. The base comes from the guest, so the sum may wrap. The result is
+    /// then unmapped, or some other memory of the same guest.
     pub const fn entry(&self, index: u32) -> IcmAddr {
         IcmAddr::new(self.table.base.get().wrapping_add((index as u64) << self.shift))
     }
@@ -81,7 +81,7 @@ impl CtxMdata {
         }
     }
 
-    /// Bus address of an entry.
+    /// Returns the bus address of an entry.
     ///
     /// # Errors
     /// [`IcmError::Unmapped`].

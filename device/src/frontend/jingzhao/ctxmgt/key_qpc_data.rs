@@ -15,7 +15,7 @@ use super::request_controller::Writer;
 
 /// The owner of the key data of all QPs.
 pub trait KeyData {
-    /// Key data of the QP at an index; `None` if it is in RESET.
+    /// Returns the key data of the QP at an index; `None` if it is in RESET.
     fn key(&mut self, index: u32) -> Option<&mut KeyQpc>;
 }
 
@@ -33,8 +33,8 @@ impl KeyQpc {
         Self { context, dirty: 0 }
     }
 
-    /// The whole context, for operators and for the command unit, which may access all of it. State and PSNs are as of
-    /// the last [`CtxMgt::observe`](super::CtxMgt::observe).
+    /// Returns the whole context, for operators and for the command unit, which may access all of it. State
+    /// and PSNs are as of the last [`CtxMgt::observe`](super::CtxMgt::observe).
     pub fn context(&self) -> &StoredQpc {
         &self.context
     }

@@ -10,8 +10,8 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! In the document, responses to RTC, RRC and EE also contain the key data of a CQ and of its EQ. Here they contain the
-//! CQN only; the rest is looked up when an entry is written.
+//! In the document, responses to RTC, RRC and EE also contain the key data of a CQ and of its EQ. Here they
+//! contain the CQN only; the device looks up the rest when it writes an entry.
 //!
 //! Fields marked "Model" are not in the document's lists. They are part of the context, and a device that implements
 //! the interface document needs them in that unit.
@@ -95,7 +95,7 @@ impl ReadQp for RdQpSst {
 }
 
 impl RdQpSst {
-    /// The response in the document's layout.
+    /// Returns the response in the document's layout.
     pub fn payload(&self) -> DoorbellPayload {
         DoorbellPayload {
             remote_qpn: self.remote_qpn,
@@ -128,7 +128,7 @@ impl ReadQp for RdQpState {
 }
 
 impl RdQpState {
-    /// The response in the document's layout.
+    /// Returns the response in the document's layout.
     pub fn payload(&self) -> ParserPayload {
         ParserPayload {
             state: self.state.map_or(0, QpState::code),
@@ -169,7 +169,7 @@ pub struct WrQpNpst {
 }
 
 impl WrQpNpst {
-    /// The request's data in the document's layout.
+    /// Returns the request's data in the document's layout.
     pub fn payload(&self) -> [u32; 4] {
         psn_and_state(self.next_psn, self.state.code())
     }
@@ -353,7 +353,7 @@ impl ReadQp for RdEncap {
 }
 
 impl RdEncap {
-    /// The response in the document's layout. Unset addresses are 0, except for a LID.
+    /// Returns the response in the document's layout. Unset addresses are 0, except for a LID.
     pub fn payload(&self) -> EncapPayload {
         let mac = |mac: Option<MacAddr>, lid: Lid| {
             let [high, low] = lid.get().to_be_bytes();

@@ -86,7 +86,7 @@ impl CtxMgt {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
 
-    /// ICM pages of the context tables.
+    /// Returns the ICM pages of the context tables.
     pub fn ctxmdata(&self) -> &CtxMdata {
         &self.ctxmdata
     }
@@ -95,12 +95,12 @@ impl CtxMgt {
         &self.stats
     }
 
-    /// Table index of a QP.
+    /// Returns the table index of a QP.
     pub fn qp_index(&self, qpn: Qpn) -> u32 {
         self.ctxmdata.qpc.index(qpn.get())
     }
 
-    /// Table index of a CQ.
+    /// Returns the table index of a CQ.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.ctxmdata.cqc.index(cqn.get())
     }
@@ -136,7 +136,7 @@ impl CtxMgt {
         if key.context().image.recv_psn != live.recv_psn {
             self.write(index, key, WrQpEpst { state, expected_psn: live.recv_psn });
         }
-        // Changes nothing if the other units have already written the state.
+        // This changes nothing if the other units have already written the state.
         self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
     }
 
@@ -175,7 +175,7 @@ impl CtxMgt {
         let stats = self.stats.writer(writer);
         match written {
             Ok(()) => stats.write_backs += 1,
-            // Section 5.2: skipped silently.
+            // Section 5.2: a write-back to an unmapped page is skipped silently.
             Err(_) => stats.unmapped += 1,
         }
     }

@@ -1,9 +1,9 @@
 //! The request controller: order of write-backs among the channels.
 //!
-//! In the document, the command unit has priority, followed by the engine's units in turn. Here a command completes
-//! within the store that starts it, and reads are answered at once, so neither is ever queued. Only writes by units
-//! are, since they reach guest memory at the end of a turn. This gives the command unit its priority; the code below
-//! schedules the writes.
+//! In the document, the command unit has priority, followed by the engine's units in turn. Here a command
+//! completes within the store that starts it, and reads are answered at once, so neither is ever queued. Only
+//! writes by units are queued, since they reach guest memory at the end of a turn. This gives the command
+//! unit its priority; the code below schedules the writes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
@@ -38,7 +38,7 @@ impl Writer {
     pub const ALL: [Self; 3] =
         [Self::RequesterTransControl, Self::RequesterRecvControl, Self::ExecutionEngine];
 
-    /// Channel of the unit.
+    /// Returns the channel of the unit.
     pub const fn channel(self) -> Channel {
         match self {
             Self::RequesterTransControl => Channel::RequesterTransControl,
@@ -60,7 +60,7 @@ impl Writer {
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],
-    /// The last writer served; the next one comes first.
+    /// The last writer served. The search for a request starts at the writer after it.
     last: Writer,
 }
 
@@ -71,7 +71,7 @@ impl Default for RequestController {
 }
 
 impl RequestController {
-    /// Queues a write-back of a writer's values of a QP.
+    /// Queues a write-back of the values that a writer has changed in a QP.
     pub fn post(&mut self, writer: Writer, index: u32) {
         self.requests[writer as usize].push_back(index);
     }
@@ -106,7 +106,7 @@ mod tests {
 
     /// Section 5.2.1: "the RDMA engine's requests are scheduled in turn".
     #[test]
-    fn channels_alternate_in_fifo_order() {
+    fn channels_alternate_and_each_is_served_in_order() {
         let mut controller = RequestController::default();
         for (writer, index) in [(Ee, 1), (Ee, 2), (Rtc, 3), (Rtc, 4), (Rtc, 5), (Rrc, 6)] {
             controller.post(writer, index);

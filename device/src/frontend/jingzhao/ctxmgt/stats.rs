@@ -49,14 +49,15 @@ pub struct WriterStats {
     pub reads: ReadStats,
     /// Changes of the key data.
     pub writes: u64,
-    /// Changes written to guest memory. Fewer than `writes` if several are merged into one write-back.
+    /// Changes written to guest memory. The count is lower than `writes` if several changes are merged into
+    /// one write-back.
     pub write_backs: u64,
     /// Write-backs dropped because the ICM page is not mapped.
     pub unmapped: u64,
 }
 
 impl CtxStats {
-    /// Read counters of a unit. The command unit does not read key data.
+    /// Returns the read counters of a unit. The command unit does not read key data.
     pub(super) fn reads(&mut self, channel: Channel) -> &mut ReadStats {
         match channel {
             Channel::DoorbellProcessing => &mut self.doorbell_processing,
@@ -68,7 +69,7 @@ impl CtxStats {
         }
     }
 
-    /// Counters of a unit that writes.
+    /// Returns the counters of a unit that writes.
     pub(super) fn writer(&mut self, writer: Writer) -> &mut WriterStats {
         match writer {
             Writer::RequesterTransControl => &mut self.requester_trans_control,

@@ -1,4 +1,4 @@
-//! The context manager with guest memory, section by section of its document.
+//! Tests of the context manager with guest memory, in the order of the document's sections.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -29,7 +29,7 @@ impl KeyData for Qps {
     }
 }
 
-/// Tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as in the public driver.
+/// Creates a manager with tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as in the public driver.
 fn manager() -> CtxMgt {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     let layout = InitHca {
@@ -46,7 +46,8 @@ fn map(ctx: &mut CtxMgt, virt: u64, bus: u64, pages: u16) {
     ctx.map_icm_en(&[MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }]).unwrap();
 }
 
-/// A manager with pages for the first 32 QPs, and these QPs, whose contexts are in guest memory.
+/// A manager with pages for the first 32 QPs, and the key data of these QPs, whose contexts are in guest
+/// memory.
 struct Bench {
     ctx: CtxMgt,
     dma: GuestMemory,
@@ -104,7 +105,8 @@ impl Bench {
     }
 }
 
-/// Section 4.2.1 has the fields in the context; sections 3.2 and 5.4.2 say which unit reads which.
+/// Section 4.2.1 lists the fields of the context, and sections 3.2 and 5.4.2 the unit that reads each of
+/// them.
 #[test]
 fn units_read_fields_of_their_messages() {
     let mut entry = [0; qpc::LEN];
@@ -210,10 +212,10 @@ fn units_read_fields_of_their_messages() {
     assert_eq!(encap.payload().words(), words);
 }
 
-/// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and the low 12
-/// bits the offset in the page. Numbers and bases within the RAM, and beyond.
+/// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and
+/// the low 12 bits the offset in the page. Numbers and bases that fit in the RAM, and larger ones.
 #[test]
-fn qp_is_located_by_number() {
+fn qp_number_determines_context_address() {
     let mut ctx = manager();
     map(&mut ctx, 0x23_4000, 0x7000_0000, 1);
     map(&mut ctx, 0xff_f000, 0x8000_0000, 1);
@@ -226,7 +228,7 @@ fn qp_is_located_by_number() {
 
 /// Section 5.3.3.2: "the CQN, shifted left by 6 bits".
 #[test]
-fn cq_is_located_by_number() {
+fn cq_number_determines_context_address() {
     let mut ctx = manager();
     map(&mut ctx, 0x200_d000, 0x7000_0000, 1);
     let at = |ctx: &CtxMgt, cqn| ctx.ctxmdata().locate(ctx.ctxmdata().cqc.entry(ctx.cq_index(Cqn::new(cqn))));
@@ -237,7 +239,7 @@ fn cq_is_located_by_number() {
 
 /// Section 5.3.3.3: all 32 EQs are in one page.
 #[test]
-fn eq_is_located_in_its_page() {
+fn eq_number_determines_offset_in_page() {
     let mut ctx = manager();
     map(&mut ctx, 0x240_0000, 0x7000_0000, 1);
     let at = |eqn| ctx.ctxmdata().locate(ctx.ctxmdata().eqc.entry(eqn));
@@ -262,7 +264,7 @@ fn mapping_lasts_until_replaced_or_removed() {
 
 /// Section 5.1.1: a context is invalidated by zeros.
 #[test]
-fn cq_eq_contexts_are_written_and_zeroed() {
+fn cq_and_eq_contexts_are_written_and_zeroed() {
     let mut ctx = manager();
     let dma = guest_memory(0, 8);
     map(&mut ctx, 0x200_0000, 0x4000, 1);
@@ -285,7 +287,7 @@ fn cq_eq_contexts_are_written_and_zeroed() {
 /// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each. Interface, section 4.3
 /// (J-19): other fields of the same words do not change.
 #[test]
-fn each_unit_writes_state_and_own_psn() {
+fn each_unit_writes_state_and_its_own_psn() {
     for (writer, live, changed, psn) in [
         (Rtc, [0x105, 0x100, 0x100], 0x6c, 0x105),
         (Rrc, [0x100, 0x0ff, 0x100], 0x7c, 0x0ff),
@@ -319,7 +321,7 @@ fn state_change_alone_is_written_by_transmitter() {
 
 /// Section 5.4.4: key data changes in DATA_WR, guest memory after RESP_OUT.
 #[test]
-fn reads_see_writes_before_guest_memory() {
+fn reads_return_writes_before_they_reach_guest_memory() {
     let mut bench = Bench::new(&[3]);
     bench.observe(3, State::Rts, 0x105, 0x100, 0x100);
     let RdQpNpst { next_psn, .. } = bench.ctx.read(bench.qps.0.get(&3)).unwrap();
@@ -343,7 +345,7 @@ fn channels_write_back_round_robin() {
 /// Section 5.2.1: "the command unit has the highest priority". Interface, section 5.4: a write-back that races with
 /// MODIFY_QP does not overwrite newer fields.
 #[test]
-fn command_overtakes_and_outlasts_write_backs() {
+fn command_precedes_write_backs_and_is_not_overwritten() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x105, 0x105);
     bench.observe(2, State::Rts, 0x105, 0x100, 0x100);
@@ -378,7 +380,7 @@ fn frequent_changes_are_merged() {
 }
 
 #[test]
-fn destroyed_qp_does_not_disturb_successor() {
+fn write_backs_of_destroyed_qp_do_not_affect_successor() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x100, 0x100);
     bench.observe(2, State::Rts, 0x106, 0x100, 0x100);
@@ -403,7 +405,7 @@ fn write_back_without_page_is_counted() {
 
 /// Section 5.4.2: each request belongs to one unit.
 #[test]
-fn hits_and_misses_count_per_unit() {
+fn hits_and_misses_are_counted_per_unit() {
     let mut bench = Bench::new(&[1]);
     let Bench { ctx, qps, .. } = &mut bench;
     let key = qps.0.get(&1);

@@ -29,7 +29,7 @@ pub(super) fn write_back(
     put(dma, entry, psn_at, &psn)
 }
 
-/// Bytes of a whole context.
+/// Returns the bytes of a whole context.
 pub(super) fn qpc_entry(image: &Qpc) -> [u8; qpc::LEN] {
     shown(image).emit()
 }
@@ -39,7 +39,7 @@ pub(super) fn put(dma: &GuestMemory, entry: Iova, offset: usize, bytes: &[u8]) -
     Ok(dma.write(Iova::new(entry.get() | offset as u64), bytes)?)
 }
 
-/// The context as it appears in ICM. State 7 is reserved for QUERY_QP.
+/// Returns the context as it appears in ICM, without state 7, which is reserved for QUERY_QP.
 fn shown(image: &Qpc) -> Qpc {
     let draining = image.state() == Some(QpState::Draining);
     let state = if draining { QpState::Sqd.code() } else { image.state };

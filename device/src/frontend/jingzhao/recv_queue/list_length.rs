@@ -1,8 +1,9 @@
-//! The maximum number of elements of the receives of a queue, as far as its slots show.
+//! The maximum number of elements in a receive of a queue, as inferred from the slots of the queue.
 //!
-//! Software ends a list with a terminator if it is shorter than the maximum of its queue, and with nothing if it has
-//! that length. The context does not contain the maximum, so a list that ends with neither a terminator nor its slot
-//! may be incomplete. The first list that is known to be complete determines the maximum.
+//! Software ends a list with a terminator if the list is shorter than the maximum of its queue. A list of
+//! maximum length has no terminator. The context does not contain the maximum, so a list that ends with
+//! neither a terminator nor its slot may be incomplete. The first list that is known to be complete
+//! determines the maximum.
 
 /// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,19 +15,19 @@ pub(super) struct MaxListLength {
 }
 
 impl MaxListLength {
-    /// A list with at least this number of elements was seen.
+    /// Records that a list with at least this number of elements was found.
     pub(super) fn at_least(&mut self, units: usize) {
         self.at_least = self.at_least.max(units);
     }
 
-    /// A list of this length ended with a terminator, so the maximum is greater.
+    /// Records that a list of this length ended with a terminator, so the maximum is greater.
     pub(super) fn saw_terminator(&mut self, units: usize) {
         self.more_than(units);
     }
 
-    /// A list of this length is complete without a terminator, so it has the maximum length.
+    /// Records that a list of this length is complete without a terminator, so it has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // A longer list has been seen: this software writes no terminators, and nothing can be concluded.
+        // A longer list has been found: this software writes no terminators, and nothing can be inferred.
         *self = if units < self.at_least {
             Self::default()
         } else {
@@ -34,7 +35,7 @@ impl MaxListLength {
         };
     }
 
-    /// Software continued after this number of elements.
+    /// Records that software continued a list after this number of elements.
     pub(super) fn more_than(&mut self, units: usize) {
         self.at_least = self.at_least.max(units + 1);
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn terminator_implies_greater_maximum() {
+    fn terminator_shows_that_maximum_is_greater() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_list_without_terminator_is_maximum() {
+    fn complete_list_without_terminator_has_maximum_length() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         longest.complete_with(3);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn software_without_terminators_stays_unknown() {
+    fn maximum_stays_unknown_without_terminators() {
         let mut longest = MaxListLength::default();
         longest.complete_with(3);
         longest.complete_with(1);

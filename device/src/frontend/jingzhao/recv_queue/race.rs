@@ -1,5 +1,5 @@
-//! The user library and the device access one queue from two threads. No receive may be taken before it is complete,
-//! wherever the library is preempted between two stores.
+//! The user library and the device access one queue from two threads. The device must not take a receive
+//! before it is complete, no matter between which two stores the library is preempted.
 //!
 //! HCAD_RACE_SECONDS=60 runs each case for a minute.
 
@@ -46,7 +46,7 @@ struct Case {
 }
 
 impl Case {
-    /// Elements of the n-th receive. Addresses are unique.
+    /// Returns the elements of the n-th receive. Addresses are unique.
     fn receive(&self, count: u64) -> Vec<Sge> {
         let elements = if self.full { self.longest } else { scatter(count) % (self.longest + 1) };
         let element = |at: u64| Sge {
@@ -82,14 +82,14 @@ impl Library {
         fence(Ordering::SeqCst);
         self.stores += 1;
         match scatter(self.stores) % 1024 {
-            // Longer than any number of rereads.
+            // The pause is longer than all rereads together.
             0 => thread::sleep(Duration::from_micros(50)),
             1..16 => (0..scatter(self.stores) >> 12 & 0x3ff).for_each(|_| spin_loop()),
             _ => {}
         }
     }
 
-    /// ibv_post_recv of one receive.
+    /// Posts one receive as ibv_post_recv does.
     fn post(&mut self, count: u64) {
         let slot = self.case.slot(count);
         self.store(slot, &[0x20, 0, 0, 0]);
@@ -115,7 +115,7 @@ impl Library {
         self.dma.poke(RING + self.case.slot(count), &[0; 16]);
     }
 
-    /// Posts a receive for each one taken, until stopped.
+    /// Posts a receive for each receive taken, until stopped.
     fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
         let mut reaped = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -130,10 +130,12 @@ impl Library {
     }
 }
 
-/// Returns the number of receives taken, and how many of them differ from those posted. With `keep_data_units`, the device
-/// does not overwrite the data units that it takes, and the first difference ends the race.
+/// Returns the number of receives taken, and the number of them that differ from those posted. With
+/// `keep_data_units`, the device does not overwrite the data units that it takes, and the first difference
+/// ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
-    /// Both threads of a case should run at the same time, as far as there are processors.
+    /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
+    /// processors.
     static ALONE: Mutex<()> = Mutex::new(());
     /// Number of failed polls before yielding, for machines with a single processor.
     const MAX_FAILED_POLLS: u32 = 256;
@@ -203,7 +205,7 @@ fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     (taken.into_inner(), misplaced)
 }
 
-/// Duration of each case.
+/// Returns the duration of each case.
 fn time() -> Duration {
     let seconds = std::env::var("HCAD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
     seconds.map_or(Duration::from_millis(1500), Duration::from_secs)
@@ -217,23 +219,23 @@ fn never_misplaced(case: Case) {
 }
 
 #[test]
-fn single_element_receives_match_their_posts() {
+fn single_element_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 4, longest: 1, full: true });
 }
 
 #[test]
-fn multi_element_receives_match_their_posts() {
+fn multi_element_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 4, longest: 5, full: true });
 }
 
 #[test]
-fn variable_length_receives_match_their_posts() {
+fn variable_length_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
 /// The test can detect the race: without the countermeasure, the device fails.
 #[test]
-fn keeping_data_units_misplaces_messages() {
+fn without_cleared_data_units_messages_are_misplaced() {
     for (longest, full) in [(1, true), (5, true)] {
         let (taken, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
         assert_ne!(misplaced, 0, "of {taken}");

@@ -8,7 +8,7 @@ use crate::memory::queue::testing::Region;
 
 const NOW: Instant = Instant::ZERO;
 
-/// A queue of four slots of 64 bytes.
+/// Returns the key data of a QP whose receive queue has four slots of 64 bytes.
 fn rst() -> RdQpRst {
     RdQpRst { pd: Pdn::new(3), rq_lkey: Lkey::new(0x21), rq_len: 256, log_rq_slot: 6, ..RdQpRst::default() }
 }
@@ -24,13 +24,13 @@ fn unit(len: u32) -> DataSegment {
     DataSegment { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
 }
 
-/// A slot as posted by the user library.
+/// Returns a slot as posted by the user library.
 fn library(len: u32) -> Vec<u8> {
     RecvWqe { data: smallvec![unit(len)] }.emit(64)
 }
 
-/// A slot as posted by the kernel driver: permanently linked, without the valid bit, with a terminator that has the
-/// invalid key.
+/// Returns a slot as posted by the kernel driver: permanently linked, without the valid bit, with a
+/// terminator that has the invalid key.
 fn kernel(len: u32) -> Vec<u8> {
     let mut slot = vec![0x80, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     slot.extend_from_slice(&unit(len).emit_le());
@@ -75,7 +75,7 @@ fn full_slot_needs_no_terminator() {
 }
 
 #[test]
-fn marked_slot_is_taken_once_before_reaping() {
+fn marked_slot_is_taken_only_once_before_reaping() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &library(1));
@@ -88,7 +88,7 @@ fn marked_slot_is_taken_once_before_reaping() {
 }
 
 #[test]
-fn linked_slot_is_taken_once_until_refilled() {
+fn linked_slot_is_taken_only_once_until_refilled() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &kernel(1));
@@ -163,7 +163,7 @@ fn inline_data_in_receive_is_rejected() {
 }
 
 #[test]
-fn unreadable_queue_breaks_missing_one_is_empty() {
+fn unreadable_queue_is_broken_and_missing_queue_is_empty() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
     assert_eq!(queue.next(NOW, &mem), Fetch::Broken);
@@ -171,7 +171,7 @@ fn unreadable_queue_breaks_missing_one_is_empty() {
 }
 
 #[test]
-fn stale_slots_need_valid_bit() {
+fn requiring_valid_bit_ignores_stale_slots() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     for (usr_page, posted) in [(1, false), (0, true)] {
         let (mem, mut queue) = queue(options);
@@ -189,12 +189,12 @@ fn stale_slots_need_valid_bit() {
     }
 }
 
-/// Key data of an RC QP of the user library.
+/// Returns the key data of an RC QP of the user library.
 fn library_rst() -> RdQpRst {
     RdQpRst { usr_page: 1, service: Some(ServiceType::Rc), state: Some(QpState::Init), ..rst() }
 }
 
-/// A queue of the user library in INIT: the valid bit is required, and no slot has been used.
+/// Creates a queue of the user library in INIT: the valid bit is required, and no slot has been used.
 fn of_library() -> (Region, RecvQueue) {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let (mem, mut queue) = queue(options);
@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Stores of a receive in the library's order, as offsets in the slot and bytes. A list shorter than the maximum ends
-/// with a terminator.
+/// Returns the stores of a receive in the library's order, as offsets in the slot and bytes. A list shorter
+/// than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -232,7 +232,7 @@ fn receive_is_posted_by_its_last_store() {
     for longest in 1..=3 {
         for len in 1..=longest {
             let (mem, mut queue) = of_library();
-            // A receive followed by another: it reveals the maximum list length.
+            // A receive is followed by another one, which reveals the maximum list length.
             let full: Vec<_> = (1..).take(longest).map(unit).collect();
             (0..2).for_each(|slot| post(&mem, slot, &full, longest));
             for slot in 0..2 {
@@ -255,7 +255,7 @@ fn receive_is_posted_by_its_last_store() {
 }
 
 #[test]
-fn empty_and_address_zero_receives_are_posted() {
+fn empty_list_and_address_zero_count_as_posted() {
     let (mem, mut queue) = of_library();
     let zero = DataSegment { va: Va::new(0), ..unit(7) };
     for lap in 0..3 {
@@ -285,7 +285,7 @@ fn lone_receive_before_rtr_reveals_list_length() {
 }
 
 #[test]
-fn ambiguous_receive_waits_in_rc_not_uc() {
+fn ambiguous_receive_waits_on_rc_but_not_on_uc() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
@@ -363,7 +363,7 @@ fn queues_without_ambiguity_are_not_watched() {
 
 /// The library sets the valid bit again when it links the next receive of a list.
 #[test]
-fn slot_marked_again_by_link_is_unposted() {
+fn slot_marked_again_by_link_is_not_posted() {
     let (mem, mut queue) = of_library();
     post(&mem, 0, &[unit(1)], 1);
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);
@@ -390,7 +390,7 @@ fn stale_receives_are_not_posted() {
 }
 
 #[test]
-fn queue_too_large_to_prepare_works() {
+fn queue_works_if_too_large_to_prepare() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let mut queue = RecvQueue::new(options);
     let mem = Region::new(32 << 20);

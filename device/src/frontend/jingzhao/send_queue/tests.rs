@@ -19,7 +19,7 @@ fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
 }
 
-/// A kernel QP with eight slots of 128 bytes.
+/// Returns the key data of a kernel QP whose send queue has eight slots of 128 bytes.
 fn sst() -> RdQpSst {
     RdQpSst {
         pd: Pdn::new(3),
@@ -132,7 +132,7 @@ fn published_write_links_to_next_send() {
 }
 
 #[test]
-fn running_head_finds_slot_on_every_lap() {
+fn free_running_head_selects_slot_on_every_lap() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
         bench.send_at(slot * 128, None);
@@ -190,7 +190,7 @@ fn inline_data_is_copied_from_wqe() {
 }
 
 #[test]
-fn fence_comes_from_doorbell_or_link() {
+fn fence_is_taken_from_doorbell_or_link() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8).map(|link| Link { fence: true, ..link }));
     bench.send_at(128, None);
@@ -204,7 +204,7 @@ fn fence_comes_from_doorbell_or_link() {
 }
 
 #[test]
-fn user_link_is_followed_once() {
+fn user_link_is_followed_only_once() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
@@ -218,7 +218,7 @@ fn user_link_is_followed_once() {
 }
 
 #[test]
-fn links_persist_in_kernel_queues_or_unoptioned() {
+fn links_persist_in_kernel_queues_or_without_option() {
     let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
     for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
         let mut bench = Bench::new(sst, options);
@@ -335,7 +335,8 @@ fn position_unit_is_detected() {
     }
 }
 
-/// Kernel driver: each WQE is linked from the one before, even across doorbells, and has its own doorbell.
+/// Creates a queue as the kernel driver does: each WQE is linked from the one before, even across doorbells,
+/// and has its own doorbell.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);
@@ -348,7 +349,7 @@ fn linked_late(late_link: bool) -> Bench {
 }
 
 #[test]
-fn late_link_option_prevents_double_execution() {
+fn late_link_option_prevents_repeated_execution() {
     for (late_link, expected) in
         [(false, vec![0, 128, 256, 384, 128, 256, 384, 256, 384, 384]), (true, vec![0, 128, 256, 384])]
     {
@@ -364,14 +365,14 @@ fn late_link_option_prevents_double_execution() {
 }
 
 #[test]
-fn skipped_doorbell_is_not_skipped_again() {
+fn slots_of_skipped_doorbells_are_executed_on_next_lap() {
     let mut bench = linked_late(true);
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
-    // The doorbell of slot 1, while its chain is still running.
+    // The doorbell of slot 1 arrives while its chain is still running.
     bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
-    // The doorbells of slots 2 and 3, after it.
+    // The doorbells of slots 2 and 3 arrive after the chain has ended.
     bench.ring_doorbell(2, SEND, 2);
     bench.ring_doorbell(3, SEND, 2);
     assert_eq!(bench.next(), Fetch::Empty);
@@ -383,7 +384,7 @@ fn skipped_doorbell_is_not_skipped_again() {
 }
 
 #[test]
-fn doorbell_after_linked_batch_is_not_late() {
+fn doorbell_after_linked_batch_is_not_skipped() {
     let options = QueueOptions { late_link: true, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), options);
     // User library: one doorbell per batch, and no links between batches. Each lap fills the ring.
@@ -438,7 +439,7 @@ fn datagram_without_destination_is_rejected() {
 }
 
 #[test]
-fn exhausted_pool_leaves_each_queue_its_minimum() {
+fn exhausted_pool_leaves_each_queue_its_reserved_doorbells() {
     let sst = RdQpSst { sq_len: 1 << 18, ..sst() };
     let mut bench = Bench::new(sst, QueueOptions::default());
     let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };

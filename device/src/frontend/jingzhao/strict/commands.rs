@@ -1,4 +1,4 @@
-//! Checks common to all commands, and those of INIT_HCA and CLOSE_HCA.
+//! Checks common to all commands, and checks of INIT_HCA and CLOSE_HCA.
 
 use protocol::hca::jingzhao::PAGE;
 use protocol::hca::jingzhao::cmd::{Command, Inbox, Op, PendingCommand};

@@ -112,7 +112,7 @@ fn counts_beyond_mailbox_are_clamped() {
 }
 
 #[test]
-fn second_init_discards_first() {
+fn second_init_hca_discards_objects_of_first() {
     let mut machine = probe(0);
     machine.ok(Op::Sw2HwMpt, 0, 0, &dump(CQ0_REGION, 0x40));
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));

@@ -26,7 +26,7 @@ fn cqc(log_entries: u8) -> [u8; Cqc::LEN] {
 }
 
 #[test]
-fn unsupported_opcodes_are_bad_op() {
+fn unsupported_opcodes_return_bad_op() {
     let mut machine = initialised(Options::default());
     let unknown =
         [0x000, 0x055, 0xfff, 0x009, 0x00a, 0x00c, 0x025, 0x026, 0x027, 0x02a, 0x02b, 0x030, 0x032, 0x033];
@@ -65,7 +65,7 @@ fn mad_ifc_option_enables_port_query() {
         machine.write32(0, 0xf10, 1);
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         machine.poke(OUTBOX, &[0xa5; 0x21]);
-        // Without inbox.
+        // The command has no inbox.
         assert_eq!(machine.raw_command(0, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), OK);
         let mut expected = [0; 0x21];
         expected[1] = 2;
@@ -76,7 +76,7 @@ fn mad_ifc_option_enables_port_query() {
 }
 
 #[test]
-fn undefined_op_modifiers_are_bad_param() {
+fn undefined_op_modifiers_return_bad_param() {
     let mut machine = initialised(Options::default());
     for (op, bad) in [
         (Op::QueryDevLim, 1),
@@ -100,7 +100,7 @@ fn undefined_op_modifiers_are_bad_param() {
 }
 
 #[test]
-fn missing_mailbox_is_checked_first() {
+fn missing_mailbox_is_reported_before_other_errors() {
     let mut machine = powered_on(1, Options::default());
     // Checked before the state, which would be BAD_SYS_STATE without INIT_HCA.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
@@ -111,7 +111,7 @@ fn missing_mailbox_is_checked_first() {
 }
 
 #[test]
-fn commands_need_init_hca() {
+fn commands_require_init_hca() {
     let mut machine = powered_on(1, Options::default());
     for spec in &protocol::hca::jingzhao::cmd::COMMANDS {
         let op_modifier = match spec.op {
@@ -131,7 +131,7 @@ fn commands_need_init_hca() {
 }
 
 #[test]
-fn inaccessible_mailbox_is_internal_err_without_effect() {
+fn inaccessible_mailbox_returns_internal_err_without_effect() {
     let mut machine = initialised(Options::default());
     for (op, op_modifier) in [(Op::InitHca, 0), (Op::MapIcm, 1), (Op::WriteMtt, 0), (Op::Rst2Init, 0)] {
         assert_eq!(machine.command_at(NOWHERE, op, op_modifier, 1), INTERNAL_ERR, "inbox of {op}");
@@ -180,7 +180,7 @@ fn rejected_command_logs_one_line() {
 }
 
 #[test]
-fn excessive_init_counts_are_bad_param() {
+fn excessive_init_counts_return_bad_param() {
     let mut machine = powered_on(1, Options::default());
     for (offset, limit) in [(0x0f, 24), (0x17, 24), (0x1f, 8), (0x37, 32)] {
         let mut inbox = dump(INIT, 0x40);
@@ -263,7 +263,7 @@ fn largest_key_table_is_fully_usable() {
 }
 
 #[test]
-fn mtt_writes_need_count_and_mapped_pages() {
+fn mtt_writes_require_count_and_mapped_pages() {
     let mut machine = initialised(Options::default());
     let write = |start, pages: &[u64]| {
         WriteMtt { start, pages: pages.iter().copied().map(Iova::new).collect() }.emit()
@@ -329,7 +329,7 @@ fn extended_status_distinguishes_errors() {
 }
 
 #[test]
-fn rejected_commands_leak_nothing() {
+fn rejected_commands_leak_no_objects() {
     let mut machine = initialised(Options::default());
     for round in 0..2000u32 {
         let word = GO | (round % 0x1000);

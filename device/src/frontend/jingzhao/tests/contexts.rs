@@ -31,7 +31,7 @@ fn rtr() -> Vec<u8> {
     inbox
 }
 
-/// `rtr` as the driver's RESET to INIT: without MTU, peer and PSN.
+/// Returns the mailbox of the driver's transition from RESET to INIT: [`RTR`] without MTU, peer and PSN.
 fn init() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x08] = 0x10;
@@ -41,7 +41,7 @@ fn init() -> Vec<u8> {
     inbox
 }
 
-/// `rtr` with initial PSN 654321h.
+/// Returns [`RTR`] with the initial PSN 654321h, as the mailbox of RTR2RTS.
 fn rts() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
@@ -63,7 +63,7 @@ fn in_rts() -> Machine {
 }
 
 #[test]
-fn published_mailbox_is_context_and_query_answer() {
+fn published_mailbox_becomes_context_and_query_result() {
     let mut machine = initialised(Options::default());
     machine.poke(ENTRY, &[0xaa; 256]);
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
@@ -94,7 +94,7 @@ fn published_mailbox_is_context_and_query_answer() {
 
 /// Section 10.7. QUERY_QP returns the values that software has set, and current PSNs.
 #[test]
-fn query_qp_returns_every_attribute_in_context() {
+fn query_qp_returns_every_attribute_of_context() {
     // Word, bits, value.
     const ATTRIBUTES: [(&str, usize, u32, u32); 16] = [
         ("path_mtu", 0x0c, 0xe000_0000, 4 << 29),
@@ -138,7 +138,7 @@ fn query_qp_returns_every_attribute_in_context() {
     }
 }
 
-/// The mailbox with a mask and changed bytes.
+/// Returns the mailbox with a mask and changed bytes.
 fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
     let mut inbox = inbox;
     inbox[..4].copy_from_slice(&mask.to_be_bytes());
@@ -146,7 +146,7 @@ fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
     inbox
 }
 
-/// rnr_retry, ackto, retry_cnt and RNR timer.
+/// Returns rnr_retry, ackto, retry_cnt and the RNR timer.
 fn retries(machine: &mut Machine) -> [u8; 4] {
     let answer = query(machine, QPN);
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
@@ -171,8 +171,8 @@ fn driver_port_bit_preserves_retries() {
     assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
 }
 
-/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, 14 and 15 ALT_PATH and MIN_RNR_TIMER. The older numbering uses
-/// the latter for timeout and RNR retry count.
+/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER.
+/// The older numbering uses bits 14 and 15 for timeout and RNR retry count.
 #[test]
 fn each_document_bit_changes_one_attribute() {
     let mut machine = initialised(Options::default());
@@ -205,7 +205,7 @@ fn query_qp_returns_mtu_of_packets() {
 }
 
 #[test]
-fn reset_or_unknown_qp_reads_zero() {
+fn qp_in_reset_or_unknown_reads_as_zeros() {
     let mut machine = in_rts();
     assert_eq!(query(&mut machine, 77), [0; 0xc0]);
     machine.ok(Op::ToRst, 3, QPN, &[]);
@@ -213,7 +213,7 @@ fn reset_or_unknown_qp_reads_zero() {
 }
 
 #[test]
-fn reset_accepts_zero_mailbox_or_none() {
+fn reset_accepts_zeroed_mailbox_or_none() {
     for (op_modifier, inbox) in [(0, &[0; 0xc0][..]), (2, &[]), (3, &[])] {
         let mut machine = in_rts();
         machine.ok(Op::ToRst, op_modifier, ROLLING | QPN, inbox);
@@ -225,7 +225,7 @@ fn reset_accepts_zero_mailbox_or_none() {
 }
 
 #[test]
-fn error_state_leads_to_reset_only() {
+fn only_transition_from_error_state_is_to_reset() {
     let mut machine = in_rts();
     machine.ok(Op::ToErr, 0, QPN, &[0; 0xc0]);
     assert_eq!(state(&mut machine), 6);
@@ -261,7 +261,7 @@ fn wrong_state_command_leaves_qp_unchanged() {
 }
 
 #[test]
-fn unsupported_values_are_bad_param() {
+fn unsupported_values_return_bad_param() {
     let refused = |machine: &mut Machine, op: Op, base: &[u8], offset: usize, value: u8, why: &str| {
         let mut inbox = base.to_vec();
         inbox[offset] = value;
@@ -288,7 +288,7 @@ fn unsupported_values_are_bad_param() {
 }
 
 #[test]
-fn new_qp_needs_icm_page() {
+fn new_qp_requires_icm_page() {
     let mut machine = initialised(Options::default());
     assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
     assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::BadParam.code());
@@ -305,7 +305,7 @@ fn new_qp_needs_icm_page() {
 }
 
 #[test]
-fn icm_without_dma_mapping_is_internal_err() {
+fn icm_without_dma_mapping_returns_internal_err() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC, NOWHERE, 1);
     assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::InternalErr.code());
@@ -326,10 +326,10 @@ fn idle_qp_drains_at_once_and_resumes() {
 }
 
 #[test]
-fn public_driver_counts_work_together() {
+fn object_counts_of_public_driver_fit_together() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
-    // Spread over the table of 2^16.
+    // The QPs are spread over the table of 2^16 entries.
     for qpn in (0..1u32 << 16).step_by(61) {
         machine.ok(Op::Rst2Init, 0, ROLLING | qpn, &init());
     }
@@ -365,7 +365,7 @@ fn single_p_key_admits_no_other_index() {
 }
 
 #[test]
-fn packet_p_key_follows_context_index() {
+fn packet_carries_p_key_at_index_in_context() {
     for pkey_index in [0, 3] {
         let mut context = StoredQpc::default();
         context.image = Qpc { pkey_index, ..Qpc::default() };

@@ -1,4 +1,4 @@
-//! The context manager in a device: CtxMgt document, sections 1 and 5, as seen by a guest.
+//! Tests of the context manager in a device: CtxMgt document, sections 1 and 5, as observed by a guest.
 
 use protocol::Psn;
 use protocol::hca::jingzhao::qpc::Qpc;
@@ -23,7 +23,7 @@ fn query(machine: &mut Machine) -> Qpc {
 
 /// Section 5.4.2: reads and writes of the units for a SEND, on either side.
 #[test]
-fn message_uses_reads_and_writes_of_units() {
+fn message_uses_documented_reads_and_writes_of_units() {
     let (mut a, mut b) = pair();
     let before = [stats(&a), stats(&b)];
     post_recv(&mut b, 0, 0, 64);
@@ -33,7 +33,8 @@ fn message_uses_reads_and_writes_of_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Doorbell and WQE; state check; WQE and CQE.
+    // The counted reads are those for the doorbell and the WQE, for the state check, and for the WQE and the
+    // CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -41,7 +42,7 @@ fn message_uses_reads_and_writes_of_units() {
     assert_eq!(near.execution_engine, before[0].execution_engine);
     assert_eq!((near.requester_trans_control.writes, near.requester_trans_control.write_backs), (1, 1));
     assert_eq!((near.requester_recv_control.writes, near.requester_recv_control.write_backs), (1, 1));
-    // The receiver's CQE, and its expected PSN.
+    // The receiver reads for its CQE and writes its expected PSN.
     assert_eq!(far.execution_engine.reads.hits, 1);
     assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
     assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
@@ -51,7 +52,7 @@ fn message_uses_reads_and_writes_of_units() {
 /// Section 5.2.1 and interface, section 4.3: a command precedes the write-backs of its turn, and QUERY_QP follows those
 /// of its QP.
 #[test]
-fn query_during_turn_updates_psns_in_memory() {
+fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     // Four packets from PSN FFFFFEh on. The receiver's turn does not end.
@@ -65,7 +66,7 @@ fn query_during_turn_updates_psns_in_memory() {
 
 /// Interface, section 5.4: earlier changes by the engine do not overwrite those of a command.
 #[test]
-fn recreated_qp_keeps_its_new_psns() {
+fn recreated_qp_keeps_psns_of_its_command() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     for frame in a.settle() {
@@ -82,7 +83,7 @@ fn recreated_qp_keeps_its_new_psns() {
 }
 
 #[test]
-fn reset_qp_doorbell_misses_counters_survive_close() {
+fn doorbell_miss_is_counted_and_counters_survive_close() {
     let (mut a, _) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, SEND, &[]);

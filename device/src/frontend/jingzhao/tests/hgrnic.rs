@@ -23,7 +23,7 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.jso
 /// Start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
 
-/// A machine with one of the devices in the configuration.
+/// Creates a machine with one of the devices in the configuration.
 fn machine(index: usize) -> Machine {
     machine_with(index, |_| {})
 }
@@ -82,7 +82,7 @@ fn inline(bytes: &[u8]) -> Wr {
     Wr { opcode: SEND, inline: Some(bytes.to_vec()), ..Wr::default() }
 }
 
-/// Fields byte_cnt, wqe, opcode and is_send of a completion.
+/// Returns the fields byte_cnt, wqe, opcode and is_send of a completion.
 fn done(entry: &[u8]) -> (u32, u32, u8, u8) {
     let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap());
     (word(0x14), word(0x18), entry[0x1c], entry[0x1d])
@@ -93,9 +93,10 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
     done(&program.poll().expect("a completion"))
 }
 
-/// Settings that driver and library need, including defaults that they rely on. The tests below use this configuration.
+/// Checks the settings that the driver and library require, including defaults that they rely on. The tests
+/// below use this configuration.
 #[test]
-fn configuration_meets_driver_and_library_needs() {
+fn configuration_meets_requirements_of_driver_and_library() {
     use crate::frontend::jingzhao::options::{QueueOptions, SqAddr, UarPages};
 
     /// The driver reports this LID for every port.
@@ -126,7 +127,7 @@ fn configuration_meets_driver_and_library_needs() {
 }
 
 #[test]
-fn driver_probes_removes_and_probes_again() {
+fn driver_can_be_removed_and_probed_again() {
     let mut driver = Driver::probe(machine(0));
     for _ in 0..2 {
         let mut cq0 = vec![0; 0x30];
@@ -183,7 +184,7 @@ fn reused_numbers_have_new_high_bits() {
 }
 
 #[test]
-fn rc_messages_arrive_as_posted() {
+fn rc_messages_arrive_intact_and_in_order() {
     let (mut a, mut b) = pair(Caps::default());
     let content = pattern(0x3000, 9);
     a.put(DATA + 0x123, &content);
@@ -320,7 +321,7 @@ fn pingpong_wraps_short_and_long_queues() {
 }
 
 #[test]
-fn datagrams_find_default_peer_by_shared_lid() {
+fn datagrams_to_shared_lid_reach_default_peer() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     b.post_recv(&[&[(DATA, 40 + 64)], &[(DATA + 0x200, 40 + 64)]]);
     // The driver sets no Q_Key, so any is accepted.
@@ -344,7 +345,7 @@ fn datagrams_find_default_peer_by_shared_lid() {
 
 /// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message of half of that.
 #[test]
-fn datagram_length_is_limited_by_mtu_only() {
+fn datagram_length_is_limited_only_by_mtu() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     for program in [&mut a, &mut b] {
         let context = program.context();
@@ -366,7 +367,7 @@ fn datagram_length_is_limited_by_mtu_only() {
     assert_eq!((entry[0x10], entry[0x1c]), (0x01, 0xff), "LOCAL_LENGTH_ERR");
 }
 
-/// As for UD: bits 7:5 set the packet size, and bits 4:0 limit nothing.
+/// As for UD, bits 7:5 set the packet size, and bits 4:0 have no effect.
 #[test]
 fn message_may_exceed_msgmax() {
     let (mut a, mut b) = pair(Caps { log_max_msg: 11, ..Caps::default() });
@@ -380,7 +381,7 @@ fn message_may_exceed_msgmax() {
 }
 
 #[test]
-fn doorbell_heads_count_over_many_laps() {
+fn doorbell_heads_wrap_after_many_laps() {
     let (mut a, mut b) = pair(Caps::default());
     // Two laps later, the head exceeds the 24 bits of the doorbell.
     a.age((1 << 21) - 8);
@@ -442,7 +443,7 @@ fn receive_without_valid_bit_is_not_ready() {
 
 /// J-50: the list has the maximum length, so only the settle time shows that it is complete.
 #[test]
-fn early_receive_draws_no_nak() {
+fn receive_posted_early_causes_no_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     wait(&mut a, &mut b, Instant::from_nanos(301_000_000));
@@ -458,7 +459,7 @@ fn early_receive_draws_no_nak() {
 
 /// J-50: the message arrives before the settle time is over. Its sender retries once, after the settle time.
 #[test]
-fn settling_receive_draws_one_nak() {
+fn receive_posted_late_causes_one_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     a.post_send(&[inline(b"hello")]);
@@ -470,7 +471,7 @@ fn settling_receive_draws_one_nak() {
 }
 
 #[test]
-fn errors_name_queue_and_request_offset() {
+fn error_completion_names_queue_and_request_offset() {
     let (mut a, mut b) = pair(Caps::default());
     for _ in 0..5 {
         a.post_send(&[Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) }]);
@@ -535,7 +536,7 @@ fn cq_resizes_with_unread_completions() {
 #[test]
 fn icm_chunks_may_be_fragmented_and_remapped() {
     let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
-    // In the last page of its own chunk.
+    // The context is in the last page of its own chunk.
     driver.qpns.first = 0x17f1;
     let mut entries = Vec::new();
     for _ in 0..3 {
@@ -578,7 +579,7 @@ fn page_tables_beyond_508_entries_are_complete() {
 
 #[test]
 fn library_queue_and_slot_sizes_are_used() {
-    // The context has 3 slots of 128 bytes; the library uses 4 of 256.
+    // The context has 3 slots of 128 bytes; the library uses 4 slots of 256 bytes.
     let (mut a, mut b) = pair(Caps { max_wr: 3, max_inline: 200, ..Caps::default() });
     for count in 0..9_u32 {
         b.post_recv(&[&[(DATA, 256)]]);
@@ -592,7 +593,7 @@ fn library_queue_and_slot_sizes_are_used() {
 }
 
 #[test]
-fn every_request_completes() {
+fn every_request_gets_completion() {
     let (mut a, mut b) = pair(Caps::default());
     let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
     a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);
@@ -604,7 +605,7 @@ fn every_request_completes() {
 }
 
 #[test]
-fn rejections_have_codes_the_driver_distinguishes() {
+fn rejected_commands_return_codes_that_driver_distinguishes() {
     let (mut a, _) = pair(Caps::default());
     let (qpn, cqn) = (a.qpn, a.cqn);
     assert_eq!(a.driver.command(0x17, 0, 0, cqn + 1, 0), 0x09, "HW2SW_CQ of no CQ is BAD_RES_STATE: EBADF");
@@ -617,7 +618,7 @@ fn rejections_have_codes_the_driver_distinguishes() {
 }
 
 #[test]
-fn doorbells_beyond_8_mib_work() {
+fn doorbells_past_8_mib_work() {
     let mut driver = Driver::probe(machine(0));
     driver.next_uar = 0x835;
     let mut a = Program::start(driver, Caps::default());

@@ -47,7 +47,7 @@ fn command_completes_within_its_store() {
 }
 
 #[test]
-fn nothing_starts_without_go() {
+fn no_command_starts_without_go_bit() {
     let mut machine = powered_on(1, Options::default());
     machine.write32(0, 0x10, OUTBOX_LOW);
     machine.write32(0, 0x18, 3);
@@ -56,14 +56,14 @@ fn nothing_starts_without_go() {
 }
 
 #[test]
-fn wide_write_is_two_words_narrow_ignored() {
+fn wide_write_sets_two_words_and_narrow_write_is_ignored() {
     let mut machine = powered_on(1, Options::default());
     let bar0 = Region::Bar(Bar::Bar0);
     let both = [OUTBOX.to_le_bytes(), [0, 0, 0xff, 0xff, 3, 0, 0x80, 0]].concat();
     machine.hca.region_write(bar0, 0x10, &both[..4]);
     machine.hca.region_write(bar0, 0x10, &[0xff]);
     machine.hca.region_write(bar0, 0x10, &[0xff; 2]);
-    // Token and command word in one store. Accesses are split at multiples of 8 bytes.
+    // Write the token and the command word with one store. Accesses are split at multiples of 8 bytes.
     machine.hca.region_write(bar0, 0x14, &both[8..]);
     assert_eq!(machine.read32(0, 0x18), 3);
     assert_eq!(machine.peek(OUTBOX, 2), [1, 0]);
@@ -76,7 +76,7 @@ fn wide_write_is_two_words_narrow_ignored() {
 }
 
 #[test]
-fn other_registers_read_zero_except_init_done() {
+fn other_registers_except_init_done_read_as_zero() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0xf20), 1);
     for offset in [0x1c, 0xf10, 0x1000, 0x5400, 0x8_001c, 0xf_0010, 0xf_fffc] {

@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and replayed without a driver.
+//! Tests that record sessions and replay them without a driver.
 
 use super::traffic::{DATA_KEY, data_unit, get_data, pair, post_recv, put_data, remote, send};
 use super::*;
@@ -6,12 +6,12 @@ use crate::frontend::testing::{pattern, wait};
 use crate::hca::Hca;
 use crate::replay::testing::{assert_same, recorded};
 
-/// A device after power-on, as in [`powered_on`].
+/// Creates a device after power-on, as in [`powered_on`].
 fn device(lid: u16) -> Hca<JingZhao> {
     Hca::new(JingZhao::new(setup(lid, Options::default())), addresses(lid), None)
 }
 
-/// Messages, WRITEs and READs on a link with loss and delay.
+/// Executes messages, WRITEs and READs on a link with loss and delay.
 fn session() {
     let (mut a, mut b) = pair();
     for (side, seed) in [(&mut a, 1), (&mut b, 2)] {

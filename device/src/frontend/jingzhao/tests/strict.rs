@@ -1,4 +1,4 @@
-//! Strict mode: each violation is reported, alone, and correct software is not reported.
+//! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
 
 use drivers::jingzhao as driver;
 use protocol::Psn;
@@ -56,7 +56,7 @@ fn qpc() -> Qpc {
     Qpc { usr_page: PAGE, local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, ..image }
 }
 
-/// A strict machine after a correct driver has brought a QP to RTS.
+/// Creates a strict machine after a correct driver has brought a QP to RTS.
 fn machine() -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.exact = true;
@@ -84,12 +84,12 @@ fn ring_doorbell(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
     machine.ring_doorbell(page.into(), doorbell.emit());
 }
 
-/// A doorbell of an empty SEND in a slot.
+/// Returns a doorbell of an empty SEND in a slot.
 fn doorbell(slot: u32) -> SendDoorbell {
     SendDoorbell { head: slot * 8, fence: false, opcode: 0x0a, qpn: Qpn::new(QP), size: 1 }
 }
 
-/// An empty RDMA WRITE with these last four bytes in its raddr unit.
+/// Returns an empty RDMA WRITE with these last four bytes in its raddr unit.
 fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
     let mut wqe = vec![0; 32];
     wqe[28..].copy_from_slice(&reserved);
@@ -244,7 +244,7 @@ const CASES: &[Case] = &[
     }),
     (&CQ_IN_USE, |m| m.ok(Op::Hw2SwCq, 0, CQ, &[])),
     (&CQ_OVERRUN_RISK, |m| {
-        // 64 slots of the existing QP and of each of two more; the CQ has 128 entries.
+        // The existing QP and each of two further QPs have 64 slots; the CQ has 128 entries.
         for qpn in [6, 7] {
             let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
             m.connect(qpn, &qpc);
@@ -297,7 +297,7 @@ fn begin_with(machine: &mut Machine, qpc: &Qpc) {
 
 use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
 
-/// Teardown by the driver when it is unloaded (section 13).
+/// Releases all objects as the driver does when it is unloaded (section 13).
 fn teardown(machine: &mut Machine) {
     reset_qp(machine);
     machine.ok(Op::Hw2SwCq, 0, CQ, &[]);

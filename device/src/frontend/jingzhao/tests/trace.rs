@@ -28,12 +28,12 @@ fn bring_up(machine: &mut Machine) {
         machine.ok(op, 0, 5, &dump(RTR, 0xc0));
     }
     machine.ok(Op::QueryQp, 0, 5, &[]);
-    // MSI-X entry 2, and an offset without a register.
+    // Write to MSI-X entry 2 and to an offset without a register.
     machine.write32(0, 0x2_0020, 0xfee0_0000);
     machine.write32(0, 0x2_002c, 0);
     machine.write32(0, 0x1000, 7);
     machine.read32(0, 0xf20);
-    // Rejected: an opcode, a page size, an inaccessible mailbox.
+    // The device rejects an opcode, a page size and an inaccessible mailbox.
     machine.write32(0, 0x18, 0x0080_0055);
     machine.command(Op::Sw2HwMpt, 0, 1, &dump("00: F0 02 01 81 00 00 30 00 00 00 00 01 00 00 00 00", 0x40));
     machine.command_at(NOWHERE, Op::Sw2HwCq, 0, 1);
@@ -76,7 +76,7 @@ fn bring_up_records_are_complete_json() {
 }
 
 #[test]
-fn nothing_is_recorded_without_trace() {
+fn without_trace_nothing_is_recorded() {
     let written = Written::default();
     let mut machine = powered_on(1, Options::default());
     machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -1,4 +1,4 @@
-//! Two devices back to back: from doorbells to completions.
+//! Tests of two devices connected back to back, from doorbells to completions.
 
 mod addresses;
 mod network;
@@ -29,7 +29,7 @@ const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
-/// A machine with regions, a CQ, and QP [`QPN`] in RTS whose peer has the same number.
+/// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS whose peer has the same number.
 fn peer(lid: u16, options: Options) -> Machine {
     connected(initialised_as(lid, options), &qpc())
 }
@@ -61,7 +61,7 @@ pub(super) fn qpc() -> Qpc {
     Qpc { local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, recv_psn: psn, ..image }
 }
 
-/// Bus address of a byte of the data region.
+/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     0x30_3000 - (linear >> 12 << 12) + (linear & 0xfff)
@@ -167,7 +167,7 @@ fn psns_advance_in_icm_context() {
 }
 
 #[test]
-fn write_and_read_bypass_peer_software() {
+fn write_and_read_do_not_involve_peer_software() {
     let (mut a, mut b) = pair();
     let data = pattern(0x2800, 3);
     put_data(&mut a, 0x100, &data);
@@ -183,7 +183,7 @@ fn write_and_read_bypass_peer_software() {
 }
 
 #[test]
-fn wrong_key_is_remote_access_error() {
+fn wrong_key_causes_remote_access_error() {
     let (mut a, mut b) = pair();
     for (slot, (offset, key)) in [(0, 5), (DATA_LEN - 1, DATA_KEY)].into_iter().enumerate() {
         let slot = u32::try_from(slot).unwrap();
@@ -236,7 +236,7 @@ fn error_state_flushes_posted_receives() {
 }
 
 #[test]
-fn doorbell_is_discarded_before_rts_or_elsewhere() {
+fn doorbell_before_rts_or_in_other_page_is_discarded() {
     let (mut a, mut b) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, 0x0a, &[]);
@@ -291,7 +291,7 @@ fn full_cq_raises_event_and_fails_qp() {
 }
 
 #[test]
-fn qp_without_cq_loses_completions_only() {
+fn qp_without_cq_loses_only_completions() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwCq, 0, 1, &[]);
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -331,7 +331,7 @@ fn event_bit_reports_command_token() {
 }
 
 #[test]
-fn unwritable_eq_raises_catastrophic_event_elsewhere() {
+fn unwritable_eq_raises_catastrophic_event_on_another_eq() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     // Key 2 does not permit writes.
@@ -346,7 +346,7 @@ fn unwritable_eq_raises_catastrophic_event_elsewhere() {
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
-    // No EQ takes this event any more.
+    // No EQ receives this event any more.
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);
@@ -390,12 +390,13 @@ fn unreachable_peer_exhausts_retries() {
     }
     assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x15, 0xff));
     assert_eq!(state(&mut a), 6);
-    // Eight timeouts of 67.1 ms, the defaults for software that sets neither timeout nor count.
+    // Eight timeouts of 67.1 ms: both values are the defaults for software that sets neither the timeout nor
+    // the retry count.
     assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
 }
 
 #[test]
-fn message_traces_doorbell_wqes_cqes_and_interrupt() {
+fn trace_of_message_has_doorbell_wqes_cqes_and_interrupt() {
     use crate::telemetry::trace::TraceFormat;
     use crate::telemetry::trace::tests::Written;
 

@@ -28,7 +28,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// QPs that still use the CQ lose their completions.
+/// Executes HW2SW_CQ. QPs that still use the CQ lose their completions.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, command, .. } = call;
     let page = find(resources, command)?.page();

@@ -16,15 +16,15 @@ use crate::frontend::mthca::options::Setup;
 use crate::frontend::mthca::resources::DeviceState;
 use crate::vfio::Bar;
 
-/// Auxiliary pages beside ICM that the device requests and never uses. With 0 the driver would skip the commands for
-/// them.
+/// Number of auxiliary pages that the device requests in addition to ICM and never uses. If it were 0, the
+/// driver would skip the commands for these pages.
 const AUX_PAGES: u64 = 1;
 
 pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
     Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
-/// The status of commands about local memory. With any other error, the driver gives up (T14).
+/// Returns the error of commands about local memory. After any other error, the driver gives up (T14).
 pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }
@@ -48,7 +48,7 @@ pub(super) fn set_icm_size(setup: &Setup, command: &Command) -> Result<Answer, C
     Ok(Answer::Immediate(AUX_PAGES))
 }
 
-/// A second INIT_HCA discards all objects of the first.
+/// Executes INIT_HCA. A second INIT_HCA discards all objects of the first.
 pub(super) fn init(
     state: &mut DeviceState,
     setup: &Setup,

@@ -11,7 +11,7 @@ use super::Answer;
 use crate::frontend::hcr::icm::{IcmRange, pages};
 use crate::frontend::mthca::resources::DeviceState;
 
-/// T55: a page that is already mapped is remapped.
+/// Executes MAP_ICM. T55: a page that is already mapped is remapped.
 pub(super) fn map(state: &mut DeviceState, inbox: &[u8]) -> Result<Answer, CmdError> {
     let ranges: Vec<_> = icm::parse(inbox)?.iter().map(range).collect();
     state.map_icm(&ranges)?;
@@ -22,13 +22,14 @@ fn range(block: &Block) -> IcmRange {
     IcmRange { start: block.start, length: block.length, bus: block.bus }
 }
 
-/// Unmapped pages are no error: the driver unmaps whole chunks, even if only parts are mapped.
+/// Executes UNMAP_ICM. Pages that are not mapped are no error: the driver unmaps whole chunks, even if only
+/// parts of them are mapped.
 pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer, CmdError> {
     state.unmap_icm(pages(command.in_param, command.in_modifier)?)?;
     Ok(Answer::Nothing)
 }
 
-/// Memory for firmware and auxiliary tables, which the device does not use.
+/// Executes MAP_FA and MAP_ICM_AUX. The device does not use the memory for firmware and auxiliary tables.
 pub(super) fn map_unused(inbox: &[u8]) -> Result<Answer, CmdError> {
     icm::parse(inbox)?;
     Ok(Answer::Nothing)

@@ -74,7 +74,7 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
     Ok(())
 }
 
-/// A QP that is in RESET or never existed reads as zeros; no number is an error.
+/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros; no QP number is rejected.
 pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let qpn = command.qpn();
@@ -84,7 +84,8 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Mailbox(ModifyQp::outbox(&qpc).to_vec()))
 }
 
-/// Declares the QPs that act as QP0 and QP1. The number is that of the first port; 0 means none.
+/// Executes CONF_SPECIAL_QP, which declares the QPs that act as QP0 and QP1. The number is that of the first
+/// port's QP; 0 means none.
 pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, .. } = call;
     const SMI: u8 = 0;

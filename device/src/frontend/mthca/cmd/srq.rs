@@ -37,7 +37,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// The outbox receives the context.
+/// Executes HW2SW_SRQ, which returns the context in the outbox.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let answer = context(resources, cx, command)?;
@@ -54,7 +54,7 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     context(resources, cx, command)
 }
 
-/// Section 3.5: if fewer requests are pending than the limit, the event is raised at once.
+/// Executes ARM_SRQ. Section 3.5: if fewer requests are pending than the limit, the event is raised at once.
 pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;
@@ -79,7 +79,7 @@ fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Re
     Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
-/// The SRQ number in in_modifier, which has no generation.
+/// Returns the SRQ number in in_modifier, which has no generation.
 ///
 /// # Errors
 /// BAD_INDEX if it exceeds the table.

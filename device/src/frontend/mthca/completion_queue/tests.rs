@@ -9,12 +9,12 @@ use crate::memory::queue::testing::Region;
 const CQN: Cqn = Cqn::new(0x1_0011);
 const YES: Notify = Notify::Yes(Eqn::new(1));
 
-/// A queue of four entries.
+/// Creates a queue of four entries.
 fn queue(mem: &Region) -> CompletionQueue {
     queue_at(mem, 0)
 }
 
-/// A queue of four entries that starts at this address within the region.
+/// Creates a queue of four entries that starts at this address within the region.
 fn queue_at(mem: &Region, start: u64) -> CompletionQueue {
     let cqc = Cqc {
         start,
@@ -49,7 +49,7 @@ fn arm(arm_for: ArmFor, consumer: u32) -> ArmCq {
 }
 
 #[test]
-fn entries_wrap_as_software_reads() {
+fn entries_wrap_while_software_reads_them() {
     let mem = memory();
     let mut queue = queue(&mem);
     for count in 0..10u32 {
@@ -60,7 +60,7 @@ fn entries_wrap_as_software_reads() {
 }
 
 #[test]
-fn entries_start_at_start_address() {
+fn first_entry_is_at_start_address() {
     let mem = memory();
     let mut queue = queue_at(&mem, 3 * LEN as u64);
     assert_eq!(push(&mut queue, &mem, 1 << 6, 0), Ok(Notify::No));
@@ -69,7 +69,7 @@ fn entries_start_at_start_address() {
 }
 
 #[test]
-fn consumer_index_is_read_only_when_full() {
+fn consumer_index_is_fetched_only_when_queue_is_full() {
     let mem = memory();
     let mut queue = queue(&mem);
     for count in 0..4 {
@@ -90,7 +90,7 @@ fn overrun_is_permanent() {
 }
 
 #[test]
-fn missing_buffer_is_fault() {
+fn missing_buffer_is_reported_as_fault() {
     let mem = memory();
     let mut queue = queue(&mem);
     mem.read_only.set(true);
@@ -108,7 +108,7 @@ fn armed_queue_raises_one_event() {
 }
 
 #[test]
-fn arming_with_unread_entry_raises_at_once() {
+fn arming_with_unread_entry_raises_event_at_once() {
     let mem = memory();
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();
@@ -131,7 +131,7 @@ fn solicited_arming_waits_for_solicited_entry() {
 }
 
 #[test]
-fn any_arming_outlasts_solicited_one() {
+fn solicited_arming_does_not_replace_arming_for_any_entry() {
     let mem = memory();
     let mut queue = queue(&mem);
     assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);
@@ -153,7 +153,7 @@ fn failure_counts_as_solicited() {
 }
 
 #[test]
-fn resize_keeps_producer_index() {
+fn resizing_keeps_producer_index() {
     let mem = memory();
     let mut queue = queue(&mem);
     (0..6).for_each(|count| assert!(push(&mut queue, &mem, count, count).is_ok()));
@@ -166,7 +166,7 @@ fn resize_keeps_producer_index() {
 }
 
 #[test]
-fn unread_entries_must_fit() {
+fn rejects_resize_if_unread_entries_do_not_fit() {
     let mem = memory();
     let mut queue = queue(&mem);
     (0..3).for_each(|count| assert!(push(&mut queue, &mem, count, 0).is_ok()));

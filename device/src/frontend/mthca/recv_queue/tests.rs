@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::*;
 use crate::memory::queue::testing::Region;
 
-/// Four slots of 64 bytes.
+/// Creates a queue of four slots of 64 bytes.
 fn queue(mem: &Region) -> RecvQueue {
     let geometry = Geometry { log_slots: 2, log_slot: 6 };
     RecvQueue::new(WorkQueue { pd: mem.pd, lkey: mem.key, base: 0, geometry })
@@ -32,7 +32,7 @@ fn doorbell_record_posts_requests() {
     let Fetch::Ready(first) = queue.take(&mem, || Some(3)) else { panic!("a request") };
     let sge = Sge { va: Va::new(0x7f00), lkey: Lkey::new(0x1800), len: 100 };
     assert_eq!((first.wr_id, &first.sges[..]), (0, &[sge][..]));
-    // Known requests are taken without reading the record again.
+    // Requests that the record has already announced are taken without reading it again.
     for expected in [64, 128] {
         assert_eq!(offset(&queue.take(&mem, || panic!("read"))), Some(expected));
     }
@@ -42,7 +42,7 @@ fn doorbell_record_posts_requests() {
 }
 
 #[test]
-fn counter_has_sixteen_bits() {
+fn producer_counter_wraps_at_16_bits() {
     let mem = Region::new(256);
     (0..4).for_each(|n| mem.put(n * 64, &slot(1)));
     let mut queue = queue(&mem);
@@ -62,7 +62,7 @@ fn invalid_record_is_ignored() {
 }
 
 #[test]
-fn inline_receive_fails_unreadable_queue_breaks() {
+fn inline_receive_fails_and_unreadable_queue_is_broken() {
     let mem = Region::new(256);
     let mut bytes = slot(1);
     bytes[16] = 0x80;

@@ -12,7 +12,7 @@ const BASE: u32 = 0x400;
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
-/// Four slots of 128 bytes, after a receive queue.
+/// Creates a queue of four slots of 128 bytes, after a receive queue.
 fn queue(mem: &Region, signal_all: bool) -> SendQueue {
     let geometry = Geometry { log_slots: 2, log_slot: 7 };
     let queue = WorkQueue { pd: mem.pd, lkey: mem.key, base: BASE, geometry };
@@ -55,7 +55,7 @@ fn doorbell(first: u16, count: u8, opcode: u8, len: usize) -> SendDoorbell {
     SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(0x14), size }
 }
 
-/// Offset and opcode of each WQE until the queue is empty.
+/// Takes WQEs until the queue is empty, and returns the offset and opcode of each.
 fn drain(queue: &mut SendQueue, mem: &Region) -> Vec<(u32, u8)> {
     std::iter::from_fn(|| match queue.take(mem) {
         Fetch::Ready(taken) => Some((taken.tag.wqe(), taken.tag.opcode())),
@@ -92,18 +92,18 @@ fn record_may_be_ahead_of_doorbells() {
     }
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
-    // The doorbells of the second and third WQE arrive now, and the record may be an earlier copy.
+    // The doorbells of the second and third WQE arrive now; the copy of the record may be older.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
-    // A doorbell that is newer than the record counts.
+    // A doorbell that is newer than the record takes effect.
     post(&mem, 3, WRITE, &write());
     assert_eq!(queue.accept_doorbell(&doorbell(3, 1, WRITE, 48), Some(2)), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE + 384, WRITE)]);
 }
 
 #[test]
-fn next_doorbell_covers_lost_one() {
+fn next_doorbell_makes_up_for_lost_one() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..3 {
@@ -114,7 +114,7 @@ fn next_doorbell_covers_lost_one() {
 }
 
 #[test]
-fn ring_and_counter_wrap() {
+fn ring_and_counters_wrap() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..=u16::MAX {
@@ -143,7 +143,7 @@ fn excessive_counter_is_ignored() {
 }
 
 #[test]
-fn queue_or_wqe_requests_completions() {
+fn completion_is_requested_by_queue_or_wqe() {
     let mem = memory();
     for (signal_all, signalled) in [(false, false), (false, true), (true, false)] {
         let mut queue = queue(&mem, signal_all);

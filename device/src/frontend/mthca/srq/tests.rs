@@ -20,7 +20,7 @@ fn context(mem: &Region) -> Srqc {
     }
 }
 
-/// Four slots, chained as 0, 2, 1, 3.
+/// Creates a queue of four slots, chained in the order 0, 2, 1, 3.
 fn chain() -> (Region, SharedReceiveQueue) {
     let mem = Region::new(4 * SLOT as usize);
     for (slot, successor) in [(0, 2), (2, 1), (1, 3), (3, 0)] {
@@ -53,10 +53,10 @@ fn each_request_links_to_next() {
 }
 
 #[test]
-fn limit_event_is_raised_once() {
+fn limit_event_is_raised_only_once() {
     let (mem, mut queue) = chain();
     queue.arm(2);
-    // The request is posted, but not known yet.
+    // The request is posted, but the device has not read the record yet.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two wait");
@@ -70,7 +70,7 @@ fn limit_event_is_raised_once() {
 }
 
 #[test]
-fn chain_leaving_queue_is_broken() {
+fn chain_that_leaves_queue_is_broken() {
     let (mem, mut queue) = chain();
     let wqe = RecvWqe { successor: 4 * SLOT, data: smallvec![] };
     mem.put(0, &wqe.emit(SLOT as usize));

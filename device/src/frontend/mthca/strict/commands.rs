@@ -1,4 +1,4 @@
-//! Checks common to all commands, and those about the whole device.
+//! Checks common to all commands, and checks of commands for the whole device.
 
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::PAGE;
@@ -112,7 +112,8 @@ enum Use {
     Mailbox,
 }
 
-/// Row of the command table: in_param, out_param, whether in_modifier is used, and valid op_modifiers.
+/// Returns the row of the command table: in_param, out_param, whether in_modifier is used, and valid
+/// op_modifiers.
 fn row(op: Op) -> (Use, Use, bool, &'static [u8]) {
     use Use::{Mailbox, Nothing, Value};
     match op {

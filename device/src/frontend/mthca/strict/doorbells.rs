@@ -14,9 +14,9 @@ use crate::frontend::mthca::qp::QueuePair;
 use crate::frontend::mthca::regions::DeviceMemory;
 use crate::frontend::strict::Findings;
 
-/// Distance from which a 16-bit counter is older than another.
+/// Distance at and above which one 16-bit counter is older than another.
 const OLDER: u16 = 1 << 15;
-/// Distance from which a 32-bit counter is older than another.
+/// Distance at and above which one 32-bit counter is older than another.
 const LONG_OLDER: u32 = 1 << 31;
 
 /// Checks a send doorbell, before it takes effect. `qp` is the QP that it names, and `state` its current state.
@@ -144,7 +144,7 @@ fn link_text(link: Link) -> String {
     format!("offset {address:#x}, opcode {opcode:#x}, size {size}, fence {fence}")
 }
 
-/// Name of a record type.
+/// Returns the name of a record type.
 fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }

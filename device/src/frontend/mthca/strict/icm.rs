@@ -25,7 +25,7 @@ const ENTRY: u16 = 0x40;
 /// UAR pages below the first one that the driver uses.
 const RESERVED_UARS: u32 = 2;
 
-/// Tables that INIT_HCA places and the device reads.
+/// Returns the tables that INIT_HCA places and the device reads.
 pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     [
         ("QPC", init.qpc, QPC_LEN),
@@ -36,7 +36,7 @@ pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     ]
 }
 
-/// ICM address of a table entry.
+/// Returns the ICM address of a table entry.
 fn entry(table: &Table, len: u16, number: u32) -> IcmAddr {
     let offset = u64::from(table.index(number)) * u64::from(len);
     IcmAddr::new(table.base.get().wrapping_add(offset))
@@ -98,7 +98,7 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Names an object whose doorbell record, given by UAR page and index, satisfies `is`.
+/// Returns the name of an object whose doorbell record, given by UAR page and index, satisfies `is`.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {
@@ -142,7 +142,7 @@ fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
         || icm.ranges_from(*pages.start()).next().is_some_and(|(page, _)| pages.contains(&page))
 }
 
-/// Names an object in use in these pages.
+/// Returns the name of an object in use in these pages.
 fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { layout, qps, cqs, srqs, eqs, regions, .. } = resources;
     let inside = |context: Context| pages.contains(&page_of(context.place(layout)));

@@ -38,7 +38,7 @@ pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Fi
     }
 }
 
-/// Names a queue whose buffer is the region with this key.
+/// Returns the name of a queue whose buffer is the region with this key.
 fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
     let Resources { qps, cqs, srqs, eqs, .. } = resources;
     let qp = qps.iter().find(|(_, qp)| qp.qpc.wqe_lkey == key).map(|(_, qp)| format!("QP {}", qp.qpn));

@@ -66,7 +66,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     }
 }
 
-/// Optional attributes of a transition.
+/// Returns the optional attributes of a transition.
 fn taken(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
     // The scheduling queue has no effect here.

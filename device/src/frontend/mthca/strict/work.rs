@@ -177,8 +177,8 @@ pub(in super::super) fn shared_wqe(
     found
 }
 
-/// Checks whether more requests are posted than the queue has room for. `others` is the number of slots that are in use
-/// without a pending request.
+/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots that are in
+/// use without a pending request.
 fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, found: &mut Findings) {
     const OLDER: u16 = 1 << 15;
     let waiting = record.posted().wrapping_sub(taken);

@@ -27,7 +27,7 @@ fn unknown_opcodes_are_rejected() {
 }
 
 #[test]
-fn commands_need_init_hca() {
+fn commands_require_init_hca() {
     let mut driver = powered_on();
     for op in [0x009, 0x00a, 0x00c, 0x00d, 0x00f, 0x012, 0x013, 0x014, 0x016, 0x019, 0x022, 0x024, 0x035] {
         assert_eq!(status(&mut driver, op, &[], 1), CmdStatus::BadSysState, "{op:03x}");
@@ -35,7 +35,7 @@ fn commands_need_init_hca() {
 }
 
 #[test]
-fn unmapped_mailbox_is_internal_error() {
+fn unmapped_mailbox_returns_internal_error() {
     const NOWHERE: u64 = 0x4000_0000_0000;
     let mut driver = initialised();
     assert_eq!(driver.command(0x00d, NOWHERE, 0x14).0, CmdStatus::InternalErr.code());
@@ -43,7 +43,7 @@ fn unmapped_mailbox_is_internal_error() {
 }
 
 #[test]
-fn icm_maps_whole_pages_and_blocks() {
+fn map_icm_accepts_only_whole_pages_and_blocks() {
     let mut driver = powered_on();
     let cases = [
         (block(0x800, ICM, 0), 1, CmdStatus::BadParam),
@@ -102,7 +102,7 @@ fn eq_numbers_and_mappings_are_checked() {
 }
 
 #[test]
-fn only_port_one_exists() {
+fn rejects_ports_other_than_one() {
     let mut driver = initialised();
     for op in [0x009, 0x00a, 0x00c] {
         assert_eq!(status(&mut driver, op, &[], 2), CmdStatus::BadParam, "{op:03x}");

@@ -22,7 +22,7 @@ fn lid(dlid: u16) -> Address {
 }
 
 #[test]
-fn datagram_arrives_after_forty_bytes() {
+fn datagram_payload_follows_forty_bytes() {
     let (mut a, mut b) = User::pair(UD);
     let message = pattern(200, 9);
     a.put(0, &message);
@@ -146,7 +146,7 @@ fn group_reaches_members_on_every_port() {
     assert_eq!(a.command(0x025, 0, 8192).0, index);
 }
 
-/// Turns the QP into QP1 of the device.
+/// Makes the QP the device's QP1.
 fn management(user: &mut User) {
     user.ok(0x023 | 1 << 12, &[], QPN);
     let mut context = qpc(UD, 0);
@@ -156,7 +156,7 @@ fn management(user: &mut User) {
     user.connect(&context);
 }
 
-/// Headers as built by the driver, to QP1 of LID 2 (section 8.3).
+/// Headers of a packet to QP1 of LID 2, as built by the driver (section 8.3).
 const HEADERS: [u8; 28] = [
     0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00, //
     0x64, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x07, //
@@ -172,7 +172,8 @@ fn management_datagram_uses_software_headers() {
     a.put(0, &HEADERS);
     a.put(0x100, &mad);
     b.post_recv(0x200, 296);
-    // Completion requested; DLID 2; headers, two parts of the MAD, and room for the CRC.
+    // The WQE requests a completion and has DLID 2. Its segments are the headers, two parts of the MAD, and
+    // room for the CRC.
     let segment = |offset, len| data(offset, len).emit_be();
     let wqe = [
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 2, 0, 0][..],
@@ -201,7 +202,7 @@ fn management_datagram_uses_software_headers() {
 }
 
 #[test]
-fn only_declared_qps_are_special() {
+fn only_declared_qps_act_as_qp0_and_qp1() {
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(7, 0));
     assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The port event of section 13.3.
+/// The event is the port event of section 13.3.
 #[test]
 fn published_port_event_goes_to_mapped_queue() {
     let mut driver = with_port();
@@ -23,7 +23,7 @@ fn published_port_event_goes_to_mapped_queue() {
 }
 
 #[test]
-fn armed_eq_interrupts_once() {
+fn armed_eq_interrupts_only_once() {
     let mut driver = with_port();
     let change = |driver: &mut Driver, up| driver.hca.set_link(up);
     change(&mut driver, false);
@@ -43,7 +43,7 @@ fn armed_eq_interrupts_once() {
 }
 
 #[test]
-fn lost_events_are_reported_when_space_returns() {
+fn lost_events_are_reported_once_there_is_room() {
     let mut driver = with_port();
     let mut up = true;
     let mut change = |driver: &mut Driver| {
@@ -59,19 +59,19 @@ fn lost_events_are_reported_when_space_returns() {
 }
 
 #[test]
-fn destroyed_eq_receives_nothing() {
+fn destroyed_eq_receives_no_events() {
     let mut driver = with_port();
     driver.ok(0x014, &[], 2);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
-    // A queue that is created again takes no events before MAP_EQ.
+    // A queue that is created again receives no events before MAP_EQ.
     driver.ok(0x013, &eq_context(8, 1, 0x1200), 2);
     driver.hca.set_link(true);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
 }
 
 #[test]
-fn eq_without_region_only_loses_events() {
+fn eq_without_region_loses_events_but_nothing_else() {
     let mut driver = with_port();
     driver.ok(0x100f, &[], 0x12);
     driver.hca.set_link(false);

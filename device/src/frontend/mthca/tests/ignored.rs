@@ -14,7 +14,7 @@ use crate::telemetry::monitor::IgnoredRow;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Trace records of these kinds, without time and device.
+/// Returns the trace records of these kinds, without time and device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -40,7 +40,7 @@ fn counted(user: &User) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn doorbell_is_ignored_by_qp_state() {
+fn ignored_doorbell_is_reported_with_qp_state() {
     let mut user = User::new(1);
     let doorbell = user.post_without_doorbell(&send(0, 8));
     let ring = |user: &mut User| user.ring_doorbell(&doorbell);
@@ -80,7 +80,7 @@ fn store_without_target_is_ignored() {
     ] {
         assert_eq!(records(&mut user, |user| user.store(bar, offset, &bytes)), [record]);
     }
-    // No object is known before INIT_HCA or after a reset.
+    // No object exists before INIT_HCA or after a reset.
     user.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     let late = records(&mut user, |user| user.store(Bar::Bar2, 0x2010, &doorbell));
     assert_eq!(late, ["ignored UAR[2].send qpn=0x10014 reason=not_initialised"]);
@@ -114,7 +114,7 @@ fn missing_receive_is_reported_on_both_sides() {
 }
 
 #[test]
-fn refused_access_has_cause_in_trace() {
+fn trace_shows_cause_of_denied_access() {
     let (mut a, mut b) = User::pair(RC);
     let mut wrong = send(0, 8);
     wrong.data =
@@ -131,7 +131,7 @@ fn refused_access_has_cause_in_trace() {
 }
 
 #[test]
-fn dropped_frame_has_reason() {
+fn dropped_frame_is_reported_with_reason() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 8);
     a.post(&send(0, 8));

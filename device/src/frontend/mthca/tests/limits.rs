@@ -19,7 +19,7 @@ fn cq(cqn: u32, log_entries: u8) -> Vec<u8> {
 }
 
 #[test]
-fn longest_completion_queue_works() {
+fn longest_completion_queue_works_and_longer_is_rejected() {
     let mut driver = initialised();
     driver.ok(0x016, &cq(0x20, 17), 0x20);
     refused(&mut driver, 0x016, &cq(0x21, 18), 0x21, CmdStatus::ExceedLim, "log2 of the CQ size 0x12");
@@ -29,7 +29,7 @@ fn longest_completion_queue_works() {
 }
 
 #[test]
-fn longest_shared_receive_queue_works() {
+fn longest_shared_receive_queue_works_and_longer_is_rejected() {
     let limits = serde_json::from_str(r#"{"max_srq_wqes": 1024}"#).unwrap();
     let mut driver = powered_on_with(1, Options { limits, ..Options::default() });
     replay(&mut driver, probe::BRING_UP);
@@ -40,7 +40,7 @@ fn longest_shared_receive_queue_works() {
 }
 
 #[test]
-fn last_event_queue_works() {
+fn last_event_queue_works_and_next_is_rejected() {
     let mut driver = initialised();
     driver.ok(0x013, &eq_context(8, 0, 0x1100), 31);
     let next = eq_context(8, 0, 0x1100);
@@ -48,7 +48,7 @@ fn last_event_queue_works() {
 }
 
 #[test]
-fn last_region_works() {
+fn last_region_works_and_next_is_rejected() {
     let mut driver = initialised();
     let region = |slot| Mpt::buffer(slot, 4096, MTT + 0x1000).bytes();
     driver.ok(0x00d, &region(0x1_ffff), 0x1_ffff);
@@ -56,7 +56,7 @@ fn last_region_works() {
 }
 
 #[test]
-fn last_context_memory_page_is_granted() {
+fn largest_icm_size_is_accepted_and_larger_is_rejected() {
     let mut driver = powered_on();
     assert_eq!(driver.command(0xffd, 1 << 35, 0).0, 0);
     let text = logged(|| {

@@ -35,14 +35,14 @@ fn packets(path: &Path) -> Vec<String> {
     lines
 }
 
-/// Trace records of queue entries, without time.
+/// Returns the trace records of queue entries, without time.
 fn records(written: &Written) -> Vec<String> {
     let text = written.text();
     let records = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, record)| record);
     records.filter(|record| record.contains(" wqe ") || record.contains(" cqe ")).map(str::to_owned).collect()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the page. HCAD_CAPTURES=FOLDER keeps the captures there.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the page. HCAD_CAPTURES=FOLDER keeps the captures in that folder.
 #[test]
 fn lost_ack_is_traced_to_its_request() {
     let kept = std::env::var_os("HCAD_CAPTURES");
@@ -52,7 +52,7 @@ fn lost_ack_is_traced_to_its_request() {
     let (at_a, at_b) = (Written::default(), Written::default());
     let watch = |guest: &mut User, written: &Written, name: &str| {
         guest.hca.set_trace(Some(written.trace(TraceFormat::Text)));
-        // Without subnet management traffic between ports.
+        // The capture leaves out subnet management traffic between ports.
         let connected = CaptureFilter { opcodes: vec!["RC".into()], ..CaptureFilter::default() };
         let capture = Capture::create(&file(name), "hca").unwrap().with_filter(connected);
         guest.hca.set_capture(Some(capture));

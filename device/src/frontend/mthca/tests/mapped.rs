@@ -15,7 +15,7 @@ const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;
 
-/// Two programs with connected QPs in RTS, whose VMMs have mapped the pages.
+/// Creates two programs with connected QPs in RTS, whose VMMs have mapped the pages.
 fn pair() -> (User, User) {
     let [mut a, mut b] = [1, 2].map(|lid| {
         let mut driver = powered_on_with(lid, Options::default());
@@ -27,13 +27,13 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Number of events of the CQ, counted from the start of its EQ.
+/// Returns the number of events of the CQ, counted from the start of its EQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }
 
 #[test]
-fn message_needs_no_trapping_store() {
+fn message_requires_no_trapping_store() {
     let (mut a, mut b) = pair();
     for round in 0..30 {
         let message = pattern(1000, round);
@@ -102,7 +102,7 @@ fn word_in_foreign_page_is_ignored() {
 
 /// The VMM has not mapped the pages, or has unmapped them.
 #[test]
-fn trapping_stores_still_ring() {
+fn trapping_stores_still_notify_send_queue() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     let doorbell = a.post_without_doorbell(&send(0x10, 64));
@@ -151,7 +151,7 @@ fn record_of_reset_qp_is_not_reused() {
 }
 
 #[test]
-fn armed_cq_raises_one_event() {
+fn cq_armed_by_record_raises_one_event() {
     let (mut a, mut b) = pair();
     (0..4).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -179,7 +179,7 @@ fn armed_cq_raises_one_event() {
 
 /// Software that arms again before it receives the pending event gets only that event.
 #[test]
-fn repeated_arming_is_not_new() {
+fn repeated_arming_record_raises_no_second_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -199,7 +199,7 @@ fn repeated_arming_is_not_new() {
 }
 
 #[test]
-fn missed_doorbells_violate_no_rule() {
+fn missed_doorbells_are_not_violations() {
     let (mut a, mut b) = pair();
     for user in [&mut a, &mut b] {
         user.hca.set_strict(true);

@@ -9,7 +9,7 @@ const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 
-/// A Get by the driver itself: base version 1, class, version 1.
+/// Returns a Get that the driver itself issues: base version 1, the class, class version 1.
 fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -18,7 +18,7 @@ fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues such a Get, which must succeed, and returns the data after the header.
+/// Issues a Get as in [`get`], which must succeed, and returns the data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);
@@ -34,7 +34,7 @@ fn port_state(driver: &mut Driver) -> (u8, u8) {
 }
 
 #[test]
-fn registration_queries_succeed_before_port_up() {
+fn registration_queries_succeed_before_port_is_up() {
     let mut driver = initialised();
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
@@ -65,7 +65,7 @@ fn registration_queries_succeed_before_port_up() {
 }
 
 #[test]
-fn small_frames_limit_path_mtu() {
+fn fabric_with_small_frames_limits_path_mtu() {
     // NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
     let mtus = |driver: &mut Driver| {
         let info = attribute(driver, 1, PORT_INFO, 1);
@@ -102,7 +102,7 @@ fn port_is_active_until_close_ib() {
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
-/// Set(PortInfo) with a port state and a physical state (IBTA volume 1, section 14.2.5.6).
+/// Issues Set(PortInfo) with a port state and a physical state (IBTA volume 1, section 14.2.5.6).
 fn set_port(driver: &mut Driver, state: u8, physical: u8) {
     let mut mad = get(1, PORT_INFO, 1);
     mad[3] = 2;
@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn reset_enables_port_but_not_pulled_cable() {
+fn reset_enables_port_but_does_not_reconnect_cable() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
@@ -138,7 +138,7 @@ fn reset_enables_port_but_not_pulled_cable() {
 /// The link of a closed port is down, even if the cable is connected.
 #[test]
 fn closed_port_neither_receives_nor_replies() {
-    /// Who has 10.77.0.1, tell 10.77.0.2 at 02:00:00:00:00:02.
+    /// ARP request for 10.77.0.1 from 10.77.0.2 at 02:00:00:00:00:02.
     const ARP: [u8; 42] = [
         255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10,
         77, 0, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1,
@@ -190,7 +190,7 @@ fn set_ib_stores_capability_mask() {
 }
 
 #[test]
-fn received_mad_has_lid_and_may_drop() {
+fn received_mad_carries_lid_and_may_be_dropped() {
     let mut driver = initialised();
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);

@@ -93,7 +93,7 @@ pub(super) fn replay(driver: &mut Driver, list: &str) {
     }
 }
 
-/// Contents of the inbox of a command; empty without one.
+/// Returns the contents of a command's inbox; empty if the command has none.
 fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Option<u64>) -> Vec<u8> {
     let log = u8::try_from(log.unwrap_or(0)).unwrap();
     match (op, in_modifier) {
@@ -119,7 +119,7 @@ fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Opt
 }
 
 #[test]
-fn published_probe_reaches_events() {
+fn published_probe_enables_events() {
     let mut driver = powered_on();
     // The driver reuses mailboxes without clearing them.
     driver.poke(OUTBOX, &[0xff; 0x1000]);
@@ -170,7 +170,7 @@ fn published_query_fw_is_answered() {
 
 /// Section 1.5: a reset keeps config space, and discards everything else at once.
 #[test]
-fn reset_discards_all_but_config_space() {
+fn reset_discards_everything_except_config_space() {
     let mut driver = initialised();
     driver.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     assert_eq!(driver.read(HCR + 0x18), 0, "no command since");

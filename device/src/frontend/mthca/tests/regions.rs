@@ -48,7 +48,7 @@ fn unmapping_icm_discards_mtt_entries() {
 }
 
 #[test]
-fn region_may_start_inside_large_page() {
+fn region_may_start_in_middle_of_large_page() {
     let mut driver = with_port();
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_4000]);
     // One page of 16 KiB. The low address bits of its entry are ignored.

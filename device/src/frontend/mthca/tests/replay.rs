@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and replayed without a driver.
+//! Tests that record sessions and replay them without a driver.
 
 use protocol::hca::mthca::wqe::Operation;
 
@@ -12,12 +12,12 @@ use crate::replay::testing::{assert_same, recorded, replayed};
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// A device after power-on, as in [`powered_on_with`].
+/// Creates a device after power-on, as in [`powered_on_with`].
 fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }
 
-/// All kinds of messages on a link with loss, duplication and delay.
+/// Exchanges all kinds of messages on a link with loss, duplication and delay.
 fn session(look_on: impl FnOnce(&mut User)) {
     let (mut a, mut b) = User::pair(RC);
     look_on(&mut a);
@@ -57,7 +57,7 @@ fn lossy_session_replays_bit_for_bit() {
 
 /// Tracing does not change the session, and a replay is traced identically.
 #[test]
-fn replay_has_trace_of_session() {
+fn replay_produces_trace_of_session() {
     let traced = Written::default();
     let to = traced.clone();
     let records = recorded(|| {
@@ -78,7 +78,7 @@ fn replay_has_trace_of_session() {
 }
 
 #[test]
-fn different_device_diverges_at_first_frame() {
+fn replay_on_different_device_diverges_at_first_frame() {
     let records = recorded(|| drop(with_port()));
     let report = replayed(&mut device(7), &records[0]);
     let Outcome::Differs(difference) = report.outcome else { panic!("{report}") };
@@ -89,7 +89,7 @@ fn different_device_diverges_at_first_frame() {
 }
 
 #[test]
-fn changed_bit_is_found_in_its_step() {
+fn replay_reports_step_of_changed_bit() {
     let records = recorded(|| session(|_| {}));
     let record = &records[0];
     let steps = steps_with_writes(record);

@@ -4,7 +4,7 @@ use super::user::{QPN, RC, SRQN, User, qpc, send, syndromes};
 use super::*;
 use crate::frontend::testing::{exchange, pattern};
 
-/// Two devices. The QP of the second one receives from an SRQ.
+/// Creates two devices. The QP of the second one receives from an SRQ.
 fn pair() -> (User, User) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
@@ -20,7 +20,7 @@ fn limit(user: &mut User) -> Vec<u8> {
 }
 
 #[test]
-fn requests_are_taken_along_chain() {
+fn requests_are_taken_in_chain_order() {
     let (mut a, mut b) = pair();
     for n in 0..3 {
         b.post_shared(0x100 * n, 64);
@@ -92,7 +92,7 @@ fn unreadable_queue_is_reported_once() {
 }
 
 #[test]
-fn numbers_are_used_once_until_freed() {
+fn rejects_srq_number_in_use_or_unknown() {
     let mut user = User::new(1);
     let context = [3 << 24 | SRQN, 0x2300, 32765, 2 << 29 | 2, 0, 0, 1, 0, 0, 0, 0, 0].map(u32::to_be_bytes);
     assert_eq!(user.with_inbox(0x035, &context.concat(), SRQN), CmdStatus::BadResState.code());

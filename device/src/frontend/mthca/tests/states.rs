@@ -19,7 +19,7 @@ const SQD2RTS: u32 = 0x020;
 const TO_RST: u32 = 0x021;
 
 #[test]
-fn query_returns_set_and_live_values() {
+fn query_qp_returns_configured_and_current_values() {
     let (mut a, mut b) = User::pair(RC);
     let set = qpc(RC, 2);
     let asked = a.query();
@@ -55,7 +55,7 @@ fn wrong_state_command_is_rejected() {
     user.ok(RST2INIT, &inbox, QPN);
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN), bad);
     assert_eq!(user.with_inbox(RTR2RTS, &inbox, QPN), bad);
-    // A different number with the same index.
+    // The QP number is different but has the same index.
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN + 0x1_0000), CmdStatus::BadResState.code());
     user.ok(TO_RST, &[], QPN);
     user.ok(TO_RST, &[], QPN);
@@ -85,7 +85,7 @@ fn error_state_flushes_present_and_future_requests() {
 
 /// T41: the kernel frees a QP's memory when the command completes.
 #[test]
-fn reset_completes_and_touches_nothing() {
+fn reset_completes_without_further_memory_accesses() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.post(&send(0, 8));
@@ -137,7 +137,7 @@ fn drained_send_queue_resumes() {
 }
 
 #[test]
-fn completions_without_cq_are_lost() {
+fn completions_for_missing_cq_are_lost() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     a.ok(0x017, &[], CQN);
@@ -171,7 +171,7 @@ fn read_depth_zero_forbids_reads_and_atomics() {
 
 /// Remote access depends on the QP as well as on the key.
 #[test]
-fn disabled_remote_operation_is_invalid_request() {
+fn disabled_remote_operation_fails_as_invalid_request() {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
     let mut context = qpc(RC, 1);

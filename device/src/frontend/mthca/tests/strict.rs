@@ -1,4 +1,4 @@
-//! Strict mode: each violation is reported, alone, and correct software is not reported.
+//! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
 
 use protocol::Psn;
 use protocol::hca::mthca::doorbell::SendDoorbell;
@@ -29,7 +29,7 @@ const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
-/// Commands of `ib_mthca` from RESET to RTS, with the attributes that it names and the context.
+/// Returns the commands of `ib_mthca` from RESET to RTS, with the attributes that it names and the contexts.
 fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {
@@ -78,7 +78,7 @@ fn connect(user: &mut User, qpc: &Qpc) {
     }
 }
 
-/// A strict HCA after correct software has brought a QP to RTS.
+/// Creates a strict HCA after correct software has brought a QP to RTS.
 fn user(lid: u16, peer: u16) -> User {
     let mut driver = powered_on_with(lid, Options::default());
     driver.interface.exact = true;
@@ -106,7 +106,7 @@ fn post(user: &mut User, opcode: u8, bytes: &[u8]) {
     user.ring_doorbell(&doorbell);
 }
 
-/// A SEND with the byte at an offset changed.
+/// Returns a SEND with the byte at an offset changed.
 fn altered(wqe: &SendWqe, at: usize, change: impl FnOnce(u8) -> u8) -> Vec<u8> {
     let mut bytes = wqe.emit();
     bytes[at] = change(bytes[at]);
@@ -118,24 +118,24 @@ fn datagram(vector: AddressVector) -> SendWqe {
     request(Operation::Datagram { imm: None, to }, 0, 8)
 }
 
-/// A valid address vector.
+/// Returns a valid address vector.
 fn vector() -> AddressVector {
     let address = Address { dlid: Lid::new(2), ..Address::default() };
     AddressVector { port: 1, pd: Pdn::new(1), address }
 }
 
-/// A context with these bytes at an offset.
+/// Returns a context with these bytes at an offset.
 fn with(mut context: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     context[at..at + bytes.len()].copy_from_slice(bytes);
     context
 }
 
-/// A second CQ, with its own doorbell records.
+/// Returns a second CQ, with its own doorbell records.
 fn second_cq() -> Vec<u8> {
     Cq { record: 32764, arm_record: 5, ..cq(0x12) }.bytes()
 }
 
-/// A second QP, with its own doorbell records.
+/// Returns a second QP, with its own doorbell records.
 fn second_qp() -> Qpc {
     Qpc { local_qpn: Qpn::new(OTHER), sq_record: 6, rq_record: 32763, ..qpc(RC, 2) }
 }
@@ -146,7 +146,7 @@ fn begin(user: &mut User, qpc: &Qpc) {
     user.ok(op, &modify(named, &image), OTHER);
 }
 
-/// Firmware commands of a driver from reset to INIT_HCA.
+/// Issues the firmware commands of a driver from reset to INIT_HCA.
 fn firmware(user: &mut User) {
     user.write(RESET, 1);
     replay(user, "fff 0 01 0 0\nff6 0 00");
@@ -415,7 +415,7 @@ fn share(user: &mut User) {
     connect(user, &Qpc { responder: base.responder.with_srq(true), ..base });
 }
 
-/// An SRQ with its own doorbell record.
+/// Returns an SRQ with its own doorbell record.
 fn second_srq(lkey: u32, number: u32) -> Vec<u8> {
     with(with(driver::srq_context(number, [3, 2], 1, lkey, 32762), 0, &[3]), 1, &number.to_be_bytes()[1..])
 }
@@ -432,7 +432,7 @@ fn correct_driver_is_not_reported() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Several receives, then sends with one doorbell whose record is ahead.
+    // Software posts several receives, then sends with one doorbell whose record is ahead.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
@@ -460,7 +460,7 @@ fn correct_driver_is_not_reported() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// Unload of `ib_mthca` (section 3.6), including the queues of its users.
+/// Releases all objects as `ib_mthca` does on unload (section 3.6), including the queues of its users.
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);
@@ -508,7 +508,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn stale_sequence_is_valid_until_event_read() {
+fn stale_sequence_number_is_valid_until_event_is_read() {
     let (mut a, mut b) = pair();
     b.arm(2);
     b.post_recv(0, 64);

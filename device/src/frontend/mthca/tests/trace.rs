@@ -1,4 +1,5 @@
-//! Traces of commands: those of a probe (section 14.3), of a program's objects, and rejected ones.
+//! Tests of command traces: the commands of a probe (section 14.3), those for a program's objects, and
+//! rejected commands.
 
 use super::user::{CQN, QPN, RC, SRQN, User, cq_context, qpc, srq_context};
 use super::*;
@@ -6,7 +7,7 @@ use crate::frontend::testing::assert_golden;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Trace records of commands, one per line.
+/// Returns the trace records of commands, one per line.
 fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
     let written = Written::default();
     driver.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -33,7 +34,8 @@ fn objects(user: &mut Driver) {
     user.ok(0x2021, &[], QPN);
     user.ok(0x00c, &[0, 0, 0, 1, 2, 0x51, 0x0a, 0x68], 1);
     assert_eq!(user.command(0xff9, MTT, 64).0, 0);
-    // Rejected: an MPT index that does not match the key, a page size, an opcode, an inaccessible mailbox.
+    // The device rejects an MPT index that does not match the key, a page size, an opcode and an inaccessible
+    // mailbox.
     let region = Mpt { key: 0x30, ..Mpt::everything() };
     assert_eq!(user.with_inbox(0x00d, &region.bytes(), 0x31), CmdStatus::BadIndex.code());
     let pages = Mpt { log_pages: 20, ..region };
@@ -51,7 +53,7 @@ fn mailbox_trace_matches_golden() {
 }
 
 #[test]
-fn mailbox_fields_are_complete_object() {
+fn json_trace_contains_fields_of_mailbox() {
     let written = Written::default();
     let mut user = User::new(1);
     user.hca.set_trace(Some(written.trace(TraceFormat::Json)));

@@ -13,7 +13,7 @@ use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
 #[test]
-fn send_completes_receive() {
+fn send_completes_receive_of_peer() {
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
         let message = pattern(1000, 3);
@@ -39,7 +39,7 @@ fn send_completes_receive() {
 
 /// A QPN consists of a table index and a generation above it, in packets too (section 6.5).
 #[test]
-fn message_for_destroyed_qp_misses_successor() {
+fn message_for_destroyed_qp_does_not_reach_successor() {
     let successor = user::QPN + 0x1_0000;
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
@@ -62,7 +62,7 @@ fn message_for_destroyed_qp_misses_successor() {
 }
 
 #[test]
-fn immediate_data_is_in_receive_entry() {
+fn receive_entry_holds_immediate_data() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -132,7 +132,7 @@ fn peers_write_read_and_modify_memory() {
 }
 
 #[test]
-fn unsignalled_requests_complete_silently() {
+fn unsignalled_requests_complete_without_entry() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let mut silent = send(0, 8);
@@ -238,7 +238,7 @@ fn wrong_key_fails_request_and_flushes_rest() {
 }
 
 #[test]
-fn local_errors_have_syndrome_and_cause() {
+fn local_errors_report_syndrome_and_cause() {
     let failing = |wqe: &protocol::hca::mthca::wqe::SendWqe| {
         let (mut a, mut b) = User::pair(RC);
         b.post_recv(0, 16);
@@ -283,7 +283,8 @@ fn missing_receives_exhaust_rnr_retries() {
     a.post(&send(0, 8));
     wait(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x16]);
-    // A late receive does not fail: the doorbell record is read again each time.
+    // A receive that is posted late still succeeds: the device reads the doorbell record again on each
+    // attempt.
     let (mut a, mut b) = User::pair(RC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
@@ -381,7 +382,7 @@ fn queue_without_region_fails_its_qp() {
 }
 
 #[test]
-fn message_trace_has_wqes_and_entries() {
+fn message_trace_shows_wqes_and_entries() {
     let (mut a, mut b) = User::pair(RC);
     let written = Written::default();
     b.hca.set_trace(Some(written.trace(TraceFormat::Json)));

@@ -1,4 +1,4 @@
-//! A user program with its own queues, which does what `libmthca` does.
+//! A user program with its own queues, which accesses the device as `libmthca` does.
 
 use std::ops::{Deref, DerefMut};
 
@@ -85,23 +85,23 @@ pub(super) fn data(offset: u64, len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(DATA_VA + offset) }
 }
 
-/// A SEND from the data region.
+/// Returns a SEND from the data region.
 pub(super) fn send(offset: u64, len: u32) -> SendWqe {
     request(Operation::Send { imm: None }, offset, len)
 }
 
-/// A signalled request with one element in the data region.
+/// Returns a signalled request with one element in the data region.
 pub(super) fn request(operation: Operation, offset: u64, len: u32) -> SendWqe {
     let next = NextSegment { signalled: true, ..NextSegment::default() };
     SendWqe { next, operation, data: WqeData::Segments(smallvec![data(offset, len)]) }
 }
 
-/// Bytes of the peer's data region.
+/// Returns the bytes of the peer's data region.
 pub(super) fn remote(offset: u64) -> RemoteAddress {
     RemoteAddress { va: Va::new(DATA_VA + offset), rkey: Rkey::new(DATA_KEY.rotate_left(8)) }
 }
 
-/// A context connected to the QP with the same number at another LID.
+/// Returns a context connected to the QP with the same number at another LID.
 pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
     let base = driver::qpc(kind, QPN, dlid);
     Qpc {
@@ -121,18 +121,18 @@ pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
     }
 }
 
-/// Bus address of a doorbell record.
+/// Returns the bus address of a doorbell record.
 const fn record(index: u32) -> u64 {
     ICM + RECORDS + index as u64 * 8
 }
 
 impl User {
-    /// A program on an HCA with this LID. Its QP is in RESET.
+    /// Creates a program on an HCA with this LID. Its QP is in RESET.
     pub(super) fn new(lid: u16) -> Self {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// A program on a driver after power-on.
+    /// Creates a program on a driver after power-on.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
@@ -167,7 +167,7 @@ impl User {
         user
     }
 
-    /// Two programs with connected QPs in RTS.
+    /// Creates two programs with connected QPs in RTS.
     pub(super) fn pair(kind: u8) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(1), Self::new(2));
         a.connect(&qpc(kind, 2));
@@ -256,7 +256,7 @@ impl User {
         self.driver.set_record(record(SQ_RECORD), count);
     }
 
-    /// Overwrites type and number in the record of the send queue.
+    /// Overwrites the type and number in the record of the send queue.
     pub(super) fn untag(&mut self) {
         self.poke(record(SQ_RECORD) + 4, &[0; 4]);
     }
@@ -299,7 +299,7 @@ impl User {
         Qpc::parse(outbox[8..].try_into().unwrap())
     }
 
-    /// Entries of the async EQ, from its start: event type and object number.
+    /// Returns the entries of the async EQ, from its start: event type and object number.
     pub(super) fn events(&mut self) -> Vec<(u8, u32)> {
         (0..)
             .map(|number| self.eqe(2, number))
@@ -309,29 +309,29 @@ impl User {
     }
 }
 
-/// A CQ of 16 entries that shares buffer and doorbell records with the existing one.
+/// Returns a CQ of 16 entries that shares buffer and doorbell records with the existing one.
 pub(super) fn cq(cqn: u32) -> Cq {
     let (record, arm_record) = (CQ_RECORD, ARM_RECORD);
     Cq { cqn, log_entries: 4, pd: PD, lkey: lkey(0x20).get(), record, arm_record }
 }
 
-/// A CQ context with 16 entries.
+/// Returns a CQ context with 16 entries.
 pub(super) fn cq_context() -> Vec<u8> {
     cq(CQN).bytes()
 }
 
-/// An SRQ context with 8 slots of 64 bytes.
+/// Returns an SRQ context with 8 slots of 64 bytes.
 pub(super) fn srq_context() -> Vec<u8> {
     driver::srq_context(SRQN, [3, 2], PD, lkey(0x23).get(), SRQ_RECORD)
 }
 
-/// Bus address of a byte of the data region.
+/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     0x500_3000 - (linear >> 12 << 12) + (linear & 0xfff)
 }
 
-/// Syndrome of each entry; 0 for success.
+/// Returns the syndrome of each entry; 0 for success.
 pub(super) fn syndromes(entries: &[Vec<u8>]) -> Vec<u8> {
     entries.iter().map(|entry| drivers::syndrome(entry)).collect()
 }

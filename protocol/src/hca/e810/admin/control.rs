@@ -32,7 +32,7 @@ layout! {
 }
 
 layout! {
-    /// "Driver version": numbers of the version; the text is in the buffer.
+    /// Parameters of "driver version". The buffer contains the version as text.
     pub struct DriverVersion[16] {
         @0   major: u8,
         @1   minor: u8,

@@ -45,7 +45,7 @@ layout! {
 }
 
 impl Descriptor {
-    /// Address of the buffer.
+    /// Returns the address of the buffer.
     pub fn buffer(&self) -> Iova {
         let address = self.parameters.last_chunk().map(BufferAddress::parse).unwrap_or_default();
         Iova::new(u64::from(address.high) << 32 | u64::from(address.low))

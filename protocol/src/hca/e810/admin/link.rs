@@ -60,7 +60,7 @@ bitflags! {
     pub struct PhyAbilities: u32 {
         /// The port sends pause frames.
         const TX_PAUSE = 1 << 0;
-        /// Honours received pause frames.
+        /// The port honours received pause frames.
         const RX_PAUSE = 1 << 1;
         /// The link is enabled.
         const LINK_ENABLED = 1 << 3;

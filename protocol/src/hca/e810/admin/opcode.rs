@@ -24,12 +24,12 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Opcode in a descriptor.
+            /// Returns the opcode in a descriptor.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// Name in traces and counters.
+            /// Returns the name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*

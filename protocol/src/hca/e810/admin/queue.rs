@@ -101,7 +101,7 @@ mod tests {
 
     /// Recorded command for the queue of a second VSI, and the response that the driver accepted.
     #[test]
-    fn recorded_queue_gets_leaf() {
+    fn recorded_transmit_queue_gets_leaf() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x14), 1));
         let sent = "010000000000000000908e00000000000080020000000000\

@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Kind of the table. The encoding differs from that in a VSI context.
+    /// Returns the kind of the table. The encoding differs from that in a VSI context.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,
@@ -47,7 +47,7 @@ impl TableParameters {
         }
     }
 
-    /// Number of entries in the function's table. `None` for a reserved code.
+    /// Returns the number of entries in the function's table. `None` for a reserved code.
     pub const fn function_entries(&self) -> Option<usize> {
         match self.size {
             0 => Some(128),

@@ -14,12 +14,12 @@ impl Teid {
     /// No element; the parent of the root.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// Makes a TEID from its number.
+    /// Creates a TEID from its number.
     pub const fn new(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The TEID as a number.
+    /// Returns the TEID as a number.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -205,13 +205,13 @@ layout! {
         @2  logical_levels: u16,
         /// Flattening bitmap, which selects the elements that are reset together.
         @4  flattening: u8 => Hex,
-        /// Most elements that a device reset handles.
+        /// Maximum number of elements that a device reset handles.
         @5  max_device_reset: u8,
-        /// Most elements that a function reset handles.
+        /// Maximum number of elements that a function reset handles.
         @6  max_function_reset: u8,
         /// Ports that are permanently assigned.
         @7  port_owner: u8,
-        /// Most elements in a command.
+        /// Maximum number of elements in a command.
         @8  max_command_elements: u16,
     }
 }
@@ -223,17 +223,17 @@ layout! {
         @0   level: u8,
         /// Sections that elements of the layer support.
         @1   sections: u8 => Hex,
-        /// Most elements of the device.
+        /// Maximum number of elements of the device.
         @2   max_device_elements: u16,
-        /// Most elements of a function.
+        /// Maximum number of elements of a function.
         @4   max_function_elements: u16,
-        /// Most children of an element in the layer above.
+        /// Maximum number of children of an element in the layer above.
         @10  max_siblings: u16,
-        /// Most profiles of committed rates.
+        /// Maximum number of committed rate profiles.
         @12  max_committed_profiles: u16,
-        /// Most profiles of excess rates.
+        /// Maximum number of excess rate profiles.
         @14  max_excess_profiles: u16,
-        /// Most profiles of shared rates.
+        /// Maximum number of shared rate profiles.
         @16  max_shared_profiles: u16,
     }
 }

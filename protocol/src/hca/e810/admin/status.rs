@@ -15,12 +15,12 @@ macro_rules! statuses {
         }
 
         impl AdminStatus {
-            /// Code in a descriptor.
+            /// Returns the code in a descriptor.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// Name in traces and counters.
+            /// Returns the name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -62,17 +62,17 @@ pub struct AdminError {
 }
 
 impl AdminError {
-    /// An error with `status`.
+    /// Creates an error with this return value.
     pub const fn new(status: AdminStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }
 
-    /// EINVAL: a field has an invalid value.
+    /// Creates an EINVAL error: a field has an invalid value.
     pub const fn invalid(what: &'static str, value: u64) -> Self {
         Self::new(AdminStatus::Invalid, what, value)
     }
 
-    /// ENOENT: the object does not exist.
+    /// Creates an ENOENT error: the object does not exist.
     pub const fn no_entry(what: &'static str, value: u64) -> Self {
         Self::new(AdminStatus::NoEntry, what, value)
     }

@@ -188,7 +188,7 @@ layout! {
 }
 
 impl SingleAction {
-    /// Number of the large action of an action of type 2 with bit 18 set: bits 16:4.
+    /// Returns the number of the large action of an action of type 2 with bit 18 set: bits 16:4.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;

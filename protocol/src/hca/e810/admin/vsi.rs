@@ -25,7 +25,7 @@ layout! {
 }
 
 layout! {
-    /// Response to these commands.
+    /// Response to "add VSI", "update VSI" and "free VSI".
     pub struct VsiResponse[16] {
         @0  number: u16,
         /// Number of VSIs in use.

@@ -33,7 +33,7 @@ layout! {
 }
 
 impl HostContext {
-    /// Number of entries in the ring.
+    /// Returns the number of entries in the ring.
     pub const fn entries(&self) -> u32 {
         2 << self.size
     }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(context.emit(), bytes);
     }
 
-    /// Words of section 10.4.
+    /// The expected words are those of section 10.4.
     #[test]
     fn completion_matches_interface_words() {
         let codes = ErrorCodes { minor: 2, major: 0xffff };

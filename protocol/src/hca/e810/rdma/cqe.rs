@@ -95,7 +95,7 @@ mod tests {
 
     /// Example of section 16.3, "CQE UD receive".
     #[test]
-    fn datagram_takes_two_entries() {
+    fn datagram_completion_takes_two_entries() {
         let cqe = Cqe {
             len: 1040,
             source: 7,
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(more.emit(), words(&[(16, 0x0000_02e8_1000_0002), (24, 0xa000_0000_0000_0000)]));
     }
 
-    /// Layout of the table in the specification.
+    /// The expected layout is that of the table in the specification.
     #[test]
     fn other_fields_match_interface_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };

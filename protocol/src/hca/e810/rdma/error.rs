@@ -25,7 +25,7 @@ macro_rules! error_codes {
                 ErrorCodes { minor: self as u16, major: MAJOR }
             }
 
-            /// Name in traces and counters.
+            /// Returns the name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -67,17 +67,17 @@ pub struct CqpError {
 }
 
 impl CqpError {
-    /// An error with `code`.
+    /// Creates an error with this code.
     pub const fn new(code: CqpErrorCode, what: &'static str, value: u64) -> Self {
         Self { code, what, value }
     }
 
-    /// A field has an invalid value.
+    /// Creates an error for a field with an invalid value.
     pub const fn invalid(what: &'static str, value: u64) -> Self {
         Self::new(CqpErrorCode::Invalid, what, value)
     }
 
-    /// The object does not exist.
+    /// Creates an error for an object that does not exist.
     pub const fn no_object(what: &'static str, value: u64) -> Self {
         Self::new(CqpErrorCode::NoObject, what, value)
     }

@@ -220,7 +220,7 @@ codes! {
 }
 
 impl AsyncEvent {
-    /// An event of the QP or CQ with this number.
+    /// Creates an event of the QP or CQ with this number.
     pub fn of(number: u32) -> Self {
         Self {
             number_low: number & 0x3_ffff,
@@ -234,7 +234,7 @@ impl AsyncEvent {
 mod tests {
     use super::*;
 
-    /// Words of section 12.6.
+    /// The expected words are those of section 12.6.
     #[test]
     fn event_matches_interface_words() {
         let event = AsyncEvent {

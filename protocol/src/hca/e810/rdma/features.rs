@@ -45,7 +45,7 @@ pub const HARDWARE_VERSION: u16 = 1;
 mod tests {
     use super::*;
 
-    /// Words of section 10.6; drivers display "1.70".
+    /// The expected words are those of section 10.6; drivers display "1.70".
     #[test]
     fn versions_match_interface_words() {
         let firmware = FirmwareFeature { minor: 70, major: 1, count: 2, kind: 0 };

@@ -154,14 +154,14 @@ layout! {
 }
 
 impl SegmentDescriptor {
-    /// Address of the segment or of its page directory.
+    /// Returns the address of the segment or of its page directory.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }
 }
 
 impl DirectoryEntry {
-    /// Address of the page.
+    /// Returns the address of the page.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }
@@ -171,7 +171,7 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// [3] of `irdma-probe.cqp.gz` and [7] of `run73-lvl2-paged-sd.cqp.gz`.
+    /// Operation [3] of `irdma-probe.cqp.gz` and operation [7] of `run73-lvl2-paged-sd.cqp.gz`.
     #[test]
     fn segment_updates_match_drivers() {
         let wqe = |first: u64, second: u64| {

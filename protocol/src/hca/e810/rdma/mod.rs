@@ -5,7 +5,7 @@
 //! 24.
 //!
 //! # Spec
-//! E810 interface, sections 9 to 14; each file lists its own.
+//! E810 interface, sections 9 to 14; each file cites its sections.
 
 pub mod completion_queue;
 pub mod control;

@@ -57,7 +57,7 @@ impl IpNumber {
 }
 
 impl IpNumber {
-    /// Address pair from this address to `destination`.
+    /// Returns the address pair from this address to `destination`.
     pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
         if ipv4 {
             IpAddrs::V4 { src: self.v4(), dst: destination.v4() }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn address_words_are_reversed() {
+    fn ip_address_words_are_in_reverse_order() {
         let mut words = [0; 16];
         for (place, word) in words.as_chunks_mut::<4>().0.iter_mut().zip([4_u32, 3, 2, 0xfe80_0001]) {
             *place = word.to_le_bytes();

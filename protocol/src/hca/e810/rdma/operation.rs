@@ -61,12 +61,12 @@ macro_rules! operations {
                 }
             }
 
-            /// Opcode in a WQE.
+            /// Returns the opcode in a WQE.
             pub const fn code(self) -> u8 {
                 self as u8
             }
 
-            /// Name in traces and counters.
+            /// Returns the name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -88,14 +88,14 @@ macro_rules! operations {
                 })
             }
 
-            /// Opcode of the operation.
+            /// Returns the opcode of the operation.
             pub const fn opcode(&self) -> Opcode {
                 match self {
                     $(Self::$name(_) => Opcode::$name,)*
                 }
             }
 
-            /// Wire format with polarity `valid`.
+            /// Returns the wire format with polarity `valid`.
             pub fn emit(&self, valid: bool) -> [u8; WQE_LEN] {
                 let mut wqe = match self {
                     $(Self::$name(fields) => fields.emit(),)*

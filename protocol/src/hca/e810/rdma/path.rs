@@ -54,7 +54,7 @@ layout! {
 }
 
 impl AddressHandleCommand {
-    /// Source and destination address.
+    /// Returns the source and destination address.
     pub fn addresses(&self) -> IpAddrs {
         self.source.towards(self.destination, self.ipv4)
     }

@@ -62,7 +62,7 @@ layout! {
         @100[23:0]    unacked_psn: Psn,
         /// Retry count for timeouts and sequence errors.
         @128[53:48]   retry_count: u8,
-        /// RNR retry count; 7 retries without limit.
+        /// RNR retry count; 7 means that retries are unlimited.
         @128[56:54]   rnr_retry: u8,
         /// CQ of the send queue.
         @136[24:0]    send_cqn: Cqn,
@@ -92,27 +92,27 @@ layout! {
 }
 
 impl QpContext {
-    /// Protection domain, joined from its two parts.
+    /// Returns the protection domain, joined from its two parts.
     pub fn pd(&self) -> Pdn {
         Pdn::new(u32::from(self.pd_high) << 16 | u32::from(self.pd_low))
     }
 
-    /// Size of the send ring in quanta, at most 2^17.
+    /// Returns the size of the send ring in quanta, at most 2^17.
     pub const fn send_quanta(&self) -> u32 {
         4 << self.send_size
     }
 
-    /// Size of the receive ring in quanta, at most 2^17.
+    /// Returns the size of the receive ring in quanta, at most 2^17.
     pub const fn receive_quanta(&self) -> u32 {
         4 << self.receive_size
     }
 
-    /// Size of a receive WQE in quanta: 1, 2, 4 or 8.
+    /// Returns the size of a receive WQE in quanta: 1, 2, 4 or 8.
     pub const fn quanta_per_receive(&self) -> u32 {
         1 << self.log_receive_quanta
     }
 
-    /// Number of outstanding READs as responder.
+    /// Returns the number of outstanding READs as responder.
     pub const fn ird(&self) -> u16 {
         match self.ird_code {
             0 => 4,
@@ -123,7 +123,7 @@ impl QpContext {
         }
     }
 
-    /// Local and peer address of a connection.
+    /// Returns the local and peer address of a connection.
     pub fn addresses(&self) -> IpAddrs {
         self.local_ip.towards(self.destination_ip, self.ipv4)
     }

@@ -58,11 +58,11 @@ pub enum QpState {
     /// The state does not change.
     #[default]
     Same,
-    /// Neither sends nor receives.
+    /// The QP neither sends nor receives.
     Idle,
     /// The QP sends and receives (RTS).
     Rts,
-    /// Send queue drained: sends no more.
+    /// The send queue is drained, and the QP sends no further requests (SQD).
     Sqd,
     /// The QP can receive (RTR).
     Rtr,

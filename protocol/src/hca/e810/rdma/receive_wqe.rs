@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_empty_and_excess_fragments() {
+    fn empty_and_excess_fragments_are_skipped() {
         let mut slot = [0; 2 * QUANTUM];
         slot[..16].copy_from_slice(&fragment(1, 1, 8).emit());
         slot[32..48].copy_from_slice(&fragment(2, 2, 0).emit());

@@ -64,7 +64,7 @@ pub enum HostPage {
 }
 
 impl HostPage {
-    /// Log2 of the page size in bytes. `None` for the reserved code.
+    /// Returns the log2 of the page size in bytes. `None` for the reserved code.
     pub const fn shift(self) -> Option<u8> {
         match self {
             Self::Small => Some(12),

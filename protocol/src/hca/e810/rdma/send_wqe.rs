@@ -135,7 +135,7 @@ pub struct Destination {
     pub handle: AhIndex,
     /// QP number of the receiver.
     pub qpn: Qpn,
-    /// Q_Key of the receiver. If bit 31 is set, that of the QP context is used instead.
+    /// Q_Key of the receiver. If bit 31 is set, the Q_Key of the QP context is used instead.
     pub qkey: Qkey,
 }
 
@@ -218,7 +218,7 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate afterwards, that of the first fragment.
+        /// STag to invalidate afterwards; it is the STag of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
@@ -257,7 +257,8 @@ pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
-    /// The number of quanta exceeds a WQE, or the distance to the next multiple of [`MAX_QUANTA`].
+    /// The number of quanta exceeds the maximum size of a WQE, or the distance to the next multiple of
+    /// [`MAX_QUANTA`].
     #[error("a send WQE of {0} quanta crosses the end of the ring or a multiple of {MAX_QUANTA} quanta")]
     Quanta(usize),
     /// Reserved page list level.
@@ -271,7 +272,7 @@ impl Control {
         first.last_chunk().map(Self::parse).unwrap_or_default()
     }
 
-    /// Number of quanta in the WQE, including the first.
+    /// Returns the number of quanta in the WQE, including the first.
     pub const fn quanta(&self) -> usize {
         match self.opcode {
             opcode::BIND | opcode::FAST_REGISTER | opcode::LOCAL_INVALIDATE | opcode::NOP => 1,
@@ -389,7 +390,7 @@ fn data(control: &Control, bytes: &[u8]) -> Data {
     }
 }
 
-/// Inline data: 8 bytes of the first quantum, then 31 bytes of each further one.
+/// Returns the inline data: 8 bytes of the first quantum, then 31 bytes of each further one.
 fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     let (first, rest) = bytes.split_at_checked(SECOND).unwrap_or((bytes, &[]));
     let of_first = first.iter().skip(8).take(FIRST_INLINE);
@@ -397,7 +398,7 @@ fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     of_first.chain(of_rest).take(control.inline_len.into()).copied().collect()
 }
 
-/// Fragments with a nonzero length. Immediate data replaces the first fragment.
+/// Returns the fragments with a nonzero length. Immediate data replaces the first fragment.
 fn fragments(control: &Control, bytes: &[u8]) -> Fragments {
     let first = bytes.first_chunk().filter(|_| !control.immediate).map(Fragment::parse);
     let rest = bytes.get(SECOND..).unwrap_or_default();

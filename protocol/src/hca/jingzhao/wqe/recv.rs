@@ -13,8 +13,8 @@ use crate::ids::Lkey;
 pub const RECV_VALID: u8 = 1 << 5;
 
 /// Marks a data unit that the driver has not rewritten since the device consumed the previous WQE. No receive
-/// contains such a length, which has 31 bits, or such an address, which would be the last one. Only the key can
-/// have this value.
+/// contains this length, since lengths have 31 bits, or this address, which would be the last one in the
+/// address space. Only a key can have this value.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
 /// Like [`UNTOUCHED`], for drivers without a valid bit. Except for the address, they recognise it as a free unit.
@@ -28,7 +28,7 @@ pub const CONSUMED: [u8; GRANULE] = {
     unit
 };
 
-/// What follows the data units of a slot.
+/// Content of a slot after its data units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum End {
@@ -44,7 +44,7 @@ pub enum End {
 pub struct Extent {
     /// Number of written data units.
     pub units: usize,
-    /// What follows these units.
+    /// Content after these units.
     pub end: End,
 }
 
@@ -61,9 +61,9 @@ impl RecvWqe {
         slot.first().is_some_and(|first| first & RECV_VALID != 0)
     }
 
-    /// Returns whether a slot without valid bit is posted nevertheless. `first_pass` is true if no slot of the
-    /// queue has been used since the QP left RESET. A slot whose next unit was never written is then recognised by
-    /// its data (J-23).
+    /// Returns whether a slot without valid bit is posted nevertheless. `first_pass` is true if no slot of
+    /// the queue has been used since the QP left RESET. In this case, a slot whose next unit was never
+    /// written is recognised by its data (J-23).
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
@@ -72,8 +72,8 @@ impl RecvWqe {
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// Part of a slot that is written. `is_key` returns whether a region has the key; it decides for a key equal to
-    /// that of [`UNTOUCHED`].
+    /// Returns the part of a slot that the driver has written. `is_key` returns whether a region has the key;
+    /// it decides for a key equal to that of [`UNTOUCHED`].
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
@@ -82,8 +82,8 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            // Wait for the address of a terminator. A late store would otherwise land in a slot that was already
-            // consumed and cleared.
+            // Wait for the address of a terminator. Otherwise a late store could modify a slot that has
+            // already been consumed and cleared.
             if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
             }
@@ -108,8 +108,8 @@ impl RecvWqe {
         Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// A posted slot of `slot_len` bytes as written by the public user library: valid bit, data units, and a zero
-    /// terminator if it fits. Data units beyond the slot are dropped.
+    /// Returns a posted slot of `slot_len` bytes as written by the public user library: valid bit, data
+    /// units, and a zero terminator if it fits. Data units beyond the slot are dropped.
     pub fn emit(&self, slot_len: usize) -> Vec<u8> {
         let mut slot = NextUnit { valid: true, ..NextUnit::default() }.emit().to_vec();
         self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit_le()));
@@ -118,14 +118,14 @@ impl RecvWqe {
     }
 }
 
-/// Complete units after the next unit.
+/// Returns the complete units after the next unit.
 fn units(slot: &[u8]) -> &[RawData] {
     let rest = slot.get(GRANULE..).unwrap_or_default();
     let whole = rest.len() - rest.len() % GRANULE;
     rest.get(..whole).and_then(|units| <[RawData]>::ref_from_bytes(units).ok()).unwrap_or_default()
 }
 
-/// Keys 0 and 100h are ordinary if the length is nonzero (J-22).
+/// Whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
     /// Key of a terminator, apart from 0.
     const INVALID_LKEY: u32 = 0x100;

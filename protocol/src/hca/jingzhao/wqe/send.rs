@@ -65,7 +65,7 @@ impl<'a> SendWqe<'a> {
     /// Parses a WQE; `wqe` contains exactly its bytes.
     ///
     /// # Errors
-    /// A [`WqeError`]. [`NextUnit::parse`] still yields the link to the next WQE then.
+    /// A [`WqeError`]. In this case, [`NextUnit::parse`] still returns the link to the next WQE.
     pub fn parse(wqe: &'a [u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let unsupported = WqeError::Opcode(opcode);
         let code = WqeOpcode::from_code(opcode).filter(|code| code.supported(service)).ok_or(unsupported)?;
@@ -83,7 +83,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { next, operation, data })
     }
 
-    /// Wire format, a whole number of granules.
+    /// Returns the wire format, a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = Vec::new();
         let imm = match self.operation {

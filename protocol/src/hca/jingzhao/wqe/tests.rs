@@ -145,7 +145,7 @@ fn published_ud_unit_round_trips() {
 }
 
 #[test]
-fn library_ud_unit_has_lid_only() {
+fn library_ud_unit_contains_only_lid() {
     let mut unit = [0; 48];
     unit[..8].copy_from_slice(&[0x03, 0x00, 0x00, 0x01, 0x00, 0x00, 0x02, 0x00]);
     unit[0x20..0x28].copy_from_slice(&[0x12, 0x00, 0x00, 0x00, 0x11, 0x11, 0x11, 0x11]);
@@ -199,7 +199,7 @@ fn parses_sixteen_data_units_in_order() {
 }
 
 #[test]
-fn services_support_their_operations_only() {
+fn each_service_accepts_only_its_operations() {
     for (service, codes) in [
         (ServiceType::Rc, &[0x00, 0x08, 0x09, 0x0a, 0x0b, 0x10, 0x11, 0x12][..]),
         (ServiceType::Uc, &[0x00, 0x08, 0x09, 0x0a, 0x0b]),
@@ -230,12 +230,12 @@ fn rejects_truncated_wqe() {
 }
 
 #[test]
-fn no_data_units_is_empty_message() {
+fn wqe_without_data_units_is_empty_message() {
     let wqe = SendWqe::parse(&[0; 16], 0x0a, ServiceType::Rc).unwrap();
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// No region has any key.
+/// Returns the written part of a slot, assuming that no region has the key.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)
@@ -272,14 +272,14 @@ fn linked_slot_without_data_is_free() {
 
 /// Drivers store length, key and address in this order.
 #[test]
-fn unit_counts_once_all_words_written() {
+fn unit_counts_after_all_words_are_written() {
     let written = &RECV_LIBRARY[16..32];
     for words in [0..0, 0..4, 0..8, 0..16] {
         let mut slot = RECV_LIBRARY;
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // The slot without the valid bit.
+        // This slot has no valid bit.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
@@ -288,7 +288,7 @@ fn unit_counts_once_all_words_written() {
 }
 
 #[test]
-fn untouched_key_counts_if_region_exists() {
+fn unit_with_untouched_key_counts_if_region_exists() {
     let unit = DataSegment { lkey: Lkey::new(u32::MAX), ..page_of_data() };
     let slot = RecvWqe { data: smallvec![unit] }.emit(48);
     assert_eq!(extent(&slot), (0, End::Untouched));
@@ -341,7 +341,7 @@ proptest! {
     }
 
     #[test]
-    fn likely_send_wqes_round_trip(
+    fn plausible_send_wqes_round_trip(
         granules in prop::collection::vec(prop::array::uniform16(0u8..4), 1..=20), opcode in 0u8..0x13
     ) {
         let bytes = granules.concat();

@@ -32,7 +32,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Byte offset of the next WQE in a queue of `len` bytes. `None` if the queue is empty.
+    /// Returns the byte offset of the next WQE in a queue of `len` bytes. `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, len: u32) -> Option<u32> {
         let unit = match unit {
             PositionUnit::Granule => GRANULE as u64,
@@ -77,7 +77,7 @@ impl NextUnit {
         }
     }
 
-    /// Wire format. Values that exceed their field are truncated.
+    /// Returns the wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; GRANULE] {
         let (mut address, mut size) = (NextAddress::new().with_valid(self.valid), NextSize::new());
         if let Some(link) = self.link {
@@ -134,7 +134,7 @@ impl UdUnit {
         }
     }
 
-    /// Wire format of the unit.
+    /// Returns the wire format of the unit.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawUd {
             port: self.port.into(),
@@ -151,12 +151,12 @@ impl UdUnit {
         })
     }
 
-    /// Destination MAC address, if its high part is nonzero.
+    /// Returns the destination MAC address, if its high part is nonzero.
     pub const fn dmac(&self) -> Option<MacAddr> {
         mac(self.dmac_high, self.dlid)
     }
 
-    /// Destination IPv4 address, if nonzero.
+    /// Returns the destination IPv4 address, if nonzero.
     pub const fn dip(&self) -> Option<Ipv4Addr> {
         if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
     }

@@ -17,14 +17,14 @@ pub struct RecvWqe {
 impl RecvWqe {
     /// Parses an entry of a receive queue. Every content is valid; an incomplete segment at the end is ignored.
     pub fn parse(entry: &[u8]) -> Self {
-        // Trap M-24: `byte_count` leaves out bit 31, which is no part of the length.
+        // Trap M-24: `byte_count` omits bit 31, which is not part of the length.
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
         let is_end = |segment: &DataSegment| segment.byte_count == 0 && segment.lkey.get() == TERMINATE_KEY;
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Wire format in an entry of `len` bytes. Segments that do not fit are left out, and the list is terminated if
-    /// there is room.
+    /// Returns the wire format in an entry of `len` bytes. Segments that do not fit are omitted, and the list
+    /// is terminated if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
         let mut entry: Vec<u8> =
@@ -33,7 +33,7 @@ impl RecvWqe {
         entry
     }
 
-    /// Sum of the buffer lengths in bytes.
+    /// Returns the sum of the buffer lengths in bytes.
     pub fn capacity(&self) -> u64 {
         self.scatter.iter().map(|segment| u64::from(segment.byte_count)).sum()
     }
@@ -61,7 +61,7 @@ impl SrqEntry {
         Some(Self { next: link.next, wqe: RecvWqe::parse(entry.get(LinkSegment::LEN..)?) })
     }
 
-    /// Wire format in an entry of `len` bytes, at least 16.
+    /// Returns the wire format in an entry of `len` bytes, at least 16.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut entry = LinkSegment { next: self.next, signature: 0 }.emit().to_vec();
         entry.extend(self.wqe.emit(len.saturating_sub(LinkSegment::LEN)));

@@ -9,17 +9,17 @@ use crate::ids::{FlowLabel, Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Srqn, Va};
 use crate::layout;
 
 codes! {
-    /// What a WQE waits for. This device treats every fence as [`Fence::Both`].
+    /// Earlier requests for which a WQE waits. This device treats every fence as [`Fence::Both`].
     pub enum Fence(u8) {
         /// Waits for no earlier request.
         None = 0 "none",
         /// Waits for earlier UMR requests.
         Small = 1 "small",
-        /// Earlier READs and atomics.
+        /// Waits for earlier READs and atomics.
         Fence = 2 "fence",
         /// Waits for all earlier WQEs.
         StrongOrdering = 3 "strong_ordering",
-        /// Earlier UMRs, READs and atomics.
+        /// Waits for earlier UMRs, READs and atomics.
         Both = 4 "small_and_fence",
     }
 }
@@ -40,9 +40,9 @@ layout! {
         @0x08[31:24]  signature: u8,
         /// A value of [`Fence`].
         @0x08[7:5]    fence: u8 => Fence::word,
-        /// When a CQE is written: 0 only on error, 1 on the first error, 2 always, 3 always with event.
+        /// Condition for writing a CQE: 0 only on error, 1 on the first error, 2 always, 3 always with event.
         @0x08[3:2]    completion: u8,
-        /// The peer gets a solicited completion.
+        /// The peer's completion is solicited.
         @0x08[1]      solicited: bool,
         /// Immediate data, key to invalidate, or key that a UMR changes.
         @0x0c         immediate: [u8; 4],
@@ -50,7 +50,7 @@ layout! {
 }
 
 impl ControlSegment {
-    /// Returns whether success writes a CQE.
+    /// Returns whether the device writes a CQE on success.
     pub const fn is_signaled(&self) -> bool {
         self.completion & 2 != 0
     }
@@ -60,7 +60,7 @@ impl ControlSegment {
         self.fence != 0
     }
 
-    /// The immediate word as a key.
+    /// Returns the immediate word as a key.
     pub const fn key(&self) -> u32 {
         u32::from_be_bytes(self.immediate)
     }
@@ -96,7 +96,7 @@ layout! {
 layout! {
     /// Datagram segment. The Ethernet fields are not used by InfiniBand ports.
     pub struct DatagramSegment[48] big_endian {
-        /// Q_Key. With bit 31 set, the QP's own is used.
+        /// Q_Key. If bit 31 is set, the Q_Key of the sending QP is used.
         @0x00         qkey: Qkey,
         /// The segment has 48 bytes, otherwise 16.
         @0x08[31]     long: bool,
@@ -105,7 +105,7 @@ layout! {
         /// Code of the static rate.
         @0x0c[31:28]  static_rate: u8,
         @0x0c[27:24]  service_level: u8,
-        /// Packets to the own port do not leave the device.
+        /// Packets to the device's own port do not leave the device.
         @0x0c[23]     force_loopback: bool,
         /// Low bits of the source LID.
         @0x0c[22:16]  path_bits: u8,
@@ -131,7 +131,7 @@ impl DatagramSegment {
     /// Length in bytes of the short form.
     pub const SHORT_LEN: usize = 16;
 
-    /// Q_Key of the datagram, from that of the QP.
+    /// Q_Key of the datagram, given the Q_Key of the QP.
     pub const fn effective_qkey(&self, of_qp: Qkey) -> Qkey {
         if self.qkey.get() >> 31 != 0 { of_qp } else { self.qkey }
     }
@@ -150,7 +150,7 @@ layout! {
 /// A part of the data of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataItem<'a> {
-    /// Memory behind a key.
+    /// Memory that a key refers to.
     Pointer(DataSegment),
     /// Bytes in the WQE.
     Inline(&'a [u8]),

@@ -56,7 +56,7 @@ pub enum Translation<'a> {
 /// A work request that changes a memory key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Umr<'a> {
-    /// What to change and check.
+    /// Fields to change and conditions to check.
     pub control: UmrControl,
     /// Values that replace those of the key.
     pub mkey: MkeyContext,
@@ -69,13 +69,13 @@ pub struct Umr<'a> {
 #[allow(missing_docs)]
 pub enum Operation<'a> {
     Nop,
-    /// SEND, with immediate data or invalidation as the opcode says.
+    /// SEND; the opcode determines whether it has immediate data or an invalidation.
     Send,
     /// SEND of a datagram.
     Datagram(DatagramSegment),
     Write(RemoteSegment),
     Read(RemoteSegment),
-    /// Compare and swap, or fetch and add, as the opcode says.
+    /// Compare and swap or fetch and add, depending on the opcode.
     Atomic(RemoteSegment, AtomicSegment),
     /// Change of a memory key.
     Umr(Umr<'a>),
@@ -210,7 +210,8 @@ impl<'a> SendWqe<'a> {
         Ok(Self { operation, data, ..bare })
     }
 
-    /// Wire format. The size in the control segment is computed; all other fields are those of the segments.
+    /// Returns the wire format. The size in the control segment is computed; all other fields are those of
+    /// the segments.
     ///
     /// Inline data has at most 1023 bytes, and the WQE at most [`MAX_SEND`]; beyond that the size is truncated.
     pub fn emit(&self) -> Vec<u8> {
@@ -250,7 +251,7 @@ impl<'a> SendWqe<'a> {
         wqe
     }
 
-    /// Sum of the lengths of the data in bytes.
+    /// Returns the sum of the lengths of the data in bytes.
     pub fn data_len(&self) -> usize {
         self.data.iter().map(DataItem::len).sum()
     }

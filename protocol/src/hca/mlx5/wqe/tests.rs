@@ -6,7 +6,7 @@ use crate::hca::mlx5::qp::Service;
 use crate::hca::mlx5::umr::MkeyMask;
 use crate::ids::{Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 
-/// Bytes of a WQE from words.
+/// Converts words to the bytes of a WQE.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
@@ -69,7 +69,7 @@ fn inline_translation_is_padded() {
 }
 
 #[test]
-fn rdma_operations_have_remote_address() {
+fn rdma_wqes_contain_remote_address() {
     let remote = RemoteSegment { va: Va::new(0x7f0f_f9c0_d000), rkey: Rkey::new(0xd06) };
     let tail = [0x7f0f, 0xf9c0_d000, 0xd06, 0, 0x1_0000, 0xe07, 0x7f6c, 0x1315_9000];
     for (opcode, operation) in
@@ -117,7 +117,7 @@ fn datagram_segment_has_two_forms() {
 }
 
 #[test]
-fn xrc_segment_follows_control() {
+fn xrc_segment_follows_control_segment() {
     let wqe = bytes(&[0x0a, 0x8503, 8, 0, 0x10, 0, 0, 0, 4, 0x801, 0, 0x1000]);
     assert_eq!(round_trip(&wqe, Service::Xrc).xrc_srqn, Some(Srqn::new(0x10)));
 }

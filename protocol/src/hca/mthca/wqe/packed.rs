@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_other_packets() {
+    fn rejects_packets_other_than_datagrams() {
         let lrh = [0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];
         let whole = [&lrh[..], &BTH_DETH].concat();
         for len in 0..whole.len() {

@@ -33,13 +33,13 @@ impl RecvWqe {
         Ok(Self { successor: successor(next), data: list.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Byte offset of the next WQE in an SRQ, independent of whether the slot's list is valid. 0 for a slot without
-    /// next segment.
+    /// Returns the byte offset of the next WQE in an SRQ, independent of whether the slot's list is valid. 0
+    /// for a slot without next segment.
     pub fn successor_of(slot: &[u8]) -> u32 {
         slot.first_chunk().map_or(0, successor)
     }
 
-    /// A slot of `len` bytes as a driver writes it. Data segments beyond the slot are dropped.
+    /// Returns a slot of `len` bytes as a driver writes it. Data segments beyond the slot are dropped.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut next = NextSegment::default();
         next.link.address = self.successor;
@@ -52,7 +52,7 @@ impl RecvWqe {
     }
 }
 
-/// Byte offset of the next slot of an SRQ.
+/// Returns the byte offset of the next slot of an SRQ.
 fn successor(next: &[u8; GRANULE]) -> u32 {
     NextSegment::parse(next).link.address
 }

@@ -56,7 +56,7 @@ impl NextSegment {
         }
     }
 
-    /// Wire format as a driver writes it. Values that exceed their field are truncated.
+    /// Returns the wire format as a driver writes it. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; GRANULE] {
         transmute!(RawNext {
             address: RawAddress::new().with_nda(self.link.address >> 6).with_opcode(self.link.opcode & 0x1f),
@@ -95,7 +95,7 @@ impl UdSegment {
         }
     }
 
-    /// Wire format of the segment.
+    /// Returns the wire format of the segment.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawUd {
             vector: self.vector.emit(),

@@ -82,7 +82,7 @@ impl SendWqe {
         Ok(Self { next, operation, data })
     }
 
-    /// Wire format as a driver writes it, a whole number of granules.
+    /// Returns the wire format as a driver writes it, a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = self.next.emit().to_vec();
         self.operation.emit::<BigEndian>(&mut wqe, |to, wqe| wqe.extend_from_slice(&to.emit()));

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// Bound of the addresses that the hostile driver uses; the bystander has the rest.
+/// End of the address range that the hostile driver uses; the bystander uses the rest.
 const HOSTILE: u64 = MEMORY / 2;
 
 /// Queue of the well-behaved driver (bystander).
@@ -215,7 +215,7 @@ impl Hostile {
         self.bench.write(Register::QtxCommDbell(BYSTANDER), next);
         self.bench.write(Register::QrxTail(BYSTANDER), next);
 
-        // Each queue is served, whatever the others do.
+        // Each queue is served, regardless of the other queues.
         let sent = (0..500).find_map(|_| {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);
@@ -235,7 +235,7 @@ impl Hostile {
 }
 
 #[test]
-fn hostile_driver_harms_own_queues_only() {
+fn hostile_driver_harms_only_its_own_queues() {
     for seed in 0..8 {
         println!("seed {seed}");
         let mut hostile = Hostile::new(seed);

@@ -6,7 +6,7 @@ use super::*;
 /// Queue number in these tests.
 const QUEUE: u16 = 2;
 
-/// Length and distance of buffers.
+/// Length of each buffer. Buffers are [`STRIDE`] bytes apart.
 const BUFFER_LEN: u16 = 256;
 const STRIDE: u64 = 0x1000;
 
@@ -171,7 +171,7 @@ fn tag_is_stripped_on_request() {
 }
 
 #[test]
-fn stripped_tag_field_follows_context() {
+fn context_selects_field_for_stripped_tag() {
     let mut words = context(RING, RING_LEN, 1536, Split::No, true);
     words[3] &= !(1 << (119 - 96));
     let mut bench = Bench::new();
@@ -277,7 +277,7 @@ fn header_split_uses_header_buffer() {
 }
 
 #[test]
-fn context_applies_on_enable() {
+fn context_takes_effect_on_enable() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 60], PLAIN);
     bench.write(Register::QrxCtrl(QUEUE), 0);
@@ -347,7 +347,7 @@ fn driver_error_stops_only_its_queue() {
 }
 
 #[test]
-fn invalid_contexts_receive_nothing() {
+fn queue_with_invalid_context_receives_nothing() {
     let mut bench = Bench::new();
     for words in [[0; 8], [u32::MAX; 8], context(RING, 0, 1536, Split::No, true)] {
         for (index, word) in (0..).zip(words) {

@@ -117,7 +117,7 @@ fn put_vector(bench: &Bench, ring: &mut Ring, vector: &Vector, size: usize) {
 fn transmitted_frames_match_scapy() {
     for vector in vectors() {
         let given = vector.given.len() / 2;
-        // In one buffer, split within headers, and in the maximum number of buffers.
+        // Send the frame in one buffer, split within headers, and in the maximum number of buffers.
         for size in [given, given.div_ceil(2), given.div_ceil(8)] {
             let mut bench = Bench::new();
             let mut ring = Ring::new(&mut bench, QUEUE);
@@ -251,7 +251,7 @@ fn queues_are_served_round_robin() {
 }
 
 #[test]
-fn flow_director_dummy_is_not_sent() {
+fn flow_director_dummy_frame_is_not_sent() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     ring.put(&bench, 0, 8);
@@ -300,7 +300,7 @@ fn rejects_invalid_queues() {
 }
 
 #[test]
-fn reset_drops_queues_keeps_counters() {
+fn reset_drops_queues_but_keeps_counters() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     ring.frame(&bench, &[2; 96], 96, EOP | RS, 0);
@@ -492,7 +492,7 @@ fn invalid_ring_or_tail_stops_queue() {
 }
 
 #[test]
-fn tso_memory_loss_stops_queue() {
+fn unmapping_tso_buffer_stops_queue() {
     let vectors = vectors();
     let vector = vectors.iter().find(|vector| vector.name == "pieces of TCP over IPv4").unwrap();
     let mut bench = Bench::new();

@@ -17,7 +17,7 @@ fn word(driver: &mut Driver, offset: u64) -> u64 {
     u64::from_le_bytes(driver.bus.peek(RDMA_BUFFER + offset, 8).try_into().unwrap())
 }
 
-/// Words of section 11.2.
+/// The expected words are those of section 11.2.
 #[test]
 fn fpm_limits_match_interface() {
     let mut driver = started();
@@ -78,7 +78,7 @@ fn rejects_objects_past_address_space() {
 }
 
 #[test]
-fn pbles_follow_segment_updates() {
+fn segment_update_changes_pbles() {
     let mut driver = brought_up();
     driver.bus.poke(PBLE_SEGMENT + 8, &0x1234_5000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x1234_5000));
@@ -107,7 +107,7 @@ fn paged_segment_uses_directory() {
 }
 
 #[test]
-fn two_level_list_has_512_page_leaves() {
+fn two_level_list_has_leaves_of_512_pages() {
     let mut driver = brought_up();
     // The second leaf starts at PBLE 1024.
     driver.bus.poke(PBLE_SEGMENT + 8 * 17, &1024_u64.to_le_bytes());

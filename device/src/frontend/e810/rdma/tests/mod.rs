@@ -57,7 +57,7 @@ fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
 }
 
 #[test]
-fn early_operations_complete_in_registers() {
+fn operations_before_cq_0_complete_in_registers() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.perform(&NOP).completion, None);
@@ -65,7 +65,7 @@ fn early_operations_complete_in_registers() {
 }
 
 #[test]
-fn creation_of_cq_0_completes_in_it() {
+fn creation_of_cq_0_completes_in_cq_0() {
     let mut driver = started();
     driver.start_cqp();
     driver.commit_fpm();
@@ -146,7 +146,7 @@ fn features_match_supported_versions() {
 }
 
 #[test]
-fn armed_cq_fires_once() {
+fn armed_cq_raises_one_event() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
     driver.bus.settle();
@@ -164,10 +164,10 @@ fn armed_cq_fires_once() {
 }
 
 #[test]
-fn late_arm_fires_at_once() {
+fn arming_cq_with_unread_entry_fires_at_once() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
-    // Software has not read it.
+    // Software has not read the entry.
     driver.bus.poke(CCQ_SHADOW, &0_u64.to_le_bytes());
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();

@@ -52,7 +52,7 @@ fn arp_entry_exists_until_deleted() {
 }
 
 #[test]
-fn address_handle_has_destination() {
+fn address_handle_holds_destination() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(AH));
     let handle = *rdma(&mut driver).paths.handle(AhIndex::new(1)).unwrap();
@@ -72,7 +72,7 @@ const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 /// Address of the group context.
 const MEMBERS: u64 = 0x90_0000;
 
-/// Operation [622] of `run612-bat7-dev0.cqp.gz`, with a variable opcode.
+/// Returns operation [622] of `run612-bat7-dev0.cqp.gz` with another opcode.
 fn group(operation: u64) -> [(usize, u64); 5] {
     [
         (0, 0x0100_5e01_0203),
@@ -88,7 +88,7 @@ fn member(qpn: u64) -> [u8; 8] {
 }
 
 #[test]
-fn group_has_members_of_its_context() {
+fn group_contains_members_listed_in_its_context() {
     let mut driver = brought_up();
     driver.bus.poke(MEMBERS, &[member(5), [0; 8], member(0x3_0007), [0; 8]].concat());
     driver.perform_well(&wqe(&group(0x26)));
@@ -109,7 +109,7 @@ fn group_has_members_of_its_context() {
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
-/// Section 13.8: drivers choose the operation under a lock but issue it without.
+/// Section 13.8: drivers choose the operation under a lock but issue it after releasing the lock.
 #[test]
 fn group_accepts_reordered_modify() {
     let address = IpAddr::from([239, 1, 2, 3]);
@@ -122,11 +122,11 @@ fn group_accepts_reordered_modify() {
         let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
-    // Two members join at once: the operation of the second arrives first, and that of the first lacks the
-    // second.
+    // Two members join at once: the operation for the second member arrives first, and the operation for the
+    // first member does not list the second.
     assert!(perform(0x27, &[5, 6]).is_empty());
     assert_eq!(perform(0x26, &[5]), [5, 6]);
-    // They leave at once: the operation of the first arrives last.
+    // They leave at once: the operation for the first member arrives last.
     assert!(perform(0x28, &[5]).is_empty());
     assert!(perform(0x27, &[6]).is_empty());
     // An unrelated member joins.
@@ -216,7 +216,7 @@ fn contiguous_region_reads_its_memory() {
 }
 
 #[test]
-fn stags_match_all_bits() {
+fn stag_lookup_compares_all_bits() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(&[
         (8, 0x0001_8000_0000_1000),
@@ -230,10 +230,10 @@ fn stags_match_all_bits() {
 }
 
 #[test]
-fn paged_regions_cross_pages() {
+fn read_of_paged_region_may_cross_pages() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
-    // Pages 0xa00000 and 0xc00000, by PBLEs 8 and 9 and by a list in PBLE 16.
+    // Pages 0xa00000 and 0xc00000 are in PBLEs 8 and 9, to which the list in PBLE 16 refers.
     driver
         .bus
         .poke(PBLE_SEGMENT + 8 * 8, &[0xa0_0000_u64.to_le_bytes(), 0xc0_0000_u64.to_le_bytes()].concat());
@@ -276,7 +276,7 @@ fn allocated_stag_is_invalid_until_registered() {
 }
 
 #[test]
-fn statistics_are_1024_bytes() {
+fn statistics_take_1024_bytes() {
     let mut driver = brought_up();
     driver.bus.poke(RDMA_BUFFER, &[0xff; 1032]);
     let gather = GatherStatistics { buffer: Iova::new(RDMA_BUFFER), ..GatherStatistics::default() };

@@ -79,7 +79,7 @@ pub(super) struct Fields {
 }
 
 impl Profiles {
-    /// Executes "Update package". Sections other than those of RSS are ignored.
+    /// Executes "Update package". Sections that do not concern RSS are ignored.
     pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, segment: &[u8]) {
         self.packet_groups = groups.clone();
         for (kind, section) in sections(segment) {
@@ -95,8 +95,8 @@ impl Profiles {
     fn set_vsi_groups(&mut self, section: &[u8]) {
         let Some((first, groups)) = entries::<2>(section) else { return };
         for (vsi, group) in (first..=u16::MAX).zip(groups) {
-            // VSI numbers have ten bits. An entry beyond them overwrites the group of another VSI of the same
-            // driver.
+            // VSI numbers have ten bits. An entry with a larger number overwrites the group of another VSI of
+            // the same driver.
             match u16::from_le_bytes(*group) {
                 0 => drop(self.vsi_groups.remove(&VsiNumber::new(vsi))),
                 group => drop(self.vsi_groups.insert(VsiNumber::new(vsi), group)),
@@ -159,7 +159,7 @@ const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
 
-/// Returns the field at a word's place. `None` if this device cannot extract it.
+/// Returns the field that a word of a profile names; `None` if this device cannot extract it.
 fn field(word: &Word) -> Option<Field> {
     /// Offsets of the addresses in their headers.
     const V4_ADDRESSES: u16 = 12;

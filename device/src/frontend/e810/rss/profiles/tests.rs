@@ -57,7 +57,7 @@ const SOURCE: [(u8, u8); 2] = [(0x20, 12), (0x20, 14)];
 const DESTINATION: [(u8, u8); 2] = [(0x20, 16), (0x20, 18)];
 const UDP_PORTS: [(u8, u8); 2] = [(0x35, 0), (0x35, 2)];
 
-/// A UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
+/// Returns a UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
 fn udp() -> Layers {
     let header = [
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0, // Ethernet
@@ -119,14 +119,14 @@ fn first_matching_entry_selects_profile() {
     let mut profiles =
         programmed(&[one, other, entry(9, 2, 4), entry(7, 2, 5), entry(6, 1, 4), vsi_group(1, VSI_GROUP)]);
     assert_eq!(hashed(&profiles), Some(vec![0x0607, 0x0809]));
-    // Deleted as drivers do: with bits that match neither value.
+    // Drivers delete an entry by setting bits that match neither value.
     let never = [&[1, 0, 7, 0, 0xfe][..], &[0xff; 4], &[0xfe], &[0xff; 4], &[5]].concat();
     profiles.update(&groups(), &piece(&[(hash_profile::TABLE, never)]));
     assert_eq!(hashed(&profiles), Some(vec![0x0102, 0x0304]));
 }
 
 #[test]
-fn profile_needs_matching_groups() {
+fn profile_requires_matching_vsi_and_packet_groups() {
     let parts = [words(4, &SOURCE), entry(6, 2, 4), vsi_group(1, VSI_GROUP)];
     assert!(hashed(&programmed(&parts)).is_some());
     let fields =
@@ -146,7 +146,7 @@ fn profile_needs_matching_groups() {
 }
 
 #[test]
-fn truncated_sections_apply_partially() {
+fn truncated_section_is_applied_up_to_its_end() {
     let whole = piece(&[words(4, &SOURCE), entry(6, 2, 4), vsi_group(1, VSI_GROUP)]);
     for len in 0..whole.len() {
         let mut profiles = Profiles::default();

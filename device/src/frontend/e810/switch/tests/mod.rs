@@ -35,7 +35,7 @@ const fn to_list(list: u16) -> u32 {
     to_vsi(list) | 1 << 14
 }
 
-/// Action that admits the VSIs of a list to a VLAN.
+/// Returns the action that admits the VSIs of a list to a VLAN.
 const fn prune(list: u16) -> u32 {
     0x1_c00a | (list as u32) << 4
 }
@@ -97,7 +97,7 @@ impl Rule {
     }
 }
 
-/// A switch and the commands of a driver.
+/// A switch, and methods that send it a driver's commands.
 #[derive(Default)]
 struct Driver(PfConfig);
 
@@ -184,7 +184,7 @@ impl Driver {
         self.0.receive(&frame.layers()).iter().map(VsiNumber::get).collect()
     }
 
-    /// Returns whether a frame of VSI 1 goes to the wire, and the VSIs that receive it.
+    /// Sends a frame from VSI 1. Returns whether the frame goes to the wire, and the VSIs that receive it.
     fn send(&self, frame: &Frame) -> Result<(bool, Vec<u16>), DiscardError> {
         self.send_to(frame, Destination::Rules)
     }

@@ -10,7 +10,7 @@ fn switch_configuration_lists_port_and_default_vsi() {
 
 /// iPXE requests one element at a time.
 #[test]
-fn short_buffer_continues_switch_configuration() {
+fn switch_configuration_continues_after_short_buffer() {
     let vsis = Vsis::default();
     let mut buffer = [0; SwitchElement::LEN];
     assert_eq!(Switch::configuration(&vsis, 0, &mut buffer), Ok((1, 1)));
@@ -45,7 +45,7 @@ fn rejects_duplicate_rule() {
     assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
-    // Other keys differ by direction.
+    // The remaining keys differ in the direction.
     for kind in [FROM_PORT, FROM_VSI] {
         driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
         driver.add(Rule::new(kind, ETHER_TYPE, DROP).ether_type(0x88cc));
@@ -116,7 +116,7 @@ fn rejects_invalid_rules() {
 }
 
 #[test]
-fn rejected_rule_has_status_earlier_ones_apply() {
+fn rejected_rule_reports_status_and_earlier_rules_apply() {
     let mut driver = Driver::new();
     let mut buffer = [Rule::mac(ME, to_vsi(1)), Rule::mac(PEER, to_vsi(3)), Rule::mac(STRANGER, to_vsi(1))]
         .map(|rule| rule.bytes(0))
@@ -156,7 +156,7 @@ fn rejects_rules_past_limit() {
 }
 
 #[test]
-fn freed_list_loses_its_members() {
+fn freeing_list_removes_its_members() {
     let mut driver = Driver::new();
     let list = driver.allocate(3);
     driver.list(3, list, &[1, 2]).unwrap();

@@ -3,7 +3,7 @@ use super::*;
 const NOBODY: [u16; 0] = [];
 
 #[test]
-fn no_rules_receive_nothing_send_everything() {
+fn without_rules_vsi_receives_nothing_and_sends_everything() {
     let driver = Driver::new();
     for dst in [ME, GROUP, MacAddr::BROADCAST] {
         assert_eq!(driver.receivers(&Frame::to(dst)), NOBODY);
@@ -27,7 +27,7 @@ fn mac_rules_select_received_frames() {
 }
 
 #[test]
-fn mac_vlan_rule_matches_its_vlan_only() {
+fn mac_vlan_rule_matches_only_its_vlan() {
     let mut driver = Driver::new();
     driver.add(Rule::new(FROM_VSI, MAC_VLAN, to_vsi(2)).dst(ME).vid(7));
     assert_eq!(driver.receivers(&Frame::to(ME).vlan(7)), [2]);
@@ -40,7 +40,7 @@ fn mac_vlan_rule_matches_its_vlan_only() {
 }
 
 #[test]
-fn promiscuous_rules_match_their_cast() {
+fn promiscuous_rule_matches_only_its_address_kind() {
     let cases = [(ANY_UNICAST, STRANGER), (ANY_MULTICAST, GROUP), (MacAddr::BROADCAST, MacAddr::BROADCAST)];
     for (at, (rule, _)) in cases.into_iter().enumerate() {
         let mut driver = Driver::new();
@@ -57,7 +57,7 @@ fn promiscuous_rules_match_their_cast() {
 }
 
 #[test]
-fn promiscuous_vlan_rule_matches_its_vlan() {
+fn promiscuous_vlan_rule_matches_only_its_vlan() {
     let mut driver = Driver::new();
     driver.add(Rule::new(FROM_PORT, PROMISCUOUS_VLAN, to_vsi(1)).dst(ANY_MULTICAST).vid(5));
     driver.add(Rule::new(FROM_PORT, PROMISCUOUS_VLAN, to_vsi(2)).dst(ANY_MULTICAST).vid(0));
@@ -88,11 +88,11 @@ fn default_vsi_receives_unmatched_frames() {
 }
 
 #[test]
-fn ethertype_rules_drop_or_forward_their_direction() {
+fn ethertype_rules_apply_only_in_their_direction() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1)));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, DROP).ether_type(0x8808));
-    // The LLDP rule of a driver (run73-vlan.aq.gz), and one with a single destination.
+    // Add the LLDP rule of a driver (run73-vlan.aq.gz), and a rule with a single destination.
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, to_vsi(1)).ether_type(0x88cc));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE_MAC, to_vsi(2)).ether_type(0x88f7).dst(GROUP));
     let nearest_bridge = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
@@ -108,9 +108,9 @@ fn ethertype_rules_drop_or_forward_their_direction() {
     );
 }
 
-/// Rules that drivers add at every probe.
+/// The rules are those that drivers add at every probe.
 #[test]
-fn control_frames_need_destination_override() {
+fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
     for ether_type in [0x8808, 0x88cc] {
         driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(ether_type));
@@ -142,7 +142,7 @@ fn destination_override_selects_target() {
 }
 
 #[test]
-fn local_forwarding_follows_loopback_and_lan_bits() {
+fn loopback_and_lan_bits_control_local_forwarding() {
     let cases = [
         (LOOPBACK, (false, vec![2])),
         (LOOPBACK | LAN, (true, vec![2])),
@@ -158,7 +158,7 @@ fn local_forwarding_follows_loopback_and_lan_bits() {
 }
 
 #[test]
-fn vsi_flags_limit_loopback_and_lan() {
+fn vsi_flags_restrict_loopback_and_lan() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(GROUP, to_vsi(2) | LOOPBACK | LAN));
     driver.update(1, |context| context.switch.allow_loopback = false);
@@ -172,7 +172,7 @@ fn vsi_flags_limit_loopback_and_lan() {
 }
 
 #[test]
-fn own_frames_return_only_without_source_pruning() {
+fn source_pruning_keeps_own_frames_from_returning() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(MacAddr::BROADCAST, to_vsi(1) | LOOPBACK | LAN));
     for (local_loopback, source_prune, back) in

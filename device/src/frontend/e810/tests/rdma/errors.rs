@@ -70,9 +70,9 @@ fn flushing_empty_queues_writes_nothing() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The kernel completes these WQEs itself, and may have destroyed the queue pair by then.
+/// The kernel completes these WQEs itself, and may already have destroyed the queue pair.
 #[test]
-fn privileged_queue_pairs_are_flushed_on_request_only() {
+fn privileged_queue_pairs_are_flushed_only_on_request() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -84,7 +84,7 @@ fn privileged_queue_pairs_are_flushed_on_request_only() {
 /// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even without
 /// another flush operation.
 #[test]
-fn late_requests_are_flushed() {
+fn requests_posted_in_error_state_are_flushed() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.settle();
@@ -114,7 +114,7 @@ fn late_requests_are_flushed() {
     nothing(&mut pair.a);
 }
 
-/// The failing receive counts as posted: software completes it by the flush.
+/// The failing receive still counts as posted: software completes it with the flush.
 #[test]
 fn oversized_message_fails_both_sides() {
     let mut pair = Pair::connected();
@@ -166,7 +166,7 @@ fn unknown_and_disabled_operations_fail_queue() {
     }
 }
 
-/// Section 14.1, code 0x316. The response is that of another peer to another request.
+/// Section 14.1, code 0x316. The peer sends a response that belongs to another request.
 #[test]
 fn wrong_response_length_fails_queue() {
     const KEY: u32 = 0x6cdb_0e07;
@@ -187,7 +187,7 @@ fn wrong_response_length_fails_queue() {
 
 /// Section 13.2: 16.8 ms, doubled after each of seven retries.
 #[test]
-fn silent_peer_exceeds_doubling_timeouts() {
+fn silent_peer_exhausts_doubling_timeouts() {
     let mut pair = Pair::connected();
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
@@ -203,7 +203,7 @@ fn silent_peer_exceeds_doubling_timeouts() {
 }
 
 #[test]
-fn rnr_retries_end_at_limit() {
+fn rnr_retries_stop_at_limit() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 2);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     for wait in [640, 2560] {
@@ -259,7 +259,7 @@ fn invalid_datagrams_fail() {
 
 /// Sections 10.3 (29, 2A) and 13.3.
 #[test]
-fn suspended_qp_reports_and_resumes() {
+fn suspended_qp_reports_event_and_can_resume() {
     use protocol::hca::e810::rdma::queue_pair::SuspendQp;
     let mut pair = Pair::connected();
     let command = SuspendQp { qpn: QPN, ..SuspendQp::default() };
@@ -307,7 +307,7 @@ fn denied_access_fails_both_sides() {
 
 /// Section 13.2: bits 20 and 21 of the context apply in addition to the rights of the key.
 #[test]
-fn qp_access_flags_override_keys() {
+fn qp_access_flags_restrict_rights_of_keys() {
     const KEY: u32 = 0x6cdb_0e07;
     for operation in [WRITE, READ] {
         let mut pair = Pair::new(QpKind::Rc, |context| {
@@ -338,7 +338,7 @@ fn undeliverable_datagrams_are_dropped() {
     pair.settle();
     assert!(!pair.sent().error);
     nothing(&mut pair.b);
-    // With its top bit set, the Q_Key of the context applies.
+    // If the top bit of the Q_Key is set, the Q_Key of the context is sent.
     pair.a.post_send(QPN, &datagram(0x8222_2222));
     pair.settle();
     assert!(!pair.sent().error);

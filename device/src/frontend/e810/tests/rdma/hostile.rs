@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::frontend::testing::MEMORY;
 
-/// Numbers used by the hostile driver. The bystander has queue pair, CQs and neighbour of [`Pair`].
+/// Numbers that the hostile driver uses. The bystander uses the queue pair, CQs and neighbour of [`Pair`].
 const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
@@ -29,7 +29,7 @@ const HANDLES: Range<u16> = 10..14;
 const PEERS_CQ: Cqn = Cqn::new(8);
 /// Memory that it may write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
-/// Start of rings and regions in it.
+/// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
 /// Maximum length of regions.
 const MOST: u64 = 1 << 20;
@@ -42,7 +42,8 @@ struct Hostile {
     dice: ChaCha8Rng,
     /// Number of messages of the bystander.
     turn: u8,
-    /// Operations of the hostile driver completed and rejected, and events of its queues.
+    /// Number of the hostile driver's completed operations, of its rejected operations, and of events of its
+    /// queues.
     done: usize,
     refused: usize,
     events: usize,
@@ -128,7 +129,7 @@ impl Hostile {
             let at = self.dice.random_range(0..bytes.len());
             bytes[at] = self.dice.random();
         }
-        // Rings elsewhere are only read.
+        // The device only reads rings at other addresses.
         QpContext {
             privileged: false,
             remote_qpn: Qpn::new(self.number(QPNS)),
@@ -153,7 +154,7 @@ impl Hostile {
         }
     }
 
-    /// Recreates a queue pair and that of its peer.
+    /// Recreates a queue pair and its peer's queue pair.
     fn renew(&mut self) {
         let qpn = Qpn::new(self.dice.random_range(QPNS));
         let kind = if self.flip(4) { QpKind::Ud } else { QpKind::Rc };
@@ -390,7 +391,7 @@ impl Hostile {
         }
     }
 
-    /// Carries frames and reads events of both.
+    /// Carries frames between the devices and reads the events of both.
     fn settle(&mut self) {
         loop {
             let Pair { a, b } = &mut self.pair;
@@ -442,7 +443,7 @@ impl Hostile {
 }
 
 #[test]
-fn hostile_driver_harms_own_queues_only() {
+fn hostile_driver_harms_only_its_own_queues() {
     for seed in 0..4 {
         println!("seed {seed}");
         let mut hostile = Hostile::new(seed);

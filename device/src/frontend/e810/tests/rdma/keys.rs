@@ -16,7 +16,7 @@ const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Keys of a region of b for fast registration, and of a window; both are allocated with key bits 0.
+/// Keys of a region of b for fast registration and of a window, both allocated with key bits 0.
 const REGION: u32 = 0x6cdb_0e00;
 const WINDOW: u32 = 0x513b_af00;
 /// Key of a type 2 window.
@@ -36,13 +36,13 @@ fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Fast registration of one contiguous range at `TARGET`.
+/// Builds a fast registration of one contiguous range at `TARGET`.
 fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
     let control = SIGNALED | FENCE | FAST_REGISTER | VA_BASED | granted | u64::from(key);
     quantum([TARGET, TARGET, len, control])
 }
 
-/// Bind of a type 1 window.
+/// Builds a bind of a type 1 window.
 fn bind(window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
     bind_of(TYPE_1, window, parent, at, len, granted)
 }
@@ -78,7 +78,7 @@ fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
 }
 
 impl Pair {
-    /// Executes a WQE at b, which completes.
+    /// Executes a WQE at b and asserts that it completes.
     #[track_caller]
     fn do_at_b(&mut self, wqe: &[u8]) {
         let index = self.b.post_send(QPN, wqe);
@@ -87,7 +87,7 @@ impl Pair {
         assert_eq!((done.error, done.wqe_index, self.b.next_async_event()), (false, index, None));
     }
 
-    /// Writes 64 bytes from a, by a key of b.
+    /// Writes 64 bytes from a, using a key of b.
     fn write_by(&mut self, key: u32, at: u64) -> u16 {
         let wqe = gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
         let request = self.a.post_send(QPN, &wqe);
@@ -95,7 +95,7 @@ impl Pair {
         request
     }
 
-    /// Asserts that a write from a by a key of b fails on both sides.
+    /// Asserts that a write from a, using a key of b, fails on both sides.
     #[track_caller]
     fn is_refused(&mut self, key: u32, at: u64, code: u16) {
         let request = self.write_by(key, at);
@@ -118,7 +118,7 @@ fn fast_registration_lasts_until_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// With another key byte, as drivers do, and other memory.
+/// As in drivers, the second registration uses another key byte and other memory.
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
@@ -145,8 +145,8 @@ fn send_with_invalidate_reports_key() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// IBTA volume 1, section 9.9.3: the receive fails, and the peer gets a remote access error. Section 14.1 has
-/// one code for any cause.
+/// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. Section 14.1
+/// has a single code for all causes.
 #[test]
 fn send_with_invalid_key_fails_both_sides() {
     let unknown = 0x1234_5600;
@@ -187,7 +187,7 @@ fn read_with_invalidate_invalidates_target() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// Of many requests in flight some complete, none after the invalidation.
+/// Of many requests in flight, those before the invalidation complete and all later ones fail.
 #[test]
 fn access_after_invalidation_is_rejected() {
     let key = REGION | 1;
@@ -321,7 +321,7 @@ fn region_with_windows_is_not_invalidated() {
 
 /// Section 14.1, code 0x114: unlike type 1, a type 2 window must be invalidated before it is bound again.
 #[test]
-fn type_2_window_is_bound_once() {
+fn bound_type_2_window_cannot_be_bound_again() {
     let mut pair = with_keys(|_| {});
     allocate_type_2(&mut pair.b);
     let bound = |key| bind_of(0, WINDOW_2 | key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE);
@@ -336,7 +336,7 @@ fn type_2_window_is_bound_once() {
 /// Section 14.1, code 0x104: a type 2 window belongs to the queue pair that bound it, for peers and for its
 /// owner.
 #[test]
-fn type_2_window_belongs_to_one_qp() {
+fn type_2_window_is_usable_only_by_qp_that_bound_it() {
     const OTHER: Qpn = Qpn::new(7);
     let key = WINDOW_2 | 1;
     let pair = || {

@@ -1,4 +1,5 @@
-//! Limits of the RDMA half: the last object works; the next is rejected with its status, counted and logged.
+//! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with its status,
+//! counted and logged.
 
 use drivers::e810::queue_pair::gather;
 use drivers::e810::{Performed, RDMA_BUFFER, segment};
@@ -60,7 +61,7 @@ fn refused(driver: &mut Driver, operation: &Operation, refusal: CqpErrorCode) {
 }
 
 #[test]
-fn last_queue_pair_works() {
+fn last_queue_pair_works_and_next_is_rejected() {
     let mut driver = small();
     driver.create_qp(Qpn::new(QPS - 1), QpKind::Rc, &context(1));
     let next = driver.qp_command(Qpn::new(QPS), QpKind::Rc, QpState::Idle);
@@ -68,14 +69,14 @@ fn last_queue_pair_works() {
 }
 
 #[test]
-fn last_completion_queue_works() {
+fn last_completion_queue_works_and_next_is_rejected() {
     let mut driver = small();
     let [last, next] = [CQS - 1, CQS].map(|cqn| Operation::CreateCq(driver.cq_command(Cqn::new(cqn), 16)));
     last_and_next(&mut driver, &last, &next, CqpErrorCode::Invalid);
 }
 
 #[test]
-fn last_completion_event_queue_works() {
+fn last_completion_event_queue_works_and_next_is_rejected() {
     let mut driver = small();
     let ceq = |ceq| {
         Operation::CreateCeq(CreateCeq { ceq, entries: 16, ring: Iova::new(SOURCE), ..CreateCeq::default() })
@@ -84,7 +85,7 @@ fn last_completion_event_queue_works() {
 }
 
 #[test]
-fn last_region_works() {
+fn last_region_works_and_next_is_rejected() {
     let mut driver = small();
     for index in 0..REGIONS {
         register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
@@ -95,7 +96,7 @@ fn last_region_works() {
 }
 
 #[test]
-fn last_address_handle_works() {
+fn last_address_handle_works_and_next_is_rejected() {
     let mut driver = small();
     let ah = |index| {
         Operation::CreateAddressHandle(AddressHandleCommand { index: AhIndex::new(index), ..handle(1) })
@@ -104,7 +105,7 @@ fn last_address_handle_works() {
 }
 
 #[test]
-fn last_group_works() {
+fn last_group_works_and_next_is_rejected() {
     let mut driver = small();
     let group = |group: u32| {
         let group = u16::try_from(group).unwrap();
@@ -114,14 +115,14 @@ fn last_group_works() {
 }
 
 #[test]
-fn last_segment_works() {
+fn last_segment_works_and_next_is_rejected() {
     let mut driver = small();
     let to = SegmentDescriptor { valid: true, direct: true, entries: 512, page: SOURCE >> 12 };
     last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
 }
 
 #[test]
-fn last_pble_is_committed() {
+fn last_pble_is_committed_and_next_is_rejected() {
     let mut driver = small();
     let commit = FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
     for (count, refusal) in [(PBLES, None), (PBLES + 1, Some(CqpErrorCode::NoRoom))] {
@@ -152,7 +153,7 @@ fn full_arp_table_is_counted() {
     start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
     assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
 
-    // An entry is freed, and the table fills a second time.
+    // An entry is freed, and then the table fills up again.
     let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
     driver.perform_well(&Operation::ManageArp(gone));
     let before = ignored(&driver, "arp_table_full");

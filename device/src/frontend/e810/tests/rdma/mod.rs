@@ -1,5 +1,5 @@
-//! Queue pairs of two devices, posted to as by a user provider. Queue pairs are privileged unless the test is
-//! about memory keys.
+//! Tests with queue pairs of two devices, to which requests are posted as a user-space provider does. The
+//! queue pairs are privileged unless the test is about memory keys.
 
 mod addresses;
 mod errors;
@@ -137,7 +137,7 @@ impl Pair {
         Self::new(QpKind::Rc, |_| {})
     }
 
-    /// Carries frames until none is left.
+    /// Carries frames between the devices until none is left.
     pub(super) fn settle(&mut self) {
         exchange(&mut self.a.bus, &mut self.b.bus);
     }
@@ -177,7 +177,7 @@ pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
     failure_of(driver, QPN, id)
 }
 
-/// As above, for another queue pair.
+/// As [`failure`], for another queue pair.
 #[track_caller]
 pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16) {
     let event = driver.next_async_event().expect("an event");

@@ -16,7 +16,7 @@ fn rows<T: Row>(driver: &Driver) -> Vec<T> {
 }
 
 #[test]
-fn qp_row_has_peer_and_counters() {
+fn qp_row_shows_peer_and_counters() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
@@ -34,7 +34,7 @@ fn qp_row_has_peer_and_counters() {
 }
 
 #[test]
-fn cqs_and_event_queues_have_rows() {
+fn tables_list_cqs_and_event_queues() {
     let mut pair = Pair::connected();
     pair.a.arm_cq(SEND_CQ, 1 << 14);
     let cqs = rows::<CqRow>(&pair.a);
@@ -47,7 +47,7 @@ fn cqs_and_event_queues_have_rows() {
 }
 
 #[test]
-fn memory_and_control_queue_have_rows() {
+fn tables_list_memory_and_control_queue() {
     let mut pair = Pair::connected();
     register(&mut pair.a, 0x1234_5601, SOURCE, 0x1000, StagRights::REMOTE_WRITE);
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -79,7 +79,7 @@ fn records(text: &str, kind: &str) -> Vec<String> {
 }
 
 #[test]
-fn trace_has_requests_completions_and_events() {
+fn trace_contains_requests_completions_and_events() {
     let mut pair = Pair::connected();
     let written = Written::default();
     pair.a.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -6,7 +6,7 @@ use protocol::hca::e810::rdma::statistics::GatherStatistics;
 use super::*;
 use crate::frontend::e810::testing::RDMA_BUFFER;
 
-/// IPv4, UDP and BTH headers, and the ICRC.
+/// Length of the IPv4, UDP and BTH headers and the ICRC.
 const AROUND: u64 = 20 + 8 + 12 + 4;
 
 /// Returns all words of the block.
@@ -26,7 +26,7 @@ fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
 
 /// A message of 4000 bytes at a path MTU of 1024: four packets one way, one acknowledge back.
 #[test]
-fn send_counts_packets_by_ip_version() {
+fn sent_packets_are_counted_by_ip_version() {
     let mut pair = Pair::connected();
     assert_eq!(counted(&mut pair.a), [], "nothing yet");
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 8192)]);
@@ -53,7 +53,7 @@ fn writes_and_reads_count_on_both_sides() {
     }
 }
 
-/// Forbidden requests get a NAK and count as protocol errors.
+/// Forbidden requests are rejected with a NAK and count as protocol errors.
 #[test]
 fn protocol_violations_are_counted() {
     let mut pair = Pair::connected();
@@ -67,7 +67,7 @@ fn protocol_violations_are_counted() {
 
 /// Section 10.7: a driver adds the increase since its last read, initially since zero.
 #[test]
-fn counters_start_with_control_queue() {
+fn creating_control_queue_zeroes_counters() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));

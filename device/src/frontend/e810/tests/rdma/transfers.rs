@@ -47,7 +47,7 @@ fn send_completes_on_both_sides() {
 
 /// Section 13.4: eight bytes in the first quantum, 31 in each further one.
 #[test]
-fn inline_data_of_every_length() {
+fn inline_data_of_every_length_arrives() {
     let mut pair = Pair::connected();
     for len in 0..=101 {
         for imm in [None, Some(0x1122_3344)] {
@@ -66,9 +66,10 @@ fn inline_data_of_every_length() {
     }
 }
 
-/// Section 13.4: up to 13 fragments; an even number is padded with a dummy, on both sides.
+/// Section 13.4: a list has up to 13 fragments. On both sides, an even number of fragments is padded with a
+/// dummy.
 #[test]
-fn sge_lists_of_every_length() {
+fn sge_list_of_every_length_is_transferred() {
     let mut pair = Pair::connected();
     for count in 1..=13_u32 {
         for imm in [None, Some(count)] {
@@ -98,7 +99,7 @@ fn rings_wrap_repeatedly() {
         let data = round.to_le_bytes();
         let [seed, ..] = data;
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
-        // Lengths of one, two and three quanta, so that NOPs pad the rest.
+        // The WQEs take one, two or three quanta, so that NOPs pad the remaining quanta.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
         // Unsignaled requests produce no completion.
@@ -114,7 +115,7 @@ fn rings_wrap_repeatedly() {
 
 /// Section 13.4: the device publishes its index before it goes idle.
 #[test]
-fn shadow_area_has_consumer_index() {
+fn shadow_area_holds_consumer_index() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.put_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -141,7 +142,7 @@ fn requests_before_rts_are_sent() {
 }
 
 #[test]
-fn late_receive_is_found() {
+fn receive_posted_after_send_is_used() {
     let mut pair = Pair::connected();
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     pair.settle();
@@ -154,7 +155,8 @@ fn late_receive_is_found() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Section 12.5: old entries stay in the old ring; the new one starts at 0 with the initial polarity.
+/// Section 12.5: old entries stay in the old ring, and the new ring starts at index 0 with the initial
+/// polarity.
 #[test]
 fn resized_cq_starts_new_ring() {
     let mut pair = Pair::connected();
@@ -217,7 +219,7 @@ fn arm_with_unread_entry_fires_once() {
 
 /// The rule is in section 12.2.
 #[test]
-fn cq_overflow_reports_once_stops_qp() {
+fn cq_overflow_is_reported_once_and_stops_qp() {
     let mut pair = Pair::connected();
     for _ in 0..300 {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -233,7 +235,7 @@ fn cq_overflow_reports_once_stops_qp() {
 
 /// Sections 12.1 and 13.6.
 #[test]
-fn datagram_completion_has_source() {
+fn datagram_completion_reports_source() {
     for (imm, tag) in [(None, None), (Some(0xdead_beef), None), (None, Some(0x6005))] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
         let tagged =
@@ -368,7 +370,7 @@ fn arp_change_updates_connections() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Regions of both sides; the peer's key is that of the other side.
+/// Keys of the regions on both sides.
 const OWN: u32 = 0x9132_58d1;
 const PEER: u32 = 0x6cdb_0e07;
 
@@ -404,7 +406,7 @@ fn write_with_immediate_consumes_receive() {
 }
 
 #[test]
-fn read_fills_its_fragments() {
+fn read_fills_all_its_fragments() {
     let mut pair = with_regions();
     let data = pattern(100_000, 4);
     pair.b.poke(TARGET + 3, &data);

@@ -1,4 +1,4 @@
-//! Hardware accesses of the kernel module, after `public-driver.md`, with separate encoders.
+//! Hardware accesses of the kernel module, written from `public-driver.md`, with separate encoders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// An allocator after many allocations and frees.
+    /// Creates an allocator after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -116,7 +116,7 @@ impl Driver {
         driver
     }
 
-    /// Loads the module again, on the machine as it was left.
+    /// Loads the module again, on a machine that keeps its state.
     pub(super) fn probe_again(self) -> Self {
         Self::probe(self.machine)
     }
@@ -147,7 +147,7 @@ impl Driver {
         self.sw2hw_cq(0, 5, 0, 0);
     }
 
-    /// Checks of the probe.
+    /// Checks the limits as the probe does.
     fn check_limits(&mut self) {
         let limits = self.machine.peek(MAILBOX, 0x40);
         let short = |at: usize| u16::from_be_bytes([limits[at], limits[at + 1]]);
@@ -162,7 +162,7 @@ impl Driver {
         assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "stale bytes of QUERY_ADAPTER's preparation");
     }
 
-    /// Removes the module. Its entries in tables stay.
+    /// Removes the module. Its table entries remain.
     pub(super) fn remove(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         let of = |table, base: u64| {
@@ -190,19 +190,20 @@ impl Driver {
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy before command {op:#x}");
         let command = 1 << 23 | op_modifier << 12 | op;
         self.machine.issue(input, modifier, output, command);
-        // The driver would take a busy command for completed, so it must be done at the first read.
+        // The driver would mistake a busy command for a completed one, so the command must be complete at the
+        // first read.
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy after command {op:#x}");
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0);
         let [.., status] = self.machine.read32(0, 0x18).to_le_bytes();
         status
     }
 
-    /// Writes an inbox. The bytes after it stay from earlier commands.
+    /// Writes an inbox. The bytes after it remain from earlier commands.
     pub(super) fn with_inbox(&mut self, bytes: &[u8]) {
         self.machine.poke(MAILBOX, bytes);
     }
 
-    /// Bus address of an ICM address.
+    /// Returns the bus address of an ICM address.
     pub(super) fn icm(&self, table: u32, at: u64) -> u64 {
         let base = at / CHUNK * CHUNK;
         let mut offset = at - base;
@@ -256,7 +257,7 @@ impl Driver {
         self.chunks.insert((table, base), Chunk { users: 0, pieces });
     }
 
-    /// Pages of programs are scattered.
+    /// Allocates a page of a program. Such pages are scattered.
     fn take_page(&mut self) -> u64 {
         self.free_page -= 0x2000;
         self.free_page

@@ -1,4 +1,4 @@
-//! The user library, after `public-driver.md`: a program with one QP and one CQ.
+//! The user library, written from `public-driver.md`: a program with one QP and one CQ.
 
 use drivers::jingzhao::{data_unit, remote_unit};
 
@@ -141,7 +141,7 @@ impl Program {
         let Self { caps, driver, .. } = self;
         let mut context = [0; 0xa4];
         let given = match op {
-            // Port, RNR timer.
+            // RST2INIT sets the port, and INIT2RTR the RNR timer.
             0x19 => 1 << 11,
             0x1a => 1 << 6,
             _ => 0,
@@ -153,7 +153,7 @@ impl Program {
             (_, UD) => 5 << 5 | 11,
             _ => 3 << 5 | caps.log_max_msg,
         };
-        // Not the slot size of the library, which grows with inline data.
+        // This is not the slot size of the library, which grows with inline data.
         (context[0x0d], context[0x0e]) = (7, 7);
         put32(&mut context, 0x10, self.uar);
         put32(&mut context, 0x14, driver.qpns.index(self.qpn));
@@ -186,7 +186,7 @@ impl Program {
         self.modify(0x19, 1, None);
     }
 
-    /// Advances the ring as after many work requests.
+    /// Advances the ring to its position after many work requests.
     pub(super) fn age(&mut self, head: u32) {
         assert_eq!((self.sq.head, head % self.sq.slots), (0, 0));
         self.sq.head = head;
@@ -242,7 +242,7 @@ impl Program {
         self.driver.machine.ring_doorbell(self.uar.into(), [low, high]);
     }
 
-    /// The last WQE of a list keeps the stale link of its slot.
+    /// Writes the WQEs of a list. The last WQE keeps the stale link of its slot.
     fn write_sends(&mut self, list: &[Wr]) {
         let mut previous = None;
         for wr in list {
@@ -342,13 +342,13 @@ impl Program {
         &mut self.driver.machine
     }
 
-    /// Bus address of the QP's context.
+    /// Returns the bus address of the QP's context.
     pub(super) fn context(&self) -> u64 {
         self.driver.icm(CONTEXT, QPC + u64::from(self.driver.qpns.index(self.qpn)) * 256)
     }
 }
 
-/// CQ buffers are registered in a PD of their own, with all entries in hardware ownership.
+/// Registers a CQ buffer in a PD of its own, with all entries in hardware ownership.
 fn cq_buffer(driver: &mut Driver, pd: u32, log_cqes: u32) -> Region {
     let region = driver.register(pd, 0, 32 << log_cqes, LOCAL_WRITE);
     for index in 0..1 << log_cqes {

@@ -1,4 +1,4 @@
-//! Peers whose IP address is known and whose MAC must be resolved.
+//! Tests with peers whose IP address is known and whose MAC address must be resolved.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Two machines that know only what `image` says of the peer.
+/// Creates two machines whose only information about the peer is that in `image`.
 fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
@@ -85,7 +85,7 @@ fn link_local_gid_needs_no_resolution() {
 }
 
 #[test]
-fn packets_without_destination_are_not_sent() {
+fn packets_to_unresolvable_destination_are_not_sent() {
     let [mut a, _] = strangers(identities(), |_| qpc());
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x100)]);
     assert_eq!(a.settle(), Vec::<Vec<u8>>::new());

@@ -24,7 +24,7 @@ fn connection_works_beside_nic_on_network() {
     put_data(&mut a, 0, &data);
     post_recv(&mut b, 0, 0x1000, 0x400);
     send(&mut a, 0, 0x0a, &[data_unit(0, 300)]);
-    // Frames of the NIC in between, to one of the HCAs and to an unknown address.
+    // In the meantime, the NIC sends frames to one of the HCAs and to an unknown address.
     for dst in [MacAddr::from_lid(Lid::new(2)), MacAddr([0x52, 0x54, 0, 0, 0, 1])] {
         let mut batch = TxBatch::of_nic();
         batch.buffer().extend([&dst.0[..], &[2, 0, 0, 0, 0, 3], &[0x88; 48]].concat());

@@ -1,4 +1,5 @@
-//! The effect of each option, compared with its default. Options of work queues only are tested with the queues.
+//! The effect of each option, compared with its default. Options that affect only work queues are tested with
+//! the queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -14,19 +15,19 @@ fn options(json: &str) -> Options {
     serde_json::from_str(json).unwrap()
 }
 
-/// A machine with its QP in RTS, and its peer.
+/// Creates a machine with its QP in RTS, and its peer.
 fn with(json: &str) -> (Machine, Machine) {
     (peer(1, options(json)), peer(2, Options::default()))
 }
 
-/// A machine with a UD QP in RTS, and its peer.
+/// Creates a machine with a UD QP in RTS, and its peer.
 fn datagram_pair(json: &str) -> (Machine, Machine) {
     let image = Qpc { service: 3, qkey: protocol::ids::Qkey::new(0x11), ..qpc() };
     let [a, b] = [1, 2].map(|lid| connected(initialised_as(lid, options(json)), &image));
     (a, b)
 }
 
-/// A ud unit for QP [`QPN`] of the port with this LID. Its addresses belong to no port.
+/// Returns a ud unit for QP [`QPN`] of the port with this LID. Its addresses belong to no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -106,7 +107,7 @@ fn honour_c_suppresses_unsignalled_completions() {
     }
 }
 
-/// The timer code in the RNR NAK of a QP without receives, and the code in its context.
+/// Returns the timer code in the RNR NAK of a QP without receives, and the code in its context.
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());
@@ -125,7 +126,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
 
 /// Option of decision J-42.
 #[test]
-fn rnr_timer_zero_replaces_code_0_only() {
+fn rnr_timer_zero_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP has what is in force");
     let notes = r#"{"rnr_timer_zero": 16, "rnr_timer_table": "query_qp_notes"}"#;
@@ -234,7 +235,7 @@ fn ud_grh_reserves_40_bytes() {
     }
 }
 
-/// 6.5: the user library does not write the addresses of the unit.
+/// Section 6.5: the user library does not write the addresses of the unit.
 #[test]
 fn ud_addresses_tolerates_stale_units() {
     let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -251,7 +252,7 @@ fn ud_addresses_tolerates_stale_units() {
 
 /// The command is described in section 3.2.
 #[test]
-fn board_id_is_in_query_adapter() {
+fn query_adapter_returns_board_id() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {
         let mut a = powered_on(1, options(json));
         a.ok(Op::QueryAdapter, 0, 0, &[]);

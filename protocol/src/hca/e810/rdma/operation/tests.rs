@@ -1,4 +1,4 @@
-//! WQEs sent by drivers. Every set bit must belong to a field.
+//! Tests with WQEs that drivers sent. Every set bit must belong to a field.
 
 use super::*;
 

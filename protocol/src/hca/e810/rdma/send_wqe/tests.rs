@@ -5,7 +5,7 @@ fn fragment(va: u64, key: u32, len: u32) -> Fragment {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }
 }
 
-/// The two words of a fragment, with its polarity.
+/// Returns the two words of a fragment, with its polarity.
 fn fragment_words(va: u64, key: u32, len: u32) -> [u64; 2] {
     [va, 1 << 63 | u64::from(len) << 32 | u64::from(key)]
 }
@@ -45,7 +45,7 @@ fn parses_published_datagram() {
 
 /// Example of section 16.3, "SQ GSI, 2 SGEs": one of the two additional fragments is a dummy.
 #[test]
-fn even_list_has_counted_dummy() {
+fn padding_fragment_of_even_list_is_counted() {
     let [[a, b], [c, d]] = [fragment_words(0x1000, 1, 16), fragment_words(0x2000, 2, 32)];
     let bytes: [u8; 2 * QUANTUM] =
         words(&[(0, a), (8, b), (24, 0xc000_0083_0000_0003), (32, c), (40, d), (56, 0x8000_0000_0000_0000)]);
