@@ -1,7 +1,6 @@
-//! ICM: the location of tables in the device's address space, and the arena pages mapped there.
+//! ICM: the addresses of the tables in the device's virtual address space, and the arena pages mapped there.
 //!
-//! # Spec
-//! JingZhao interface, sections 3.3, 3.5 and 5.
+//! # Spec JingZhao interface, sections 3.3, 3.5 and 5.
 
 use anyhow::{Result, ensure};
 
@@ -9,7 +8,7 @@ use super::layout::{DevLim, IcmRun, InitHca, MTT_ENTRY};
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{ContextTable, IcmOptions};
 
-/// Name spaces of tables: contexts, or regions and translation.
+/// Name space of the context tables. Regions and translation entries are in another name space.
 const CONTEXTS: u8 = 1;
 const TRANSLATION: u8 = 2;
 
@@ -48,7 +47,7 @@ impl Table {
         bytes
     }
 
-    /// Returns the runs of pages that MAP_ICM maps for the table.
+    /// Returns the page runs with which MAP_ICM maps the table.
     pub(crate) fn runs(&self, arena: &Arena) -> Vec<IcmRun> {
         let mut runs: Vec<IcmRun> = Vec::new();
         for (i, &page) in self.pages.iter().enumerate() {
@@ -70,7 +69,7 @@ pub(crate) struct Icm {
 }
 
 impl Icm {
-    /// Places the tables by descending size and allocates their pages from the arena.
+    /// Places the tables in order of descending size, and allocates their pages from the arena.
     pub(crate) fn new(arena: &mut Arena, lim: &DevLim, options: &IcmOptions) -> Result<Self> {
         for (name, log, most) in [
             ("QPs", options.log_qps, 24),
@@ -135,8 +134,8 @@ impl Icm {
     }
 }
 
-/// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered`, runs of 1, 2, 4 and 3 pages are
-/// taken from the end.
+/// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered` is set, takes runs of 1, 2, 4
+/// and 3 pages from the end.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
@@ -186,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn scattered_pages_are_mapped_once() {
+    fn each_scattered_page_is_mapped_once() {
         let mut arena = Arena::detached(4 << 20);
         let icm = Icm::new(&mut arena, &LIM, &IcmOptions::default()).unwrap();
         let qpc = icm.table(ContextTable::Qpc);
         let runs = qpc.runs(&arena);
         assert_eq!(runs.iter().map(|run| usize::from(run.pages)).sum::<usize>(), qpc.page_count());
         assert!(runs.len() > 16, "{runs:x?}");
-        // Entry 17 is in ICM page 1 and thus in the second run, whose pages precede the last page.
+        // Entry 17 is in ICM page 1 and thus in the second run, whose pages come before the last page.
         let bus = runs[1].bus + 256;
         let offset = usize::try_from(bus - arena.iova(0)).unwrap();
         arena.write(offset, &[0xab; 4]);

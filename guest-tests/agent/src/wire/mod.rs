@@ -59,16 +59,16 @@ use serde::{Deserialize, Serialize};
 /// Name of the virtio-serial port on which the agent listens.
 pub const PORT_NAME: &str = "org.hcad.agent";
 
-/// A step and the type of its answer.
+/// A step, together with the type of its answer.
 pub trait Call: Into<Step> + Send + 'static {
-    /// Answer of the step if it succeeds.
+    /// The answer if the step succeeds.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 }
 
 /// A request from the host to execute one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the host and repeated in the response.
+    /// ID chosen by the host and repeated in the response.
     pub id: u64,
     pub step: Step,
 }
@@ -79,26 +79,25 @@ impl Request {
         Self { id, step: step.into() }
     }
 
-    /// Returns the line to send, newline included.
+    /// Returns the line to send, including the newline.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
 }
 
-/// The result of one step, from the agent.
+/// The agent's response with the result of one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Response {
-    /// ID of the request; 0 if the request was invalid.
+    /// ID of the request, or 0 if the request was invalid.
     pub id: u64,
     /// The answer of the step's [`Call`] as JSON, or the failure.
     pub result: Result<serde_json::Value, Failure>,
 }
 
 impl Response {
-    /// Returns the answer with the type that belongs to the step.
+    /// Returns the answer as the type that the step defines.
     ///
-    /// # Errors
-    /// The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
+    /// # Errors The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {
@@ -106,19 +105,19 @@ impl Response {
         })
     }
 
-    /// Returns the line to send, newline included.
+    /// Returns the line to send, including the newline.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
 }
 
-/// Why a step failed.
+/// The reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of the failure, for scenarios to match.
+    /// Kind of the failure, which scenarios can match.
     #[serde(flatten)]
     pub kind: FailureKind,
-    /// The error and its causes, to be printed.
+    /// The error and its causes, as text to be printed.
     pub message: String,
 }
 
@@ -128,7 +127,7 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
-    /// Returns the HCR status if the device rejected a command.
+    /// Returns the HCR status if the device rejected a command, and `None` for all other failures.
     pub fn command_status(&self) -> Option<u8> {
         match self.kind {
             FailureKind::Command { status, .. } => Some(status),
@@ -155,7 +154,7 @@ pub enum FailureKind {
     Timeout,
     /// A work request completed with an unexpected error.
     Completion {
-        /// Syndrome of the error CQE.
+        /// Syndrome field of the error CQE.
         syndrome: u8,
     },
     /// The content of memory is wrong.
@@ -164,7 +163,7 @@ pub enum FailureKind {
     BadStep,
     /// The request or the answer was invalid.
     Protocol,
-    /// Any other error, such as one of the guest's kernel.
+    /// Any other error, such as one from the guest's kernel.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! Echo requests of many lengths over both IP versions.
+//! Echo requests of many lengths, over both IP versions.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use anyhow::{Context, Result, ensure};
 use super::net::Wire;
 use super::station::{Address, Station};
 
-/// Payload lengths: none, one byte, around the limit of a 1500-byte frame for IPv6 and IPv4, many fragments.
+/// Payload lengths: none, one byte, lengths around the limit of a 1500-byte frame for IPv6 and IPv4, and lengths with
+/// many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// Fewer lengths, for links whose peers have already passed all.
+/// A selection of lengths, for links whose peers have already passed with all lengths.
 const SOME: &[u32] = &[56, 1473, 20_000];
-/// Time limit for all lengths of one IP version.
+/// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of requests of each length.
 const COUNT: u32 = 5;
@@ -48,7 +49,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
     Ok(())
 }
 
-/// Sends pings of one length, all of which must be answered. If `whole`, they are not fragmented.
+/// Sends pings of one length, all of which must be answered. If `whole` is set, the pings must not be fragmented.
 pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let line = format!("ping -n -q -c {count} -i 0.02 -W 1 -M do -s {size} {address}; true");
@@ -59,7 +60,7 @@ pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire:
     Ok(())
 }
 
-/// Waits until an address answers, because a driver programs the filters of its NIC asynchronously.
+/// Waits until an address answers, because a driver programs its NIC's filters asynchronously.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
     from.sh(&line).await.map(drop).context("the peer never replied")
