@@ -56,10 +56,10 @@ impl ModuleList {
         self.add_object(name, object)
     }
 
-    /// Checks whether the kernel would load a user's own module. Compares the version string in the file with that of
-    /// the kernel's modules, word by word.
+    /// Checks whether the kernel would load a user's own module, by comparing the version string in the file with that
+    /// of the kernel's modules.
     ///
-    /// # Errors The words differ. The error contains both.
+    /// # Errors The version strings differ. The error contains both.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {

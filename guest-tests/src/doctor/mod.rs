@@ -65,10 +65,9 @@ impl Check {
 }
 
 impl Doctor {
-    /// Prints one line per check. Returns whether guests can boot.
+    /// Prints one line per check, and returns whether guests can boot.
     ///
-    /// # Errors
-    /// The output cannot be written.
+    /// # Errors The output cannot be written.
     pub fn run(self) -> Result<bool> {
         let progress = Line::begin("doctor");
         progress.show(if self.offline {

@@ -10,7 +10,7 @@ use super::super::station::Station;
 use super::{SECOND, VLAN};
 use crate::tools::{Exchange, Ready};
 
-/// Port on which programs wait for their clients.
+/// Port on which servers wait for their clients.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -96,8 +96,8 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // With eight ports chosen from 16,384, two are equal in one of six hundred runs. That only six differ never
-            // happens in practice.
+            // With eight ports chosen from 16,384, two are equal in about one of six hundred runs. Fewer than seven
+            // different ports never occur in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
         }
         Ok(())
