@@ -79,7 +79,7 @@ fn attempts(qp: &TestQp, row: &Row) -> Vec<Attempt> {
         let (name, bit) = (attribute.name, 1 << attribute.bit);
         attempt(format!("{name} and zeros elsewhere"), bit, give(blank(), attribute));
         attempt(format!("{name} and other values elsewhere"), bit, others());
-        // The new values of these attributes would be an invalid port and an invalid MTU.
+        // Zero would be an invalid port and an invalid MTU.
         if ![PORT.bit, PATH_MTU.bit].contains(&attribute.bit) {
             attempt(format!("{name} of zero"), bit, blank());
         }

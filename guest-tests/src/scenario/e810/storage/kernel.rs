@@ -33,8 +33,8 @@ impl Config {
     }
 }
 
-/// Reports each missing protocol as skipped, and names the missing option. If a kernel does have one of these
-/// protocols, the case fails, because the test for that protocol has yet to be written.
+/// Runs a case for each protocol that Debian's kernels lack, whose name states the missing option. The case fails if
+/// the kernel supports the protocol, because no scenario tests it.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);
