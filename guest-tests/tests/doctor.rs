@@ -1,4 +1,4 @@
-//! Runs `guest-lab` itself, on any machine.
+//! Runs `guest-lab` itself. The tests work on any machine.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 

@@ -199,7 +199,7 @@ impl Site {
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
-        // The driver would fail at once if the device did not respond.
+        // The driver can no longer be used, because its device does not respond. The guest itself must still answer.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }
 

@@ -38,10 +38,10 @@ use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
 
-/// Limit of guests in a testbed. They are named by letters, and each has a QEMU.
+/// Maximum number of guests in a testbed. They are named by letters, and each has its own QEMU.
 pub const MOST_GUESTS: u8 = 8;
 
-/// Directory of the cache with the logs of testbeds.
+/// Cache subdirectory that contains the logs of testbeds.
 const LOGS: &str = "testbeds";
 
 /// Options of `up`: the guests to boot.
@@ -76,16 +76,15 @@ pub struct UpOptions {
     pub options: Options,
 }
 
-/// Returns the directory with the state of running testbeds, created if it is missing.
+/// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
 ///
-/// # Errors
-/// It cannot be created, or others can write to it.
+/// # Errors The directory cannot be created, or others can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }
 
 impl UpOptions {
-    /// Returns the smallest memory size of a guest in MiB.
+    /// Returns the minimum memory of a guest in MiB.
     fn memory_mib(&self) -> u32 {
         let least = |number| self.kind.of_guest(number).least().1;
         (1..=u16::from(self.count)).map(least).min().unwrap_or_default().max(self.options.memory)

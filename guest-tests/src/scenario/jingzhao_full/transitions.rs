@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_attempt_is_reported_as_difference() {
+    fn missing_attempt_is_reported_as_not_tested() {
         let mut outcomes = faithful(UD);
         outcomes.remove(&(Err, 0x021, 2));
         assert_eq!(differences(UD, &outcomes), ["Err: 021h ERR2RST_QPEE, op_modifier 2 was not tested"]);

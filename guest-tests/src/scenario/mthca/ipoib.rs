@@ -231,7 +231,8 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Number of pings, sent once per second until the server answers, because it does not report that it is ready.
+    /// Maximum number of pings, sent once per second until the server answers, because it does not report that it is
+    /// ready.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

@@ -8,7 +8,7 @@ use super::pair::Pair;
 /// Number of repetitions of each error.
 pub(super) const ROUNDS: u32 = 2;
 
-/// The mistakes that a program makes on purpose.
+/// The errors that a program causes on purpose.
 #[derive(Clone, Copy, Debug)]
 enum Mistake {
     RemoteKey,
