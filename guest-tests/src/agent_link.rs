@@ -27,7 +27,8 @@ pub struct AgentLink {
 impl AgentLink {
     /// Creates a link over `stream`. All lines of both directions are written to `transcript`.
     ///
-    /// # Errors The transcript cannot be created.
+    /// # Errors
+    /// The transcript cannot be created.
     pub fn new(stream: UnixStream, transcript: &Path) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let transcript =
@@ -37,21 +38,24 @@ impl AgentLink {
 
     /// Executes a step and returns its answer.
     ///
-    /// # Errors The step fails with a [`Failure`], which `downcast_ref` can extract, or the link is closed or silent.
+    /// # Errors
+    /// The step fails with a [`Failure`], which `downcast_ref` can extract, or the link is closed or silent.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         self.call_within(STEP_TIMEOUT, step).await
     }
 
     /// Executes a step that may take up to `limit`.
     ///
-    /// # Errors As for [`Self::call`].
+    /// # Errors
+    /// As for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
         Ok(self.exchange(limit, step).await?.into_answer::<C>()?)
     }
 
     /// Executes a step that is expected to fail, and returns the failure.
     ///
-    /// # Errors The step succeeds, or the link is closed or silent.
+    /// # Errors
+    /// The step succeeds, or the link is closed or silent.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {

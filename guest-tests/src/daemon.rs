@@ -114,7 +114,8 @@ pub struct Peer {
 impl HcaSpec {
     /// Returns two HCAs, `a` and `b`, that use free UDP ports of the loopback interface.
     ///
-    /// # Errors No ports are free.
+    /// # Errors
+    /// No ports are free.
     pub fn pair() -> Result<[Self; 2]> {
         let [a, b] = free_udp_ports()?;
         let spec = |name: &str, id, default_peer, bind, peer| Self {
@@ -192,7 +193,8 @@ impl Daemon {
 
     /// Starts `hcad` for one or more HCAs by running the given command, and waits until guests can be attached.
     ///
-    /// # Errors The daemon does not become ready, or no HCA is given.
+    /// # Errors
+    /// The daemon does not become ready, or no HCA is given.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
         let first = specs.first().context("hcad requires at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
@@ -220,7 +222,8 @@ impl Daemon {
 
     /// Runs `hcactl` with these arguments. Returns its answer, or null if the command has no answer.
     ///
-    /// # Errors The daemon rejects the command or has exited.
+    /// # Errors
+    /// The daemon rejects the command or has exited.
     pub async fn control(&self, arguments: &[&str]) -> Result<Value> {
         self.control.ask(arguments).await
     }
@@ -271,7 +274,8 @@ impl Daemon {
 
     /// Returns the number of times the driver has violated each strict rule. Rules that were not violated are omitted.
     ///
-    /// # Errors The daemon does not answer.
+    /// # Errors
+    /// The daemon does not answer.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         self.control.violations().await
     }
@@ -286,15 +290,16 @@ impl Daemon {
 
     /// Waits until the daemon has noticed that its guest has disconnected.
     ///
-    /// # Errors The log line does not appear in time.
+    /// # Errors
+    /// The log line does not appear in time.
     pub async fn wait_for_disconnect(&mut self) -> Result<()> {
         self.process.line(GONE, READY_TIMEOUT).await.map(drop)
     }
 
     /// Stops the daemon as an operator would.
     ///
-    /// # Errors The daemon does not exit or exits with an error, or the driver of an HCA in strict mode has violated a
-    /// rule.
+    /// # Errors
+    /// The daemon does not exit or exits with an error, or the driver of an HCA in strict mode has violated a rule.
     pub async fn stop(mut self) -> Result<()> {
         let mut broken = Vec::new();
         for &(device, explained) in &self.strict {
@@ -328,7 +333,8 @@ impl Control {
 
     /// Runs `hcactl` as [`Daemon::control`] does.
     ///
-    /// # Errors `hcactl` fails, or its output is not JSON.
+    /// # Errors
+    /// `hcactl` fails, or its output is not JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket);
@@ -354,7 +360,8 @@ impl Control {
 
     /// Returns the same counts as [`Daemon::violations`].
     ///
-    /// # Errors `hcactl` fails, or its output lacks these counters.
+    /// # Errors
+    /// `hcactl` fails, or its output lacks these counters.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
@@ -365,7 +372,8 @@ impl Control {
 
     /// Returns the same counter as [`Daemon::counter`].
     ///
-    /// # Errors `hcactl` fails, or the counter does not exist.
+    /// # Errors
+    /// `hcactl` fails, or the counter does not exist.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -399,14 +407,16 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
 /// Returns free ports that have not been returned before, because the earlier ones may not be bound yet. If another
 /// program binds one of them first, the daemon reports it and exits.
 ///
-/// # Errors No ports are free.
+/// # Errors
+/// No ports are free.
 pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     free_ports(N)?.try_into().map_err(|_| anyhow!("not {N} UDP ports"))
 }
 
 /// Returns `count` free ports that have not been returned before.
 ///
-/// # Errors No ports are free.
+/// # Errors
+/// No ports are free.
 pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -177,7 +177,8 @@ impl Lab {
 
     /// Finds, fetches or builds all parts, with packages added to the root file system.
     ///
-    /// # Errors As for [`Self::prepare`].
+    /// # Errors
+    /// As for [`Self::prepare`].
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
@@ -254,7 +255,8 @@ impl Lab {
 
     /// Fetches the root file system for guests if the cache lacks it.
     ///
-    /// # Errors The root file system cannot be fetched or created.
+    /// # Errors
+    /// The root file system cannot be fetched or created.
     pub async fn fetch_user_space(&self) -> Result<()> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.disks()).await?.map(drop)
@@ -294,7 +296,8 @@ impl Lab {
 
     /// Creates the directory for a new run of `scenario`.
     ///
-    /// # Errors The directory cannot be created.
+    /// # Errors
+    /// The directory cannot be created.
     pub fn new_run(&self, scenario: &str) -> Result<RunDir> {
         RunDir::create(&self.runs, scenario)
     }
@@ -302,14 +305,16 @@ impl Lab {
     /// Returns the image for a guest without a root file system. It contains the agent, busybox, and the named modules
     /// with their dependencies. Its devices are behind an IOMMU.
     ///
-    /// # Errors A module or a file is missing.
+    /// # Errors
+    /// A module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
         self.pack(run, "initramfs", module_names, &[], None)
     }
 
     /// Returns the image for a guest with a Debian root file system. Its tools can load all modules of the kernel.
     ///
-    /// # Errors A package cannot be fetched, or a module or a file is missing.
+    /// # Errors
+    /// A package cannot be fetched, or a module or a file is missing.
     pub async fn debian_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;
@@ -318,7 +323,8 @@ impl Lab {
 
     /// Returns the image for a guest with a Debian root file system and DPDK's `testpmd`.
     ///
-    /// # Errors As for [`Lab::debian_image`].
+    /// # Errors
+    /// As for [`Lab::debian_image`].
     pub async fn dpdk_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.dpdk_disks()).await??;
@@ -336,7 +342,8 @@ impl Lab {
 
     /// Returns the iPXE boot loader for [`Guest::boot_loader`].
     ///
-    /// # Errors The boot loader cannot be fetched.
+    /// # Errors
+    /// The boot loader cannot be fetched.
     pub async fn ipxe(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.ipxe()).await?
@@ -345,7 +352,8 @@ impl Lab {
     /// Creates a directory with the files that a guest with this image fetches in a network boot: the kernel, the
     /// initramfs, and the iPXE script [`BOOT_SCRIPT`].
     ///
-    /// # Errors A file cannot be written.
+    /// # Errors
+    /// A file cannot be written.
     pub fn boot_files(&self, run: &RunDir, image: &Image) -> Result<PathBuf> {
         let folder = run.scratch("tftp");
         fs::create_dir_all(&folder)?;
@@ -361,7 +369,8 @@ impl Lab {
 
     /// Returns a disk with rdma-core's tests in the directory `tests`.
     ///
-    /// # Errors The tests cannot be fetched.
+    /// # Errors
+    /// The tests cannot be fetched.
     pub async fn rdma_core_tests(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.rdma_core_tests()).await?
@@ -369,7 +378,8 @@ impl Lab {
 
     /// Builds a Linux driver for the guests' kernel from source, after applying `change` to the source.
     ///
-    /// # Errors The source or a compiler cannot be fetched, or the changed source does not compile.
+    /// # Errors
+    /// The source or a compiler cannot be fetched, or the changed source does not compile.
     pub async fn build_changed_driver(
         &self,
         run: &RunDir,

@@ -24,7 +24,8 @@ pub struct LineProgram {
 impl LineProgram {
     /// Starts a program from its source text, in a guest with a root file system.
     ///
-    /// # Errors The interpreter does not start.
+    /// # Errors
+    /// The interpreter does not start.
     pub async fn start(vm: &mut Vm, text: &str) -> Result<Self> {
         let argv = ["python3", "-c", text].map(str::to_owned).to_vec();
         Ok(Self { program: vm.call(Spawn { argv }).await?.program })
@@ -65,7 +66,8 @@ impl LineProgram {
 
     /// Ends the program, which destroys all its objects.
     ///
-    /// # Errors The program does not end within `limit`.
+    /// # Errors
+    /// The program does not end within `limit`.
     pub async fn close(self, limit: Duration, vm: &mut Vm) -> Result<()> {
         let step = Wait { program: self.program, timeout_ms: u32::try_from(limit.as_millis())? };
         vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
@@ -73,7 +75,8 @@ impl LineProgram {
 
     /// Kills the program with SIGKILL.
     ///
-    /// # Errors The program does not end.
+    /// # Errors
+    /// The program does not end.
     pub async fn kill(self, vm: &mut Vm) -> Result<()> {
         tools::stop(vm, self.program).await.map(drop)
     }

@@ -59,7 +59,8 @@ impl ModuleList {
     /// Checks whether the kernel would load a user's own module, by comparing the version string in the file with that
     /// of the kernel's modules.
     ///
-    /// # Errors The version strings differ. The error contains both.
+    /// # Errors
+    /// The version strings differ. The error contains both.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
@@ -85,7 +86,8 @@ impl ModuleList {
 
     /// Adds a user's own module, which replaces the kernel's module of the same name.
     ///
-    /// # Errors The module cannot be read, or the kernel lacks a dependency.
+    /// # Errors
+    /// The module cannot be read, or the kernel lacks a dependency.
     pub fn add_file(&mut self, file: &Path) -> Result<()> {
         let name = name_of(file)?;
         self.modules.retain(|module| module.name != name);
@@ -109,7 +111,8 @@ impl ModuleList {
 
 /// Returns the name of the module contained in a file.
 ///
-/// # Errors The file contains no module name.
+/// # Errors
+/// The file contains no module name.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
     Ok(canonical(stem.with_context(|| {
@@ -127,7 +130,8 @@ pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
 
 /// Reads a user's own module. Returns the uncompressed object and the names of its dependencies.
 ///
-/// # Errors The file cannot be read.
+/// # Errors
+/// The file cannot be read.
 pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     let object = read(file)?;
     let needs = dependencies(&object);

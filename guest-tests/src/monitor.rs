@@ -23,7 +23,8 @@ pub struct Monitor {
 impl Monitor {
     /// Creates a connection, and completes the negotiation of capabilities that must precede all commands.
     ///
-    /// # Errors The other end is not a QMP monitor.
+    /// # Errors
+    /// The other end is not a QMP monitor.
     pub async fn new(stream: UnixStream) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let mut monitor = Self { lines: BufReader::new(reader), writer };
@@ -37,7 +38,8 @@ impl Monitor {
 
     /// Executes a command and returns its result.
     ///
-    /// # Errors QEMU rejects the command, has exited, or does not answer.
+    /// # Errors
+    /// QEMU rejects the command, has exited, or does not answer.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         self.writer

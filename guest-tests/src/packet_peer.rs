@@ -152,7 +152,8 @@ pub struct Peer {
 impl Peer {
     /// Starts the HCA with number `id` on the fabric at `bind`. Its peer is the HCA with number `other`, at `to`.
     ///
-    /// # Errors Python is missing, or scapy cannot be fetched.
+    /// # Errors
+    /// Python is missing, or scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python")).output().context("cannot run Python with scapy")?;
@@ -178,21 +179,24 @@ impl Peer {
 
     /// Sends a packet.
     ///
-    /// # Errors The peer cannot build the packet.
+    /// # Errors
+    /// The peer cannot build the packet.
     pub fn send(&mut self, packet: &Packet) -> Result<()> {
         self.ask::<Value>(&json!({ "send": packet })).map(drop)
     }
 
     /// Receives the next packet, which must arrive in time.
     ///
-    /// # Errors No packet arrives, or its ICRC is wrong.
+    /// # Errors
+    /// No packet arrives, or its ICRC is wrong.
     pub fn receive(&mut self) -> Result<Packet> {
         self.receive_within(ANSWER)?.with_context(|| format!("no packet arrived within {ANSWER:?}"))
     }
 
     /// Receives the next packet if one arrives in time.
     ///
-    /// # Errors The ICRC of the packet is wrong.
+    /// # Errors
+    /// The ICRC of the packet is wrong.
     pub fn receive_within(&mut self, limit: Duration) -> Result<Option<Packet>> {
         let limit = u64::try_from(limit.as_millis())?;
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
@@ -201,7 +205,8 @@ impl Peer {
     /// Returns all packets that the HCA sends in reaction to what it has received so far. Packets caused by timers may
     /// follow later.
     ///
-    /// # Errors The HCA no longer answers ARP requests, or sends a wrong ICRC.
+    /// # Errors
+    /// The HCA no longer answers ARP requests, or sends a wrong ICRC.
     pub fn rest(&mut self) -> Result<Vec<Packet>> {
         self.ask(&json!({ "barrier": null }))
     }

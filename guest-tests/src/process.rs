@@ -48,7 +48,8 @@ pub enum Reading {
 impl Process {
     /// Starts `command`, and appends its standard output and standard error to `NAME.log` of the run.
     ///
-    /// # Errors The command cannot be started.
+    /// # Errors
+    /// The command cannot be started.
     pub fn start(name: &str, mut command: Command, run: &RunDir) -> Result<Self> {
         let log = run.file(format!("{name}.log"));
         let file = File::options()
@@ -78,7 +79,8 @@ impl Process {
 
     /// Returns the process ID.
     ///
-    /// # Errors The program has ended.
+    /// # Errors
+    /// The program has ended.
     pub fn id(&self) -> Result<u32> {
         self.child.id().with_context(|| format!("{} has exited", self.name))
     }
@@ -112,7 +114,8 @@ impl Process {
 
     /// Waits for the next line of the program's log that contains `text`.
     ///
-    /// # Errors No such line appears within `limit`, or the program ends first.
+    /// # Errors
+    /// No such line appears within `limit`, or the program ends first.
     pub async fn line(&mut self, text: &str, limit: Duration) -> Result<String> {
         let failure = match timeout(limit, self.next_line(text)).await {
             Ok(Ok(Some(line))) => return Ok(line),
@@ -163,14 +166,16 @@ impl Process {
 
     /// Kills the program with SIGKILL and reaps it.
     ///
-    /// # Errors The program cannot be killed.
+    /// # Errors
+    /// The program cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
     /// Stops the program with SIGTERM, and kills it if it has not ended after `patience`.
     ///
-    /// # Errors The program had to be killed.
+    /// # Errors
+    /// The program had to be killed.
     pub async fn stop(&mut self, patience: Duration) -> Result<ExitStatus> {
         // A program that has already ended needs no signal.
         let _ = self.signal(libc::SIGTERM);

@@ -9,7 +9,8 @@ use crate::artifacts::cache_dir;
 /// Returns the directory for the output of runs. It is `lab` in this program's target directory, or in the cache if
 /// this program was installed elsewhere.
 ///
-/// # Errors The path of this program is unknown.
+/// # Errors
+/// The path of this program is unknown.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
     // Cargo creates a lock file in the directory of each profile that it builds. The tag file of a target directory is
@@ -21,14 +22,16 @@ pub fn lab_dir() -> Result<PathBuf> {
 
 /// Returns the daemon, which is next to this program or in `HCAD_PROGRAMS`.
 ///
-/// # Errors The daemon was not built.
+/// # Errors
+/// The daemon was not built.
 pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
 /// Returns `hcactl`, which is next to this program or in `HCAD_PROGRAMS`.
 ///
-/// # Errors `hcactl` was not built.
+/// # Errors
+/// `hcactl` was not built.
 pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }

@@ -86,7 +86,8 @@ impl Report {
 
     /// Runs one case. `hint` names the files to inspect if the case fails.
     ///
-    /// # Errors The outcome cannot be printed.
+    /// # Errors
+    /// The outcome cannot be printed.
     pub async fn case(
         &mut self,
         name: &str,
@@ -151,7 +152,8 @@ impl Report {
 
 /// Prints a line to standard output and flushes it, so that the outcome of each case is visible immediately.
 ///
-/// # Errors Standard output is closed.
+/// # Errors
+/// Standard output is closed.
 pub fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;

@@ -85,7 +85,8 @@ impl RunDir {
 
     /// Returns the captures created so far.
     ///
-    /// # Errors The directory cannot be read.
+    /// # Errors
+    /// The directory cannot be read.
     pub fn captures(&self) -> Result<Vec<PathBuf>> {
         let mut captures: Vec<PathBuf> = fs::read_dir(&self.path)?
             .filter_map(|entry| Some(entry.ok()?.path()))

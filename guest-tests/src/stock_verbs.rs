@@ -142,7 +142,8 @@ pub struct StockCompletion {
 impl StockVerbs {
     /// Starts the program in a guest with a root file system and makes it open a device.
     ///
-    /// # Errors The device does not exist, or the program does not start.
+    /// # Errors
+    /// The device does not exist, or the program does not start.
     pub async fn open(vm: &mut Vm, device: &str) -> Result<(Self, Port)> {
         let verbs = Self { program: LineProgram::start(vm, PROGRAM).await? };
         let port = verbs.ask_within(START_TIMEOUT, vm, "open", json!({ "device": device })).await?;
@@ -151,14 +152,16 @@ impl StockVerbs {
 
     /// Registers a file of `len` bytes, which is created if it does not exist.
     ///
-    /// # Errors The kernel rejects the registration.
+    /// # Errors
+    /// The kernel rejects the registration.
     pub async fn region(&self, vm: &mut Vm, path: &str, len: u64) -> Result<FileRegion> {
         self.ask(vm, "region", json!({ "path": path, "len": len })).await
     }
 
     /// Deregisters the memory of a file.
     ///
-    /// # Errors The kernel rejects the request.
+    /// # Errors
+    /// The kernel rejects the request.
     pub async fn deregister(&self, vm: &mut Vm, region: FileRegion) -> Result<()> {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
@@ -166,28 +169,32 @@ impl StockVerbs {
     /// Creates a window that covers all of a region's memory and permits remote writes, and binds it through a queue
     /// pair in RTS.
     ///
-    /// # Errors The kernel rejects the window, or the bind operation fails.
+    /// # Errors
+    /// The kernel rejects the window, or the bind operation fails.
     pub async fn window(&self, vm: &mut Vm, qp: StockQp, region: FileRegion) -> Result<StockWindow> {
         self.ask(vm, "window", json!({ "qp": qp.id, "region": region.id })).await
     }
 
     /// Invalidates a window through a queue pair.
     ///
-    /// # Errors The request fails.
+    /// # Errors
+    /// The request fails.
     pub async fn unbind(&self, vm: &mut Vm, qp: StockQp, window: StockWindow) -> Result<()> {
         self.ask(vm, "unbind", json!({ "qp": qp.id, "window": window.id })).await
     }
 
     /// Creates a queue pair in RESET.
     ///
-    /// # Errors The kernel rejects the queue pair.
+    /// # Errors
+    /// The kernel rejects the queue pair.
     pub async fn queue_pair(&self, vm: &mut Vm, service: Service) -> Result<StockQp> {
         self.queue_pair_with(vm, service, None).await
     }
 
     /// Creates a queue pair in RESET. If a capacity is given, its completion queue has that capacity.
     ///
-    /// # Errors The kernel rejects the queue pair.
+    /// # Errors
+    /// The kernel rejects the queue pair.
     pub async fn queue_pair_with(
         &self,
         vm: &mut Vm,
@@ -209,21 +216,24 @@ impl StockVerbs {
 
     /// Creates an address handle for a peer.
     ///
-    /// # Errors The kernel rejects the address handle.
+    /// # Errors
+    /// The kernel rejects the address handle.
     pub async fn address(&self, vm: &mut Vm, peer: &StockPath) -> Result<StockAh> {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
 
     /// Returns the path migration state of a queue pair, as a value of `ibv_mig_state`.
     ///
-    /// # Errors The kernel rejects the query.
+    /// # Errors
+    /// The kernel rejects the query.
     pub async fn migration(&self, vm: &mut Vm, qp: StockQp) -> Result<u32> {
         self.ask(vm, "migration", json!({ "qp": qp.id })).await
     }
 
     /// Attaches the program's only queue pair to a multicast group.
     ///
-    /// # Errors The kernel rejects the request.
+    /// # Errors
+    /// The kernel rejects the request.
     pub async fn join(&self, vm: &mut Vm, qp: StockQp, gid: &str) -> Result<()> {
         self.ask(vm, "join", json!({ "qp": qp.id, "gid": gid })).await
     }
@@ -246,7 +256,8 @@ impl StockVerbs {
 
     /// Waits for completions. Returns fewer than `count` if the time limit expires.
     ///
-    /// # Errors The queue cannot be polled.
+    /// # Errors
+    /// The queue cannot be polled.
     pub async fn poll(
         &self,
         vm: &mut Vm,
@@ -262,7 +273,8 @@ impl StockVerbs {
     /// Returns the asynchronous events of the device and of the program's objects, as values of `ibv_event_type`. Waits
     /// up to `limit` for the first event.
     ///
-    /// # Errors The events cannot be read.
+    /// # Errors
+    /// The events cannot be read.
     pub async fn events(&self, vm: &mut Vm, limit: Duration) -> Result<Vec<u32>> {
         let timeout_ms = u64::try_from(limit.as_millis())?;
         self.ask_within(limit + TIMEOUT, vm, "events", json!({ "timeout_ms": timeout_ms })).await
@@ -270,14 +282,16 @@ impl StockVerbs {
 
     /// Destroys a queue pair.
     ///
-    /// # Errors The kernel rejects the request.
+    /// # Errors
+    /// The kernel rejects the request.
     pub async fn destroy(&self, vm: &mut Vm, qp: StockQp) -> Result<()> {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
     }
 
     /// Ends the program, which destroys its objects.
     ///
-    /// # Errors The program does not end.
+    /// # Errors
+    /// The program does not end.
     pub async fn close(self, vm: &mut Vm) -> Result<()> {
         self.program.close(TIMEOUT, vm).await
     }

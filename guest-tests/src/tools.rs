@@ -52,7 +52,8 @@ pub fn words(line: &str) -> Vec<String> {
 impl Exchange {
     /// Runs both programs, which must succeed.
     ///
-    /// # Errors One of them fails. The error contains the output of both.
+    /// # Errors
+    /// One of them fails. The error contains the output of both.
     pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let ends = self.ends(server, client).await?;
         self.succeeded(&ends)?;
@@ -61,7 +62,8 @@ impl Exchange {
 
     /// Checks that both programs have succeeded.
     ///
-    /// # Errors One of them has failed. The error contains the output of both.
+    /// # Errors
+    /// One of them has failed. The error contains the output of both.
     pub fn succeeded(&self, ends: &Ends) -> Result<()> {
         for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
             if end.status != ExitStatus::Code(0) {
@@ -82,7 +84,8 @@ impl Exchange {
     /// Runs both programs, regardless of their exit statuses. If the client fails and the server keeps waiting, the
     /// server is killed.
     ///
-    /// # Errors The server does not become ready, or the client takes too long.
+    /// # Errors
+    /// The server does not become ready, or the client takes too long.
     pub async fn ends(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let waiting = spawn(server, &self.server).await?;
         if let Err(error) = self.ready.wait(server, waiting, &self.server).await {
@@ -110,7 +113,8 @@ impl Exchange {
 impl Ready {
     /// Waits until a server with this command line is ready.
     ///
-    /// # Errors The server does not become ready in time.
+    /// # Errors
+    /// The server does not become ready in time.
     pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
@@ -138,7 +142,8 @@ impl Ready {
 
 /// Waits until one of a guest's files contains one of the texts.
 ///
-/// # Errors None of the files contains any of the texts in time.
+/// # Errors
+/// None of the files contains any of the texts in time.
 pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Duration) -> Result<()> {
     let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
     let timeout_ms = u32::try_from(limit.as_millis())?;
@@ -148,7 +153,8 @@ pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Dura
 
 /// Starts a program in the background, with line-buffered output.
 ///
-/// # Errors The program cannot be started.
+/// # Errors
+/// The program cannot be started.
 pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
     let mut argv = words("stdbuf -oL");
     argv.extend(words(line));
@@ -157,7 +163,8 @@ pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
 
 /// Waits for the next line of a program's output that contains `text`.
 ///
-/// # Errors No such line appears in time. The error contains the lines read so far.
+/// # Errors
+/// No such line appears in time. The error contains the lines read so far.
 pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) -> Result<String> {
     let deadline = tokio::time::Instant::now() + limit;
     let mut before = Vec::new();
@@ -176,7 +183,8 @@ pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) 
 
 /// Waits until a program ends.
 ///
-/// # Errors The program does not end in time.
+/// # Errors
+/// The program does not end in time.
 pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<ProgramEnd> {
     let step = Wait { program, timeout_ms: u32::try_from(limit.as_millis())? };
     vm.call_within(limit + ANSWER_MARGIN, step).await
@@ -192,7 +200,8 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
 
 /// Stops a program that would not end on its own.
 ///
-/// # Errors The program does not end.
+/// # Errors
+/// The program does not end.
 pub async fn stop(vm: &mut Vm, program: ProgramId) -> Result<ProgramEnd> {
     signal(vm, program, libc::SIGKILL).await?;
     wait(vm, program, END_TIMEOUT).await

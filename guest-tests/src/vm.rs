@@ -93,7 +93,8 @@ impl GuestPorts {
 impl Vm {
     /// Starts a guest, waits up to `limit` for its agent, and loads the image's modules.
     ///
-    /// # Errors The guest does not get that far. The error contains the last lines of its console and of QEMU's log.
+    /// # Errors
+    /// The guest does not get that far. The error contains the last lines of its console and of QEMU's log.
     pub async fn boot(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -171,7 +172,8 @@ impl Vm {
 
     /// Starts an agent in a separate process. It can open devices by their sockets, as VMM and driver in one.
     ///
-    /// # Errors The agent does not start.
+    /// # Errors
+    /// The agent does not start.
     pub async fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
         let process = format!("guest-{name}");
         let socket = run.socket(&format!("{process}.agent"));
@@ -195,7 +197,8 @@ impl Vm {
 
     /// Restarts a guest that is allowed to restart, and waits until it answers again.
     ///
-    /// # Errors The guest does not answer.
+    /// # Errors
+    /// The guest does not answer.
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
@@ -260,7 +263,8 @@ impl Vm {
     /// Plugs the HCA behind `socket` into a free slot. Slot numbers follow those of the cards. The guest is notified as
     /// for any card.
     ///
-    /// # Errors QEMU rejects the device, or the guest was started without a free hot-plug slot.
+    /// # Errors
+    /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
@@ -269,15 +273,17 @@ impl Vm {
 
     /// Returns the exit status of QEMU if it has exited.
     ///
-    /// # Errors The status cannot be read.
+    /// # Errors
+    /// The status cannot be read.
     pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
         self.qemu.status()
     }
 
     /// Executes a step in the guest.
     ///
-    /// # Errors The step fails with a [`Failure`], which `downcast_ref` can extract, or the guest has ended or is
-    /// silent. In the latter case, the error contains the guest's last output.
+    /// # Errors
+    /// The step fails with a [`Failure`], which `downcast_ref` can extract, or the guest has ended or is silent. In the
+    /// latter case, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -285,7 +291,8 @@ impl Vm {
 
     /// Executes a step that may take up to `limit`.
     ///
-    /// # Errors As for [`Self::call`].
+    /// # Errors
+    /// As for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
         let result = self.agent.call_within(limit, step).await;
         self.explained(result).await
@@ -293,7 +300,8 @@ impl Vm {
 
     /// Executes a step that must fail, and returns its failure.
     ///
-    /// # Errors The step succeeds, or the guest has ended or is silent.
+    /// # Errors
+    /// The step succeeds, or the guest has ended or is silent.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
@@ -301,15 +309,17 @@ impl Vm {
 
     /// Runs a program in the guest, which must succeed, and returns its output.
     ///
-    /// # Errors The program fails or takes longer than a minute. The error contains its standard error. All other
-    /// errors are as for [`Self::call`].
+    /// # Errors
+    /// The program fails or takes longer than a minute. The error contains its standard error. All other errors are as
+    /// for [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
 
     /// Runs a program, which must succeed, with the given time limit.
     ///
-    /// # Errors As for [`Self::run`].
+    /// # Errors
+    /// As for [`Self::run`].
     pub async fn run_within(&mut self, limit: Duration, argv: &[&str]) -> Result<String> {
         let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
@@ -326,7 +336,8 @@ impl Vm {
     /// Runs a program in the guest until it ends, regardless of its exit status. The words of its command line contain
     /// no spaces.
     ///
-    /// # Errors The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].
+    /// # Errors
+    /// The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].
     pub async fn program(&mut self, limit: Duration, line: &str) -> Result<ProgramEnd> {
         self.end_of(limit, words(line)).await
     }
@@ -339,21 +350,24 @@ impl Vm {
 
     /// Kills QEMU with SIGKILL, so that the guest cannot react.
     ///
-    /// # Errors QEMU cannot be killed.
+    /// # Errors
+    /// QEMU cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.qemu.kill().await
     }
 
     /// Sends a signal to QEMU, without waiting for an effect.
     ///
-    /// # Errors QEMU has exited.
+    /// # Errors
+    /// QEMU has exited.
     pub fn signal(&self, signal: i32) -> Result<()> {
         self.qemu.signal(signal)
     }
 
     /// Returns the process ID of QEMU.
     ///
-    /// # Errors QEMU has exited.
+    /// # Errors
+    /// QEMU has exited.
     pub fn process_id(&self) -> Result<u32> {
         self.qemu.id()
     }

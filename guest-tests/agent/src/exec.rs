@@ -49,7 +49,8 @@ fn serve_port(path: &Path) -> io::Result<()> {
 
 /// Executes commands from the input until it ends, then terminates the running command.
 ///
-/// # Errors The input cannot be read or contains an invalid frame.
+/// # Errors
+/// The input cannot be read or contains an invalid frame.
 fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     let mut running: Option<Running> = None;
     while let Some(frame) = ToGuest::read(input)? {

@@ -33,7 +33,8 @@ pub fn run() -> ! {
 
 /// Serves the host over the agent's virtio-serial port until a shutdown step arrives.
 ///
-/// # Errors The port does not exist or cannot be opened.
+/// # Errors
+/// The port does not exist or cannot be opened.
 pub fn serve_port() -> Result<()> {
     let path = wait_for_port()?;
     let port =

@@ -32,7 +32,8 @@ pub struct Agent {
 impl Agent {
     /// Serves requests until the input ends or a shutdown step has been answered.
     ///
-    /// # Errors Reading or writing fails. Invalid requests are not errors.
+    /// # Errors
+    /// Reading or writing fails. Invalid requests are not errors.
     pub fn serve(&mut self, mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         let mut line = String::new();
         loop {
@@ -65,7 +66,8 @@ impl Agent {
     /// Registers a channel that the next [`Traffic`](wire::Traffic) notifies after its first posts, so that the peer
     /// can wait before it sends.
     ///
-    /// # Errors No HCA is open.
+    /// # Errors
+    /// No HCA is open.
     pub fn announce(&mut self, posted: Sender<()>) -> Result<()> {
         self.hca()?.announce(posted);
         Ok(())

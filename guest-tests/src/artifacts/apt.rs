@@ -94,7 +94,8 @@ pub(super) struct Apt {
 impl Apt {
     /// Reads the package lists of the machine's first archive that has the suites.
     ///
-    /// # Errors apt is missing, or none of the machine's archives responds.
+    /// # Errors
+    /// apt is missing, or none of the machine's archives responds.
     pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
@@ -107,7 +108,8 @@ impl Apt {
     /// Checks whether one of the machine's archives has the suites. Fetches only their release files, and waits a few
     /// seconds for each.
     ///
-    /// # Errors None of the machine's archives responds. The error contains apt's messages.
+    /// # Errors
+    /// None of the machine's archives responds. The error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
         Self::update(dir, etc_apt, Kind::Binary, Component::Main, PROBE_OPTIONS).map(drop)
     }
@@ -144,7 +146,8 @@ impl Apt {
     /// Returns the packages that an installation of `names` on an empty system would add, without recommended packages.
     /// If several suites have a package, `preferred` takes precedence.
     ///
-    /// # Errors apt finds no solution.
+    /// # Errors
+    /// apt finds no solution.
     pub(super) fn resolve(&self, names: &[&str], preferred: Suite) -> Result<Vec<Package>> {
         let fixed = ["-s", "-qq", "--no-install-recommends", "-t", preferred.name(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
@@ -155,7 +158,8 @@ impl Apt {
 
     /// Downloads packages to `into` and returns their total size in bytes. apt verifies them against the signed lists.
     ///
-    /// # Errors A package cannot be downloaded.
+    /// # Errors
+    /// A package cannot be downloaded.
     pub(super) fn download(&self, packages: &[Package], into: &Path, progress: &Line) -> Result<u64> {
         if packages.is_empty() {
             return Ok(0);
@@ -182,7 +186,8 @@ impl Apt {
 
     /// Downloads the upstream files of a source package, without Debian's changes, to the empty directory `into`.
     ///
-    /// # Errors The archive does not have this version.
+    /// # Errors
+    /// The archive does not have this version.
     pub(super) fn download_upstream(&self, package: &Package, into: &Path) -> Result<PathBuf> {
         let wanted = format!("{}={}", package.name, package.version);
         self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
@@ -223,7 +228,8 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 
 /// Runs a program and returns its standard output.
 ///
-/// # Errors The program cannot be started, or it fails. In the latter case, the error contains its standard error.
+/// # Errors
+/// The program cannot be started, or it fails. In the latter case, the error contains its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -19,7 +19,8 @@ pub(super) struct Work {
 /// Returns the entry `name` of `cache`. If the entry is missing, `make` creates it. Its directory must not be changed
 /// afterwards.
 ///
-/// # Errors The entry cannot be created.
+/// # Errors
+/// The entry cannot be created.
 pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result<()>) -> Result<PathBuf> {
     let entry = cache.join(name);
     if entry.exists() {

@@ -145,14 +145,16 @@ pub struct Disks {
 impl Disks {
     /// Returns the disks for guests with `kernel` and the added packages. They are created if the cache lacks them.
     ///
-    /// # Errors Packages cannot be fetched, or an image cannot be created.
+    /// # Errors
+    /// Packages cannot be fetched, or an image cannot be created.
     pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
         Self::of(cache, kernel, &with_added(cache, added)?)
     }
 
     /// Returns the disks with DPDK added.
     ///
-    /// # Errors As for [`Disks::obtain`].
+    /// # Errors
+    /// As for [`Disks::obtain`].
     pub fn with_dpdk(cache: &Path, kernel: &Kernel) -> Result<Self> {
         Self::of(cache, kernel, &with_dpdk(cache)?)
     }

@@ -41,7 +41,8 @@ impl ModuleBuild {
     /// Finds or fetches the tool chain for a kernel. For a user's own kernel, the build directory is `build`, and the
     /// compiler is the host's.
     ///
-    /// # Errors The tool chain cannot be fetched, or the user's kernel has no build directory.
+    /// # Errors
+    /// The tool chain cannot be fetched, or the user's kernel has no build directory.
     pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = Kernel::obtain(cache, choice)?;
         let suite = match choice {
@@ -86,7 +87,8 @@ impl ModuleBuild {
 
     /// Returns the command that builds the modules in a directory.
     ///
-    /// # Errors The directory does not exist or has no makefile.
+    /// # Errors
+    /// The directory does not exist or has no makefile.
     pub fn command(&self, folder: &Path) -> Result<Command> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());

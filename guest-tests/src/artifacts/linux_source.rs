@@ -14,7 +14,8 @@ use super::packages::Set;
 /// Returns a directory of the Linux sources, such as `drivers/infiniband/hw/mthca`. The directory belongs to the cache
 /// and must not be changed.
 ///
-/// # Errors The source cannot be fetched, or the kernel is not Debian's.
+/// # Errors
+/// The source cannot be fetched, or the kernel is not Debian's.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let KernelChoice::Stock(suite) = choice else {
         bail!(

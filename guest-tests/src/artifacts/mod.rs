@@ -92,7 +92,8 @@ fn check_devices(program: &Path, devices: &str) -> Result<()> {
 impl Artifacts {
     /// Finds all parts in `cache`, and fetches missing ones.
     ///
-    /// # Errors A part cannot be fetched, or an override does not exist.
+    /// # Errors
+    /// A part cannot be fetched, or an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
         let qemu = match &overrides.qemu {
             Some(program) => QemuProgram::own(program)?,
@@ -115,7 +116,8 @@ impl Artifacts {
 
     /// Returns the disks for a guest with a root file system. They are created if the cache lacks them.
     ///
-    /// # Errors As for [`Disks::obtain`].
+    /// # Errors
+    /// As for [`Disks::obtain`].
     pub fn disks(&self) -> Result<Disks> {
         let disks = Disks::obtain(&self.cache, &self.kernel, &self.added)?;
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
@@ -123,28 +125,32 @@ impl Artifacts {
 
     /// Returns the disks for guests with DPDK.
     ///
-    /// # Errors As for [`Disks::obtain`].
+    /// # Errors
+    /// As for [`Disks::obtain`].
     pub fn dpdk_disks(&self) -> Result<Disks> {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
 
     /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.
     ///
-    /// # Errors The package cannot be fetched, or the image cannot be created.
+    /// # Errors
+    /// The package cannot be fetched, or the image cannot be created.
     pub fn debian_ddp(&self) -> Result<PathBuf> {
         ddp::of_debian(&self.cache)
     }
 
     /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
-    /// # Errors The boot loader cannot be fetched.
+    /// # Errors
+    /// The boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         ipxe::image(&self.cache)
     }
 
     /// Returns a disk with rdma-core's own tests, whose version is that of rdma-core in the root file system.
     ///
-    /// # Errors The tests cannot be fetched, or the image cannot be created.
+    /// # Errors
+    /// The tests cannot be fetched, or the image cannot be created.
     pub fn rdma_core_tests(&self) -> Result<PathBuf> {
         rdma_core::tests(&self.cache)
     }
@@ -152,7 +158,8 @@ impl Artifacts {
 
 /// Returns the cache directory, which is `$HCAD_LAB_CACHE` or else `hcad-lab` in the user's cache directory.
 ///
-/// # Errors The environment specifies neither a cache directory nor a home directory.
+/// # Errors
+/// The environment specifies neither a cache directory nor a home directory.
 pub fn cache_dir() -> Result<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     var("HCAD_LAB_CACHE")
@@ -202,7 +209,8 @@ pub enum NoArchive {
 
 /// Checks whether one of the machine's archives offers the packages that the lab fetches. Downloads a few kilobytes.
 ///
-/// # Errors No archive offers them.
+/// # Errors
+/// No archive offers them.
 pub fn probe_archive() -> Result<(), NoArchive> {
     if let Some(program) = apt::missing_tool() {
         return Err(NoArchive::Program(program));
@@ -216,14 +224,16 @@ pub fn probe_archive() -> Result<(), NoArchive> {
 
 /// Builds the root file system with these added packages if the cache lacks it.
 ///
-/// # Errors Packages cannot be fetched, or the image cannot be created.
+/// # Errors
+/// Packages cannot be fetched, or the image cannot be created.
 pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
     debian::with_added(cache, added).map(drop)
 }
 
 /// Returns the lab's own QEMU, which is fetched if the cache lacks it.
 ///
-/// # Errors QEMU cannot be fetched.
+/// # Errors
+/// QEMU cannot be fetched.
 pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
         name: "QEMU",

@@ -28,7 +28,8 @@ pub(super) struct Set<'a> {
 impl Set<'_> {
     /// Unpacks the set below `root` in the entry, and writes a manifest next to it.
     ///
-    /// # Errors apt is missing or finds no solution, or a package cannot be fetched.
+    /// # Errors
+    /// apt is missing or finds no solution, or a package cannot be fetched.
     pub(super) fn fetch(&self, work: &Work) -> Result<PathBuf> {
         let (state, debs, root) =
             (work.scratch.join("apt"), work.scratch.join("debs"), work.entry.join("root"));
@@ -55,7 +56,8 @@ impl Set<'_> {
 
 /// Returns the version of a package in an entry.
 ///
-/// # Errors The entry was not built from packages, or does not contain this one.
+/// # Errors
+/// The entry was not built from packages, or does not contain this one.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found

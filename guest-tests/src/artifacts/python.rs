@@ -11,7 +11,8 @@ use super::packages::Unpacked;
 
 /// Compiles the modules of a system to bytecode.
 ///
-/// # Errors As for [`compile`].
+/// # Errors
+/// As for [`compile`].
 pub(super) fn compile_system(root: &Path) -> Result<()> {
     compile(root, root, &versioned(&root.join("usr/lib"))?)
 }
@@ -19,7 +20,8 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
 /// Compiles the modules below directories of `tree` with the Python of `system`. If the tree is not mounted at `/`,
 /// tracebacks show wrong paths, but nothing else is affected.
 ///
-/// # Errors The system has no Python, or a module does not compile.
+/// # Errors
+/// The system has no Python, or a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let programs = versioned(&system.join("usr/bin"))?;
     // Other programs with such names are configuration scripts or symbolic links.

@@ -33,7 +33,7 @@ enum State {
     Ok,
     /// Guests boot, but something is slow or does not work.
     Limited,
-    /// Guests cannot boot.
+    /// Guests cannot boot at all.
     Missing,
     /// The check was skipped because of an option.
     Skipped,
@@ -67,7 +67,8 @@ impl Check {
 impl Doctor {
     /// Prints one line per check, and returns whether guests can boot.
     ///
-    /// # Errors The output cannot be written.
+    /// # Errors
+    /// The output cannot be written.
     pub fn run(self) -> Result<bool> {
         let progress = Line::begin("doctor");
         progress.show(if self.offline {

@@ -31,7 +31,8 @@ const HEADING: &str = "operation       size  messages        bytes        time  
 
 /// Boots two guests, runs all operations and sizes once, repeats this with stock guests, and prints the results.
 ///
-/// # Errors A guest does not boot, or data arrives late, wrong or not at all.
+/// # Errors
+/// A guest does not boot, or data arrives late, wrong or not at all.
 pub async fn run(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     let accelerator = match lab.accelerator() {

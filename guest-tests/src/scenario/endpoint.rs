@@ -36,7 +36,7 @@ pub(super) struct Link {
     pub(super) qkey: u32,
 }
 
-/// One send request.
+/// One request of the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) op: SendOp,

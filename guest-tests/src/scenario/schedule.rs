@@ -14,7 +14,8 @@ use crate::report::Report;
 /// Runs up to `side_by_side` of the `scenarios` in parallel, and then those that must run alone. If `side_by_side` is
 /// 1, all run in the given order.
 ///
-/// # Errors An outcome cannot be printed.
+/// # Errors
+/// An outcome cannot be printed.
 pub async fn run(
     scenarios: &[&'static Scenario],
     side_by_side: NonZeroUsize,

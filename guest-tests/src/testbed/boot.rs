@@ -97,7 +97,8 @@ impl Place {
 
 /// Boots all guests at the same time, and reports their progress to `events`.
 ///
-/// # Errors A guest does not boot.
+/// # Errors
+/// A guest does not boot.
 pub(super) async fn all(
     lab: &Lab,
     run: &RunDir,

@@ -64,8 +64,9 @@ impl Ports {
 
     /// Runs one of the lab's own commands, which must succeed, and returns its output.
     ///
-    /// # Errors The guest has ended, or the command cannot be started or fails. In the last case, the error contains
-    /// its standard error.
+    /// # Errors
+    /// The guest has ended, or the command cannot be started or fails. In the last case, the error contains its
+    /// standard error.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let mut port = self.take()?.begin()?;
         let owned = argv.iter().map(|&word| word.to_owned()).collect();
@@ -126,7 +127,8 @@ impl Taken {
     /// Starts a command, and relays frames between user and guest until it has ended. If the user disconnects, the
     /// command is terminated.
     ///
-    /// # Errors The guest has ended or sends an invalid frame.
+    /// # Errors
+    /// The guest has ended or sends an invalid frame.
     pub(super) async fn relay(
         mut self,
         start: Start,

@@ -8,7 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 /// Reads one frame, or returns `None` at the end of the input. If the future is cancelled, the input must not be used
 /// any more.
 ///
-/// # Errors The input ends inside a frame, cannot be read, or contains an invalid frame.
+/// # Errors
+/// The input ends inside a frame, cannot be read, or contains an invalid frame.
 pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<F>> {
     let mut header = [0; HEADER];
     if input.read(&mut header[..1]).await? == 0 {
@@ -23,7 +24,8 @@ pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::
 
 /// Writes one frame. If the future is cancelled, the output must not be used any more.
 ///
-/// # Errors The frame cannot be written.
+/// # Errors
+/// The frame cannot be written.
 pub(super) async fn write(output: &mut (impl AsyncWrite + Unpin), frame: &impl Frame) -> io::Result<()> {
     output.write_all(&frame.to_bytes()).await
 }

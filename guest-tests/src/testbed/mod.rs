@@ -78,7 +78,8 @@ pub struct UpOptions {
 
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
 ///
-/// # Errors The directory cannot be created, or others can write to it.
+/// # Errors
+/// The directory cannot be created, or others can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }

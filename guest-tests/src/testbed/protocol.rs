@@ -140,7 +140,8 @@ pub struct GuestDescription {
 
 /// Writes a message as one line.
 ///
-/// # Errors The other end has disconnected.
+/// # Errors
+/// The other end has disconnected.
 pub async fn send(output: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -149,7 +150,8 @@ pub async fn send(output: &mut (impl AsyncWrite + Unpin), message: &impl Seriali
 
 /// Reads a message from one line. Returns `None` at the end of the input.
 ///
-/// # Errors The line is too long or invalid.
+/// # Errors
+/// The line is too long or invalid.
 pub async fn receive<T: DeserializeOwned>(input: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>> {
     let mut line = Vec::new();
     input.take(LONGEST_LINE).read_until(b'\n', &mut line).await?;

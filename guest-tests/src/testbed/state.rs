@@ -22,7 +22,8 @@ pub(super) struct States(PathBuf);
 impl States {
     /// Finds or creates the parent directory.
     ///
-    /// # Errors The directory cannot be created, or belongs to another user.
+    /// # Errors
+    /// The directory cannot be created, or belongs to another user.
     pub(super) fn open() -> Result<Self> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user = rustix::process::getuid().as_raw();
@@ -56,7 +57,8 @@ impl States {
 
     /// Creates the directory of a new testbed.
     ///
-    /// # Errors A testbed with this name exists already.
+    /// # Errors
+    /// A testbed with this name exists already.
     pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
         let _lock = self.lock()?;
         let folder = self.0.join(name.as_str());
@@ -79,7 +81,8 @@ impl States {
     /// Returns the names of all running testbeds, in order. Removes the directories of testbeds that are no longer
     /// running.
     ///
-    /// # Errors Directories cannot be read or removed.
+    /// # Errors
+    /// Directories cannot be read or removed.
     pub(super) fn living(&self) -> Result<Vec<TestbedName>> {
         let _lock = self.lock()?;
         let mut names = Vec::new();

@@ -31,7 +31,8 @@ use crate::vm::Vm;
 /// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the watched
 /// process.
 ///
-/// # Errors The guests do not boot, or a problem has been found by the end. The owner of the lease has been notified.
+/// # Errors
+/// The guests do not boot, or a problem has been found by the end. The owner of the lease has been notified.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
     let (reader, mut writer) =

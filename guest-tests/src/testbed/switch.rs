@@ -30,7 +30,8 @@ pub(super) struct Switch {
 impl Switch {
     /// Starts a switch that connects NICs that receive frames at these UDP addresses.
     ///
-    /// # Errors No ports are free.
+    /// # Errors
+    /// No ports are free.
     pub(super) async fn start(nics: &[SocketAddr]) -> Result<Self> {
         let mut sockets = Vec::new();
         for &nic in nics {

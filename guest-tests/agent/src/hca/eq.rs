@@ -1,6 +1,7 @@
 //! Event queues, and the interrupts that announce their events.
 //!
-//! # Spec JingZhao interface, sections 1.6, 3.9, 3.10 and 8.
+//! # Spec
+//! JingZhao interface, sections 1.6, 3.9, 3.10 and 8.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! The command register (HCR): seven words written in order, then polled for completion.
 //!
-//! # Spec JingZhao interface, sections 1.2 to 1.4 and 2.
+//! # Spec
+//! JingZhao interface, sections 1.2 to 1.4 and 2.
 
 use std::time::{Duration, Instant};
 

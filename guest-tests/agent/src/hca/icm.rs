@@ -1,6 +1,7 @@
 //! ICM: the addresses of the tables in the device's virtual address space, and the arena pages mapped there.
 //!
-//! # Spec JingZhao interface, sections 3.3, 3.5 and 5.
+//! # Spec
+//! JingZhao interface, sections 3.3, 3.5 and 5.
 
 use anyhow::{Result, ensure};
 

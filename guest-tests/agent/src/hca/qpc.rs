@@ -3,7 +3,8 @@
 //! The driver keeps one image per queue pair. For each transition, it changes the affected fields and sends the whole
 //! image, as the public driver does.
 //!
-//! # Spec JingZhao interface, sections 4.3, 10.2 to 10.6; vector 14.7.
+//! # Spec
+//! JingZhao interface, sections 4.3, 10.2 to 10.6; vector 14.7.
 
 use anyhow::Result;
 

@@ -124,7 +124,8 @@ pub trait Frame: Sized {
 
     /// Reads one frame. Returns `None` at the end of the input.
     ///
-    /// # Errors The input ends inside a frame, cannot be read, or contains an invalid frame.
+    /// # Errors
+    /// The input ends inside a frame, cannot be read, or contains an invalid frame.
     fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER];
         if input.read(&mut header[..1])? == 0 {
@@ -140,7 +141,8 @@ pub trait Frame: Sized {
 
 /// Parses a header, and returns the kind and the payload length.
 ///
-/// # Errors The length exceeds [`MAX_PAYLOAD`].
+/// # Errors
+/// The length exceeds [`MAX_PAYLOAD`].
 pub fn parse_header(header: [u8; HEADER]) -> Result<(u8, usize), BadFrame> {
     let [kind, len @ ..] = header;
     let len = u32::from_le_bytes(len);

@@ -97,7 +97,8 @@ pub struct Response {
 impl Response {
     /// Returns the answer as the type that the step defines.
     ///
-    /// # Errors The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
+    /// # Errors
+    /// The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {

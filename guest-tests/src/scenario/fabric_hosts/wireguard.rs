@@ -33,7 +33,8 @@ pub(super) struct Tunnels {
 impl Tunnels {
     /// Creates the tunnels.
     ///
-    /// # Errors Returns [`Skip`] if the host does not have WireGuard.
+    /// # Errors
+    /// Returns [`Skip`] if the host does not have WireGuard.
     pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
         let mut keys = Vec::new();
         for number in 1..=HOSTS {

@@ -1,7 +1,8 @@
 //! Checks which attributes each transition changes when all attributes are set in the context, and whether QUERY_QP
 //! returns the values in use.
 //!
-//! # Spec JingZhao interface, sections 10.2, 10.3 (J-28), 10.4, 10.6 and 10.7.
+//! # Spec
+//! JingZhao interface, sections 10.2, 10.3 (J-28), 10.4, 10.6 and 10.7.
 
 use agent::wire::{CommandResult, RawCommand, Service};
 use anyhow::{Context as _, Result, bail, ensure};

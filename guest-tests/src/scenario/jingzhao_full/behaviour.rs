@@ -1,6 +1,7 @@
 //! Effects of commands beyond their status: SQD while the send queue drains, and RESIZE_CQ.
 //!
-//! # Spec JingZhao interface, sections 3.11, 7.2 and 10.5.
+//! # Spec
+//! JingZhao interface, sections 3.11, 7.2 and 10.5.
 
 use agent::wire::{CommandResult, ContextTable, CreateMr, MrInfo, Peek, RawCommand, ReadContext, Service};
 use anyhow::{Result, ensure};

@@ -1,6 +1,7 @@
 //! Work requests of both queues while the QP is in SQE, ERR or RESET.
 //!
-//! # Spec JingZhao interface, sections 10.1 and 10.5.
+//! # Spec
+//! JingZhao interface, sections 10.1 and 10.5.
 
 use agent::wire::{CreateMr, RawCommand, Service};
 use anyhow::Result;

@@ -1,6 +1,7 @@
 //! Input mailboxes, built byte by byte in the interface's layout.
 //!
-//! # Spec JingZhao interface, sections 3.3, 3.5, 3.8, 3.11 and 4.3 to 4.6: big-endian.
+//! # Spec
+//! JingZhao interface, sections 3.3, 3.5, 3.8, 3.11 and 4.3 to 4.6: big-endian.
 
 use agent::wire::{Hex, InParam};
 

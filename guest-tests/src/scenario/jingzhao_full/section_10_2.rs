@@ -1,7 +1,8 @@
 //! The table of transitions. It contains the source and target state of each command, its service types and its
 //! attributes.
 //!
-//! # Spec JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
+//! # Spec
+//! JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
 
 use agent::wire::Service;
 

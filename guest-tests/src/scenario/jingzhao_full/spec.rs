@@ -1,6 +1,7 @@
 //! The command table of the interface document, and the results of the generic checks for every command.
 //!
-//! # Spec JingZhao interface, sections 1.4, 2 and 3.14.
+//! # Spec
+//! JingZhao interface, sections 1.4, 2 and 3.14.
 
 use std::fmt;
 

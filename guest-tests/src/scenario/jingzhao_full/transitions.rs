@@ -1,6 +1,7 @@
 //! All commands of the MODIFY_QP family, issued for QPs of each service type in each state.
 //!
-//! # Spec JingZhao interface, sections 10.1, 10.2 and 10.5.
+//! # Spec
+//! JingZhao interface, sections 10.1, 10.2 and 10.5.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 //! Contexts in memory that a guest has mapped for the device. The guest reads how states and PSNs change while the
 //! device works.
 //!
-//! # Spec JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN
-//! and next expected PSN. It may do so shortly after a completion, so cases wait for the values.
+//! # Spec
+//! JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN and next
+//! expected PSN. It may do so shortly after a completion, so cases wait for the values.
 
 use std::time::Duration;
 

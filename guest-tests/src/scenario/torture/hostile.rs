@@ -69,7 +69,8 @@ impl Attack {
 
     /// Runs the attack as far as the daemon permits.
     ///
-    /// # Errors The attack could not be attempted, or got further than the daemon may permit.
+    /// # Errors
+    /// The attack could not be attempted, or got further than the daemon may permit.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();

@@ -60,7 +60,8 @@ pub(super) struct Plan<K> {
 impl<K: Copy> Plan<K> {
     /// Creates the plan of a lane. It does not depend on other lanes, because their progress depends on timing.
     ///
-    /// # Panics Panics if `kinds` is empty.
+    /// # Panics
+    /// Panics if `kinds` is empty.
     pub(super) fn new(seed: u64, lane: u64, kinds: &[K]) -> Self {
         assert!(!kinds.is_empty(), "a plan of nothing");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

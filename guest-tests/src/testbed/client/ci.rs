@@ -55,7 +55,8 @@ impl Ci {
     /// that of the first command that fails, which also ends the others. A signal ends the command, but logs are still
     /// collected.
     ///
-    /// # Errors The command could not be run.
+    /// # Errors
+    /// The command could not be run.
     pub(super) async fn run(self) -> Result<ExitCode> {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(

@@ -30,7 +30,8 @@ pub struct Copy {
 impl Copy {
     /// Copies the file or folder.
     ///
-    /// # Errors Not exactly one side is in a guest, or something cannot be read or written.
+    /// # Errors
+    /// Not exactly one side is in a guest, or something cannot be read or written.
     pub(super) async fn run(self) -> Result<()> {
         match (self.from, self.to) {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,

@@ -34,7 +34,8 @@ struct Ended {
 impl Down {
     /// Stops all selected testbeds, even if one of them fails.
     ///
-    /// # Errors A testbed does not exist, or drivers of HCAs in strict mode have violated rules.
+    /// # Errors
+    /// A testbed does not exist, or drivers of HCAs in strict mode have violated rules.
     pub(super) async fn run(self) -> Result<()> {
         let names = if self.all { States::open()?.living()? } else { self.names };
         let mut all = Vec::new();

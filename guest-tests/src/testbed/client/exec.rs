@@ -61,7 +61,8 @@ pub async fn shell(target: Target) -> ExitCode {
 impl Exec {
     /// Runs the command. Returns its exit status, or 128 plus the number of the signal that ended it.
     ///
-    /// # Errors The command could not be started, or its exit status is unknown.
+    /// # Errors
+    /// The command could not be started, or its exit status is unknown.
     pub async fn run(self) -> Result<ExitCode> {
         let with_terminal =
             self.tty.unwrap_or_else(|| io::stdin().is_terminal() && io::stdout().is_terminal());

@@ -18,7 +18,8 @@ pub struct List {
 impl List {
     /// Prints the list of testbeds.
     ///
-    /// # Errors The directories cannot be read.
+    /// # Errors
+    /// The directories cannot be read.
     pub(super) async fn run(self) -> Result<()> {
         let mut all = Vec::new();
         for name in States::open()?.living()? {

@@ -91,7 +91,8 @@ const fn success((): ()) -> ExitCode {
 
 /// Runs a future until it completes or a signal arrives.
 ///
-/// # Errors Returns the future's error, or an error that names the signal.
+/// # Errors
+/// Returns the future's error, or an error that names the signal.
 pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

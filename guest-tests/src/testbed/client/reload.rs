@@ -63,7 +63,8 @@ struct Reloaded {
 impl Reload {
     /// Loads the module in one guest after another, and prints the guests' kernel messages.
     ///
-    /// # Errors The module was built for a different kernel, or a guest rejects it.
+    /// # Errors
+    /// The module was built for a different kernel, or a guest rejects it.
     pub(super) async fn run(self) -> Result<()> {
         let testbed = &self.target.testbed;
         let Description { modules: kernel, guests, .. } = describe(testbed).await?;

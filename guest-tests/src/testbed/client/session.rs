@@ -58,7 +58,8 @@ impl Session {
 
     /// Forwards input, output and control messages until the command has ended.
     ///
-    /// # Errors The command could not be started, its output channel was closed, or the guest has ended.
+    /// # Errors
+    /// The command could not be started, its output channel was closed, or the guest has ended.
     pub(super) async fn run(self, pipes: Pipes) -> Result<ExitStatus> {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
@@ -121,7 +122,8 @@ impl Session {
 
 /// Runs a command with this input until it ends. Returns its exit status, its output and its errors.
 ///
-/// # Errors As for [`Session::start`] and [`Session::run`].
+/// # Errors
+/// As for [`Session::start`] and [`Session::run`].
 pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<(ExitStatus, String)> {
     let argv = argv.iter().map(|&word| word.to_owned()).collect();
     let session = Session::start(target, Start { argv, ..Start::default() }).await?;
@@ -150,7 +152,8 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
 
 /// Runs a command, which must succeed, and returns its output.
 ///
-/// # Errors As for [`Session::start`] and [`Session::run`], or the command fails.
+/// # Errors
+/// As for [`Session::start`] and [`Session::run`], or the command fails.
 pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
     let (status, text) = run(target, argv, input).await?;
     ensure!(

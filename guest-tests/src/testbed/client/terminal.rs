@@ -15,7 +15,8 @@ pub struct RawTerminal {
 impl RawTerminal {
     /// Sets raw mode if standard input is a terminal. Otherwise returns `None`.
     ///
-    /// # Errors The mode cannot be changed.
+    /// # Errors
+    /// The mode cannot be changed.
     pub fn enter() -> Result<Self> {
         let stdin = stdin();
         if !stdin.is_terminal() {

@@ -63,8 +63,8 @@ pub struct Supervise {
 impl Up {
     /// Boots the guests.
     ///
-    /// # Errors Something is missing or invalid, or a guest does not boot. Problems are detected before the boot if
-    /// possible.
+    /// # Errors
+    /// Something is missing or invalid, or a guest does not boot. Problems are detected before the boot if possible.
     pub(super) async fn run(self) -> Result<()> {
         let booted = Leased::boot(&self.wanted, self.wanted.kind.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;
