@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_missing_module_names_it() {
+    fn error_for_missing_module_contains_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let error = ModuleList::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
         assert!(error.to_string().contains("ib_mthca"), "{error:#}");

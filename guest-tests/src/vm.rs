@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicked_boot_is_repeated_once() {
+    async fn boot_with_kernel_panic_is_repeated_once() {
         const PANIC: &str = "[    0.9] Kernel panic - not syncing: Fatal exception in interrupt";
         assert_eq!(boots(&["agent"]).await.1.unwrap(), 1);
         let before = panicked_boots();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_runs_merge() {
+    fn adjacent_freed_runs_are_merged() {
         let mut units = Units::new(2..100);
         let a = units.alloc(3, 1).unwrap();
         let b = units.alloc(16, 16).unwrap();

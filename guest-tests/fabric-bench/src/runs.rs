@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_round_trip() {
+    fn formatted_sizes_round_trip() {
         for bytes in [1, 64, 1023, 1 << 10, 4 << 10, 1 << 20, 16 << 20] {
             assert_eq!(parse_size(&size(bytes)), Some(bytes));
         }

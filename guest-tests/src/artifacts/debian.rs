@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirror_omits_boot_files_and_sound() {
+    fn module_mirror_omits_boot_files_and_sound_drivers() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for file in ["modules.order", "vmlinuz", "kernel/net/a.ko.xz", "kernel/sound/b.ko.xz"] {
             let path = from.path().join(file);

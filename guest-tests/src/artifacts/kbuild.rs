@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_headers_select_compiler() {
+    fn compiler_is_selected_by_kernel_headers() {
         let kernel = tempfile::tempdir().unwrap();
         let tree = kernel.path().join("src/linux-headers-7-amd64");
         fs::create_dir_all(&tree).unwrap();

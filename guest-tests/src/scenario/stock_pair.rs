@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unanswered_sweep_is_not_warning() {
+    fn only_unanswered_sweep_message_is_tolerated() {
         assert!(is_unanswered_sweep("infiniband mthca0: Unable to find port agent"));
         assert!(!is_unanswered_sweep("infiniband mthca0: Unable to find agent"));
         assert!(!is_unanswered_sweep("ib_mthca 0000:00:04.0: Catastrophic error detected"));

@@ -1,5 +1,5 @@
-//! Random simultaneous disturbances of daemons, machines and guests, under traffic whose messages are all checked. Only
-//! the affected party may notice.
+//! Disturbs daemons, machines and guests at random and simultaneously, under traffic whose messages are all checked.
+//! Only the affected party may notice a disturbance.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b
@@ -10,11 +10,13 @@
 //! ```
 //!
 //! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of c and
-//! d are killed and stopped too; they are connected by a ring in shared memory. With an even seed, so are e and f,
-//! which send as fast as they can. All others use UDP. Each pair, the clients and the first process have their own
-//! lane: a plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A lane knows the expected effect of
-//! its own disturbance on the connection: none, or a lost end, which its peer must then report. Any other effect is a
-//! failure, whatever its cause.
+//! d are killed and stopped too. They are connected by a ring in shared memory. With an even seed, so are e and f,
+//! which send as fast as they can. All other HCAs use UDP.
+//!
+//! Each pair, the clients and the first process have a lane of their own, which executes a plan ([`plan`]) drawn from
+//! the seed. Lanes do not wait for each other. A lane knows the effect that its own disturbance should have on the
+//! connection: none, or the loss of an end, which the peer must then report. Any other effect is a failure, regardless
+//! of its cause.
 
 mod account;
 mod clients;

@@ -142,7 +142,7 @@ fn hangup_ends_command_that_ignores_sighup() {
 }
 
 #[test]
-fn command_ends_while_child_holds_output() {
+fn command_ends_while_child_holds_output_open() {
     let mut port = Port::open();
     port.start("sleep 600 & head -c 300000 /dev/zero | tr '\\0' x", None);
     let (output, errors, status) = port.rest();

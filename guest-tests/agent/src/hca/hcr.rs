@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn control_word_with_one_go_bit_is_error() {
+    fn control_word_with_one_go_bit_is_rejected() {
         let registers = script(&[0x0080_0003]);
         assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
     }

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn cq_context_names_eq_and_arm_condition() {
+    fn cq_context_contains_eq_and_arm_condition() {
         let cqc = Cqc { cqn: 0x123, log_entries: 5, pd: 3, lkey: 0x21, eqn: 9, arm: CqArm::Any };
         assert_eq!((cqc.emit()[2], &cqc.emit()[0x10..0x14]), (1, &[0, 0, 0, 9][..]));
         assert_eq!(Cqc { arm: CqArm::Solicited, ..cqc }.emit()[2], 4);

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frame_is_kind_length_and_payload() {
+    fn frame_consists_of_kind_length_and_payload() {
         assert_eq!(ToGuest::Signal(15).to_bytes(), [4, 4, 0, 0, 0, 15, 0, 0, 0]);
         assert_eq!(
             ToGuest::Resize(Size { rows: 24, columns: 0x150 }).to_bytes(),

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejected_command_carries_status() {
+    fn failure_of_rejected_command_carries_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_omit_default_fields() {
+    fn serialized_step_omits_default_fields() {
         let line =
             r#"{"id":1,"step":{"post_send":{"qp":2,"requests":[{"op":"write","remote":{"rkey":7}}]}}}"#;
         let request: Request = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}"));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_different_step_is_rejected() {
+    fn answer_to_different_step_is_rejected() {
         let response = Response { id: 1, result: Ok(serde_json::json!({"lines": []})) };
         assert_eq!(response.into_answer::<Ping>().unwrap_err().kind, FailureKind::Protocol);
     }

@@ -179,12 +179,12 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns the PSN of the peer's packet with number `n`.
+    /// Returns the PSN of the peer's packet with number `n`, counted from 0.
     pub(super) fn peer_psn(n: u32) -> u32 {
         (PEER_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the PSN of the HCA's packet with number `n`.
+    /// Returns the PSN of the HCA's packet with number `n`, counted from 0.
     pub(super) fn own_psn(n: u32) -> u32 {
         (OWN_PSN + n) & 0xff_ffff
     }
