@@ -105,8 +105,8 @@ impl Initramfs {
 mod tests {
     use super::*;
 
-    /// The expected bytes are the output of GNU `cpio -o -H newc` for a three-byte file `a`. Its inode, owner, time and
-    /// device are as in this archive.
+    /// Compares an entry with the output of GNU `cpio -o -H newc` for a three-byte file `a`. The inode, owner, time and
+    /// device are those used in this archive.
     #[test]
     fn file_entry_has_newc_header() {
         let mut archive = Initramfs::default();

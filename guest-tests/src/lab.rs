@@ -334,7 +334,7 @@ impl Lab {
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
-    /// The machine's archive lacks this non-free package.
+    /// The machine's Debian archive does not offer this non-free package.
     pub async fn debian_ddp(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?

@@ -1,4 +1,4 @@
-//! PID 1 of a small initramfs: mounts file systems, loads modules, then runs the agent.
+//! The program for PID 1 of a small initramfs. It mounts file systems, loads modules, and then runs the agent.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};

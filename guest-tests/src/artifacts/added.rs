@@ -81,14 +81,14 @@ impl Added {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Returns the list extended by further packages.
+    /// Returns the list with more packages added.
     #[must_use]
     pub fn with(mut self, more: impl IntoIterator<Item = PackageName>) -> Self {
         self.0.extend(more);
         self
     }
 
-    /// Returns the list without the given packages.
+    /// Returns the list with the given packages removed.
     #[must_use]
     pub fn without(mut self, some: &[PackageName]) -> Self {
         self.0.retain(|name| !some.contains(name));

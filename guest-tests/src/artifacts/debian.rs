@@ -20,8 +20,8 @@ use super::packages::{self, Set, Unpacked};
 use super::python;
 use crate::testbed::progress::Line;
 
-/// Shells and tools, all RDMA packages, storage and MPI over RDMA, tools that inspect and measure NICs, and the
-/// programs that create the images.
+/// Packages to install: shells and tools, all RDMA packages, storage and MPI over RDMA, tools that inspect and measure
+/// NICs, and the programs that create the images.
 const INSTALL: &[&str] = &[
     "base-files",
     "base-passwd",

@@ -111,7 +111,8 @@ impl Kernel {
     }
 }
 
-/// Returns the release from the boot header of an image. The pointer at offset 20eh is relative to offset 200h.
+/// Returns the kernel release given in the boot header of an image. The pointer at offset 20eh is relative to offset
+/// 200h.
 ///
 /// # Spec
 /// Linux, `Documentation/arch/x86/boot.rst`.

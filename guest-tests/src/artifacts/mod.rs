@@ -1,7 +1,7 @@
-//! The parts of guests, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox, and a Debian
-//! root file system.
+//! The parts of which guests consist, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox,
+//! and a Debian root file system.
 //!
-//! Each part is one entry of the cache, built from Debian packages. A manifest lists their versions.
+//! Each part is one cache entry, built from Debian packages. A manifest lists the versions of these packages.
 
 mod added;
 mod apt;

@@ -25,9 +25,9 @@ pub(super) struct Findings {
     pub(super) memory: Option<u64>,
     /// Directory for the sockets of running guests.
     pub(super) runtime: Result<PathBuf, String>,
-    /// Success if mounts in a user namespace work, or else the error.
+    /// `Ok` if file systems can be mounted in a user namespace, or else the error.
     pub(super) user_namespaces: Result<(), String>,
-    /// Success if a network namespace and tap interfaces can be created, or else the error.
+    /// `Ok` if a network namespace and tap interfaces can be created, or else the error.
     pub(super) network_namespaces: Result<(), String>,
     /// First line of `rustc --version`.
     pub(super) rustc: Option<String>,

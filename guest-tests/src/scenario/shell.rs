@@ -18,10 +18,10 @@ use crate::testbed::client::RawTerminal;
 /// Time limit of the shell, which is longer than any interactive session.
 const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Boots the guests of `scenario`, and connects this terminal to a shell in guest `a` or `b` until it exits.
+/// Boots the guests of `scenario`, and connects this terminal to a shell in guest `a` or `b` until the shell exits.
 ///
 /// # Errors
-/// The scenario has no guests with HCAs, or they do not boot.
+/// The scenario has no guests with HCAs, or the guests do not boot.
 pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
     ensure!(
         scenario.pair,

@@ -29,12 +29,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Size of the pages in bytes.
+    /// Returns the total size of the table's pages in bytes.
     const fn bytes(&self) -> usize {
         (self.entry << self.log_entries).next_multiple_of(PAGE)
     }
 
-    /// Number of pages mapped with MAP_ICM.
+    /// Returns the number of pages mapped with MAP_ICM.
     pub(crate) const fn page_count(&self) -> usize {
         self.pages.len()
     }
@@ -129,7 +129,7 @@ impl Icm {
         }
     }
 
-    /// All tables, in the order QPC, CQC, EQC, MPT, MTT.
+    /// Returns all tables, in the order QPC, CQC, EQC, MPT, MTT.
     pub(crate) const fn tables(&self) -> &[Table; 5] {
         &self.tables
     }

@@ -136,7 +136,8 @@ impl Arena {
     pub(crate) fn publish_word(&self, offset: usize, value: u32) {
         assert!(offset.is_multiple_of(4), "word at {offset:#x} is not aligned");
         let at = self.at(offset, 4).cast::<u32>();
-        // SAFETY: aligned, inside the mapping, and accessed by this process only through atomics or copies.
+        // SAFETY: the word is aligned and inside the mapping, and this process accesses it only through atomics or
+        // copies.
         unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Ordering::Release);
         // The doorbell that follows is a store to uncached memory. Order it after this store, as a driver does.
         fence(Ordering::SeqCst);
@@ -145,14 +146,14 @@ impl Arena {
     /// Reads an owner byte with acquire ordering. The device's earlier writes are visible afterwards.
     pub(crate) fn observe_byte(&self, offset: usize) -> u8 {
         let at = self.at(offset, 1);
-        // SAFETY: inside the mapping; bytes are always aligned.
+        // SAFETY: the byte is inside the mapping, and bytes are always aligned.
         unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
     }
 
     /// Stores an owner byte with release ordering, after all earlier reads.
     pub(crate) fn publish_byte(&self, offset: usize, value: u8) {
         let at = self.at(offset, 1);
-        // SAFETY: inside the mapping; bytes are always aligned.
+        // SAFETY: the byte is inside the mapping, and bytes are always aligned.
         unsafe { AtomicU8::from_ptr(at) }.store(value, Ordering::Release);
     }
 

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeviceSelector, Hex};
 
-/// Initialises the HCA: opens the function through vfio, maps memory, and issues QUERY_ADAPTER, QUERY_DEV_LIM, INIT_HCA
-/// and MAP_ICM. The function must be bound to vfio-pci.
+/// Initialises the HCA, which must be bound to vfio-pci. Opens the function through vfio, maps memory, and issues
+/// QUERY_ADAPTER, QUERY_DEV_LIM, INIT_HCA and MAP_ICM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenHca {

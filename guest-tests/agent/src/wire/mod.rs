@@ -177,7 +177,7 @@ fn to_line(message: &impl Serialize) -> String {
 
 macro_rules! steps {
     ($($name:ident => $answer:ty,)*) => {
-        /// All steps of the agent.
+        /// A step of any kind.
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Step {

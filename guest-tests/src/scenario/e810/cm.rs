@@ -14,7 +14,7 @@ use crate::report::Report;
 /// Selects which of the programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// All programs over IPv4, and some over the other networks and in the other direction.
+    /// All programs over IPv4, and some programs over the other networks and in the other direction.
     Core,
     /// All programs over all networks, in both directions.
     Full,

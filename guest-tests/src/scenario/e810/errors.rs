@@ -387,7 +387,8 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Section 14.4: queue pairs survive while the interface is down, and packets in flight are retransmitted.
+/// Checks that queue pairs survive while the interface is down, and that packets in flight are retransmitted (section
+/// 14.4).
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;
     let device = pair.a.device.clone();

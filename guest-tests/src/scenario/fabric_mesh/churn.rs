@@ -17,8 +17,8 @@ const CALLS: usize = 4;
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Two pairs keep communicating, one of which includes the NIC behind HCA 1. Meanwhile, every other HCA removes HCA 4
-/// from its list of peers and adds it again. HCA 4 loses its connections.
+/// Checks that two pairs keep communicating, one of which includes the NIC behind HCA 1, while every other HCA removes
+/// HCA 4 from its list of peers and adds it again. HCA 4 loses its connections.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =

@@ -99,7 +99,7 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// A message does not arrive although no packet was lost.
+    /// A message does not arrive even though no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
         // The arrival of a WRITE can be observed only through an empty message that follows it.

@@ -1,5 +1,5 @@
-//! Bugs planted in Linux's own `ib_mthca`. hcad's log lines must identify each bug, and there must be none without
-//! bugs.
+//! Bugs planted in Linux's own `ib_mthca`. hcad's log lines must identify each bug, and without bugs there must be no
+//! such lines.
 //!
 //! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
 //! the bugs, because their queue pairs belong to the kernel.

@@ -70,7 +70,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// The attack could not be attempted, or got further than the daemon may permit.
+    /// The attack could not be attempted, or got further than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();

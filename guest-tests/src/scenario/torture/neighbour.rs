@@ -73,7 +73,7 @@ impl Neighbour<'_> {
         self.serves().await
     }
 
-    /// Waits until both HCAs have no client, so that all remaining resources belong to the other HCAs.
+    /// Waits until neither HCA has a client, so that all remaining resources belong to the other HCAs.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         for (socket, control) in [&self.hostile, &self.bystander] {

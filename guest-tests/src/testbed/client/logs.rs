@@ -23,7 +23,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Copies the logs.
+    /// Copies the logs of a testbed.
     ///
     /// # Errors
     /// The testbed does not exist, or a file cannot be copied.

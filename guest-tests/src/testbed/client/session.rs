@@ -46,7 +46,7 @@ impl Session {
     /// Starts a command.
     ///
     /// # Errors
-    /// The guest does not exist, or already runs the maximum number of commands.
+    /// The guest does not exist, or is already running the maximum number of commands.
     pub(super) async fn start(target: &Target, start: Start) -> Result<Self> {
         let mut connection = Connection::open(&target.testbed).await?;
         let request = Request::Exec { guest: target.guest, start };
