@@ -307,7 +307,8 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Checks that a window's key becomes invalid when the window is bound again, which changes the key.
+/// Unbinds a window while WRITEs use its key, and checks that they fail from then on. The key changes with each
+/// binding, so the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
     let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;

@@ -120,8 +120,9 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
-/// Returns a lower bound on the number of `count` requests that are answered on a link that loses 1% of the frames. In
-/// one of a million runs, fewer are answered. Requests are split into fragments of at most 1480 bytes.
+/// Returns a lower bound on the number of requests that are answered, out of `count`, on a link that loses 1% of the
+/// frames. Fewer are answered in at most one of a million runs. Requests are split into fragments of at most 1480
+/// bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {

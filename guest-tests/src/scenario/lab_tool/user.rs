@@ -52,7 +52,8 @@ impl User {
         })
     }
 
-    /// Returns a user whose cache is in this directory. The cache starts as a copy of this user's.
+    /// Returns a user whose cache is in this directory. The cache starts with links to the entries of the caller's
+    /// cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         for entry in fs::read_dir(cache_dir()?)? {

@@ -342,7 +342,8 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks copies of a NAK. A responder sends one NAK per gap, so copies are made by the network (IBTA 9.7.5.2).
+/// Checks that copies of a NAK cause no more retransmissions. A responder sends one NAK per gap, so copies are made by
+/// the network (IBTA 9.7.5.2).
 fn nak_copies(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;

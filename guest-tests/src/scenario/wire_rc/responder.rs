@@ -400,7 +400,8 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that sixteen READs and atomics can be outstanding (JingZhao interface, section 10.4).
+/// Checks that the results of sixteen atomics are stored for duplicates, because as many may be outstanding (JingZhao
+/// interface, section 10.4).
 fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
     let requests: Vec<_> = (0..16).map(|n| fetch_add(link, n, 0, 1)).collect();
@@ -439,8 +440,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks a READ whose PSN precedes that of the connection. A packet from an earlier connection of the same queue pairs
-/// has a valid key but an unexpected PSN.
+/// Checks that a READ with a duplicate PSN that was never executed is not answered. It may come from an earlier
+/// connection of the same queue pairs, and then has a valid key but an unexpected PSN.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

@@ -80,7 +80,7 @@ fn credits(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that sixteen READs can be outstanding (JingZhao interface, section 10.4).
+/// Checks that at most sixteen READs are outstanding (JingZhao interface, section 10.4).
 fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     const ALL: u32 = 20;
     let requests = (0..ALL).map(|n| link.request(SendOp::Read, u64::from(n) * 64, 8)).collect();

@@ -121,7 +121,7 @@ fn read_response_corrupt(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Checks a last response with the opcode Middle, as soft-RoCE sends it.
+/// Checks a repeated READ whose responses start with the opcode Middle, as soft-RoCE sends them.
 fn read_tail_as_middle(link: &mut Link<'_>) -> Result<()> {
     post_read(link)?;
     let [first, middle, last] = read_responses(link);

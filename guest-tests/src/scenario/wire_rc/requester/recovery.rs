@@ -176,7 +176,8 @@ fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that after the first of three responses, the READ is repeated for the other two.
+/// Receives the first of three responses, after which the READ is repeated for the other two. Checks that a response
+/// with opcode `op` is then rejected.
 fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;
