@@ -1,7 +1,7 @@
-//! Builds the agent for `guest-lab` to carry inside: static, since a guest has no libraries.
+//! Builds the agent that `guest-lab` embeds. It is linked statically, because a small guest has no libraries.
 //!
-//! It is another program with other flags than what is being built now, so a cargo of its own builds it, in a target folder
-//! beside the others. `HCAD_AGENT` names one that was built elsewhere.
+//! The agent's target and flags differ from those of the current build. A separate cargo therefore builds it, in a
+//! target directory of its own. `HCAD_AGENT` names an agent that was built elsewhere.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
     for source in ["agent/src", "agent/Cargo.toml", "../Cargo.toml", "../Cargo.lock"] {
         println!("cargo::rerun-if-changed={source}");
     }
-    // One for all profiles, beside theirs.
+    // All profiles share one target directory, next to the directories of the profiles.
     let profile = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
     let all = profile.and_then(Path::parent);
     let target_dir = all.unwrap_or(output).join("guest");
@@ -42,7 +42,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .arg(&target_dir)
         .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        // Of `cargo clippy`, which does not build.
+        // `cargo clippy` sets this variable, and a cargo that inherits it does not build.
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
     if !command.status()?.success() {
         return Err(format!("building the agent failed: {command:?}").into());

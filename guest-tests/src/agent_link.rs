@@ -1,4 +1,4 @@
-//! Typed requests to the agent of one guest, over its virtio-serial port.
+//! Typed requests to the agent of one guest over its virtio-serial port.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// Creates a link over `stream`. Writes every line of both directions to `transcript`.
+    /// Creates a link over `stream`. All lines of both directions are written to `transcript`.
     ///
     /// # Errors
     /// The transcript cannot be created.
@@ -36,23 +36,23 @@ impl AgentLink {
         Ok(Self { lines: BufReader::new(reader), writer, transcript, last_id: 0 })
     }
 
-    /// Runs a step and returns its answer.
+    /// Executes a step and returns its answer.
     ///
     /// # Errors
-    /// The step fails with a [`Failure`], which `downcast_ref` finds, or the link is closed or silent.
+    /// The step fails with a [`Failure`], which `downcast_ref` can extract, or the link is closed or silent.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         self.call_within(STEP_TIMEOUT, step).await
     }
 
-    /// Runs a step that may take up to `limit`.
+    /// Executes a step that may take up to `limit`.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// As for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
         Ok(self.exchange(limit, step).await?.into_answer::<C>()?)
     }
 
-    /// Runs a step that is expected to fail, and returns the failure.
+    /// Executes a step that is expected to fail, and returns the failure.
     ///
     /// # Errors
     /// The step succeeds, or the link is closed or silent.
@@ -85,8 +85,8 @@ impl AgentLink {
             self.transcript.write_all(answer.as_bytes())?;
             let response: Response = serde_json::from_str(&answer)
                 .with_context(|| format!("the guest agent sent an invalid reply: {}", answer.trim_end()))?;
-            // The answer to an abandoned request arrives late. The agent uses ID 0 for a request that it could not
-            // parse, which can only be this one.
+            // The answer to an abandoned request may arrive late. The agent uses ID 0 for a request that it could not
+            // parse, which can only be the current one.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
             }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn timeout_names_its_step() {
+    async fn timeout_error_names_step() {
         let (mut link, _folder) = answering("").await;
         let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
         assert_eq!(error.to_string(), "the guest agent did not reply to Ping within 1ms");

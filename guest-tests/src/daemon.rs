@@ -1,4 +1,4 @@
-//! The daemon under test, with a configuration for the run.
+//! The daemon under test, started with a configuration for the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,27 +15,27 @@ use crate::process::Process;
 use crate::programs;
 use crate::run_dir::RunDir;
 
-/// Log text when guests can be attached.
+/// Text that the daemon logs when guests can be attached.
 const READY: &str = " ready";
-/// Log text when a guest has disconnected and its device was reset.
+/// Text that the daemon logs when a guest has disconnected and its device has been reset.
 const GONE: &str = "device reset";
 const READY_TIMEOUT: Duration = Duration::from_secs(240);
 const STOP_TIMEOUT: Duration = Duration::from_secs(240);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A device interface, named as in configurations.
+/// A device interface, with the names used in configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
     #[default]
     Jingzhao,
-    /// The interface of Linux's `ib_mthca`.
+    /// The device interface for Linux's `ib_mthca` driver.
     Mthca,
-    /// The interface of Linux's `ice`.
+    /// The device interface for Linux's `ice` driver.
     E810,
 }
 
 impl Interface {
-    /// Returns the key in a configuration.
+    /// Returns the interface's key in a configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Jingzhao => "jingzhao",
@@ -50,53 +50,53 @@ impl Interface {
 pub struct HcaSpec {
     /// Name of the guest that uses the HCA.
     pub name: String,
-    /// Number on the fabric, from which addresses are derived.
+    /// Number of the HCA on the fabric, from which its addresses are derived.
     pub id: u16,
     /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,
-    /// Whether packets to that peer use IPv6, unless software sets its IPv4 address.
+    /// Whether packets to the default peer use IPv6, unless software sets its IPv4 address.
     pub prefer_ipv6: bool,
-    /// UDP address on which it receives frames.
+    /// UDP address on which the HCA receives frames.
     pub bind: SocketAddr,
     pub peers: Vec<Peer>,
-    /// Transport of its frames.
+    /// Fabric that transports the HCA's frames.
     pub fabric: Fabric,
     /// Device interface that the guest's driver uses.
     pub interface: Interface,
     /// Options of the device interface, as a configuration object.
     pub options: Value,
-    /// Writes all frames to a capture file.
+    /// Whether to write all frames to a capture file.
     pub capture: bool,
-    /// Writes the actions of driver and device to a trace file.
+    /// Whether to write the actions of driver and device to a trace file.
     pub trace: bool,
-    /// Writes all inputs and outputs to a session record.
+    /// Whether to write all inputs and outputs to a session record.
     pub record: bool,
-    /// Enables strict mode. Only violations in `explained` are permitted.
+    /// Whether to enable strict mode. Only the violations in `explained` are permitted.
     pub strict: bool,
-    /// Doorbells are mapped, so that the guest writes them without a VM exit.
+    /// Whether doorbells are mapped, so that the guest writes them without a VM exit.
     pub mapped: bool,
-    /// Rules whose violation is permitted.
+    /// Strict rules that may be violated.
     pub explained: &'static [Explained],
 }
 
-/// A strict rule that correct drivers, or deliberately faulty programs, may violate.
+/// A strict rule that correct drivers or deliberately faulty programs may violate.
 #[derive(Clone, Copy, Debug)]
 pub struct Explained {
     /// Name of the rule in counters.
     pub rule: &'static str,
-    /// Source of the violation, and why it is not a fault of the driver.
+    /// Source of the violation, and why the driver is not at fault.
     pub why: &'static str,
 }
 
-/// The fabric between HCAs.
+/// The fabric that connects HCAs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fabric {
-    /// UDP datagrams between the sockets of the HCAs.
+    /// UDP datagrams between the HCAs' sockets.
     #[default]
     Udp,
-    /// Memory of the process that serves all HCAs.
+    /// Memory of a single process that serves all HCAs.
     Local,
-    /// Shared memory between processes with the same folder.
+    /// Shared memory between all processes that use the same directory.
     Ring(PathBuf),
     /// The tap interface with this name.
     Tap(String),
@@ -105,14 +105,14 @@ pub enum Fabric {
 /// Another member of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// UDP address on which it receives frames.
+    /// UDP address on which the peer receives frames.
     pub addr: SocketAddr,
-    /// The peer is the NIC of a guest. It is connected only to this HCA, which forwards its frames.
+    /// Whether the peer is the NIC of a guest. Such a peer is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
 }
 
 impl HcaSpec {
-    /// Returns two HCAs, `a` and `b`, which use free UDP ports of the loopback interface.
+    /// Returns two HCAs, `a` and `b`, that use free UDP ports of the loopback interface.
     ///
     /// # Errors
     /// No ports are free.
@@ -163,22 +163,22 @@ impl HcaSpec {
     }
 }
 
-/// A running daemon. If it serves several HCAs, the methods refer to the first.
+/// A running daemon. If it serves several HCAs, the methods refer to the first one.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
     sockets: Vec<PathBuf>,
     control: Control,
-    /// Numbers of HCAs in strict mode, with their permitted violations.
+    /// Numbers of the HCAs in strict mode, each with its permitted violations.
     strict: Vec<(u16, &'static [Explained])>,
     capture: PathBuf,
 }
 
-/// Access to a daemon through `hcactl`, independent of the daemon's owner.
+/// Control of a daemon through `hcactl`, usable independently of the daemon's owner.
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
-    /// The device to select, if only one is meant.
+    /// The device to select, or `None` for all devices.
     device: Option<u16>,
 }
 
@@ -191,10 +191,10 @@ impl Daemon {
         Self::start_by(Command::new(hcad), std::slice::from_ref(spec), run).await
     }
 
-    /// Starts `hcad` through the given command, for one or more HCAs, and waits until guests can be attached.
+    /// Starts `hcad` for one or more HCAs by running the given command, and waits until guests can be attached.
     ///
     /// # Errors
-    /// The daemon does not become ready, or there is no HCA.
+    /// The daemon does not become ready, or no HCA is given.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
         let first = specs.first().context("hcad requires at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
@@ -220,15 +220,15 @@ impl Daemon {
         Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
-    /// Runs `hcactl` with these arguments. Returns its answer, or null if the command has none.
+    /// Runs `hcactl` with these arguments. Returns its answer, or null if the command has no answer.
     ///
     /// # Errors
-    /// The daemon rejects the command or has ended.
+    /// The daemon rejects the command or has exited.
     pub async fn control(&self, arguments: &[&str]) -> Result<Value> {
         self.control.ask(arguments).await
     }
 
-    /// Returns a separate control handle.
+    /// Returns a separate control handle for the same HCA.
     pub fn controls(&self) -> Control {
         self.control.clone()
     }
@@ -243,27 +243,27 @@ impl Daemon {
         Control { device: None, ..self.control.clone() }
     }
 
-    /// Returns the socket to which the VMM connects.
+    /// Returns the path of the socket to which the VMM connects.
     pub fn socket(&self) -> &Path {
         self.sockets.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Returns the sockets to which VMMs connect, by HCA.
+    /// Returns the paths of the sockets to which VMMs connect, in the order of the HCAs.
     pub fn sockets(&self) -> &[PathBuf] {
         &self.sockets
     }
 
-    /// Returns the capture file.
+    /// Returns the path of the capture file.
     pub fn capture(&self) -> &Path {
         &self.capture
     }
 
-    /// Returns the trace file, if tracing is enabled.
+    /// Returns the path of the trace file, which exists if tracing is enabled.
     pub fn trace(&self) -> PathBuf {
         self.capture.with_extension("trace")
     }
 
-    /// Returns the session record, if recording is enabled.
+    /// Returns the path of the session record, which exists if recording is enabled.
     pub fn record(&self) -> PathBuf {
         self.capture.with_extension("record")
     }
@@ -272,7 +272,7 @@ impl Daemon {
         &mut self.process
     }
 
-    /// Returns how often the driver has violated each strict rule. Rules without violations are omitted.
+    /// Returns the number of times the driver has violated each strict rule. Rules that were not violated are omitted.
     ///
     /// # Errors
     /// The daemon does not answer.
@@ -288,7 +288,7 @@ impl Daemon {
         self.control.counter(place).await
     }
 
-    /// Waits until the daemon has noticed that its guest disconnected.
+    /// Waits until the daemon has noticed that its guest has disconnected.
     ///
     /// # Errors
     /// The log line does not appear in time.
@@ -299,7 +299,7 @@ impl Daemon {
     /// Stops the daemon as an operator would.
     ///
     /// # Errors
-    /// The daemon does not exit, or exits with an error, or the driver of a strict HCA has violated a rule.
+    /// The daemon does not exit or exits with an error, or the driver of an HCA in strict mode has violated a rule.
     pub async fn stop(mut self) -> Result<()> {
         let mut broken = Vec::new();
         for &(device, explained) in &self.strict {
@@ -331,10 +331,10 @@ impl Control {
         &self.socket
     }
 
-    /// See [`Daemon::control`].
+    /// Runs `hcactl` as [`Daemon::control`] does.
     ///
     /// # Errors
-    /// hcactl fails, or its output is not JSON.
+    /// `hcactl` fails, or its output is not JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket);
@@ -358,10 +358,10 @@ impl Control {
             .with_context(|| format!("cannot parse the output of hcactl {arguments:?}"))
     }
 
-    /// See [`Daemon::violations`].
+    /// Returns the same counts as [`Daemon::violations`].
     ///
     /// # Errors
-    /// hcactl fails, or its output lacks these counters.
+    /// `hcactl` fails, or its output lacks these counters.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
@@ -370,10 +370,10 @@ impl Control {
         serde_json::from_value(rules).context("cannot parse the strict-mode violation counts")
     }
 
-    /// See [`Daemon::counter`].
+    /// Returns the same counter as [`Daemon::counter`].
     ///
     /// # Errors
-    /// hcactl fails, or the counter does not exist.
+    /// `hcactl` fails, or the counter does not exist.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -404,8 +404,8 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     })
 }
 
-/// Returns free ports that were not returned before, because earlier ones may be bound only later. If another program
-/// binds one first, the daemon reports it and exits.
+/// Returns free ports that have not been returned before, because the earlier ones may not be bound yet. If another
+/// program binds one of them first, the daemon reports it and exits.
 ///
 /// # Errors
 /// No ports are free.
@@ -413,7 +413,7 @@ pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     free_ports(N)?.try_into().map_err(|_| anyhow!("not {N} UDP ports"))
 }
 
-/// Returns `count` free ports that were not returned before.
+/// Returns `count` free ports that have not been returned before.
 ///
 /// # Errors
 /// No ports are free.
@@ -421,7 +421,7 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ports = Vec::with_capacity(count);
-    // Keep all sockets open until the end, so that the system returns each port once.
+    // Keep all sockets open until the end, so that the system does not return a port twice.
     let mut held = Vec::new();
     while ports.len() < count {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind to a free UDP port")?;

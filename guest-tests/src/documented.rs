@@ -1,4 +1,5 @@
-//! Checks the documentation of `guest-lab`: printed command lines parse, and the table lists every scenario.
+//! Checks the documentation of `guest-lab`: the command lines it prints must parse, and its table must list every
+//! scenario.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -14,9 +15,9 @@ mod commands;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Shared folders must exist, so `.` replaces those in the documents.
+/// Shared directories must exist, so `.` replaces the ones in the documents.
 #[test]
-fn printed_lines_parse() {
+fn documented_command_lines_parse() {
     let printed = commands::of(Path::new(REPOSITORY), "guest-lab");
     for commands::Printed { place, words } in &printed {
         if let Err(error) = Cli::try_parse_from(words) {
@@ -28,7 +29,7 @@ fn printed_lines_parse() {
 
 /// The table contains names and patterns such as `jingzhao-*`.
 #[test]
-fn table_names_every_scenario() {
+fn documented_table_lists_every_scenario() {
     let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let patterns: Vec<&str> =

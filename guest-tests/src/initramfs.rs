@@ -1,12 +1,12 @@
-//! The initramfs of a guest: the agent as `/init`, busybox for users, and the modules of the scenario.
+//! The initramfs of a guest, with the agent as `/init`, busybox for users, and the modules of the scenario.
 //!
-//! It is an uncompressed `newc` cpio archive. QEMU passes it to the kernel in memory, and plain bytes unpack fastest
-//! under TCG. If a scenario needs a root file system, the archive contains the file system modules, and the agent
-//! switches to the disk.
+//! It is an uncompressed `newc` cpio archive, because QEMU passes it to the kernel in memory and, under TCG, unpacking
+//! is fastest without decompression. If a scenario needs a root file system, the archive contains the file system
+//! modules, and the agent switches to the disk.
 
 use crate::modules::Module;
 
-/// Folder of the modules in the guest.
+/// Directory of the modules in the guest.
 const MODULES: &str = "lib/modules";
 
 /// A cpio archive under construction.
@@ -17,19 +17,19 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Creates an archive with `agent` as `/init`, and its mount points.
+    /// Creates an archive with `agent` as `/init` and directories for mount points.
     pub fn new(agent: &[u8]) -> Self {
         let mut archive = Self::default();
         for folder in ["dev", "proc", "sys", "tmp", "run", "bin", "lib", MODULES] {
             archive.folder(folder);
         }
         archive.file("init", 0o755, agent);
-        // The kernel opens it for /init before any mount.
+        // The kernel opens the console for /init before anything is mounted.
         archive.entry("dev/console", 0o020_600, &[], (5, 1));
         archive
     }
 
-    /// Adds a static busybox under its own name and the names of its `applets`.
+    /// Adds a static busybox under its own name and under the names of its `applets`.
     pub fn add_busybox<'a>(&mut self, program: &[u8], applets: impl IntoIterator<Item = &'a str>) {
         self.file("bin/busybox", 0o755, program);
         for applet in applets.into_iter().filter(|applet| *applet != "busybox") {
@@ -63,8 +63,8 @@ impl Initramfs {
         self.entry(path, 0o100_000 | permissions, content, (0, 0));
     }
 
-    /// Appends an entry: a header of thirteen fields with eight hexadecimal digits each, the name, and the content,
-    /// each padded to four bytes.
+    /// Appends an entry, which consists of a header, the name and the content, each padded to four bytes. The header
+    /// has thirteen fields of eight hexadecimal digits.
     fn entry(&mut self, path: &str, mode: u32, content: &[u8], device: (u32, u32)) {
         let len = u32::try_from(content.len()).expect("what goes into an initramfs is below 4 GiB");
         let name_len = u32::try_from(path.len() + 1).expect("paths are short");
@@ -105,10 +105,10 @@ impl Initramfs {
 mod tests {
     use super::*;
 
-    /// The expected bytes are the output of GNU `cpio -o -H newc` for a file `a` of three bytes, with inode, owner,
-    /// time and device as in this archive.
+    /// Compares an entry with the output of GNU `cpio -o -H newc` for a three-byte file `a`. The inode, owner, time and
+    /// device are those used in this archive.
     #[test]
-    fn file_has_newc_header() {
+    fn file_entry_has_newc_header() {
         let mut archive = Initramfs::default();
         archive.file("a", 0o644, b"abc");
         let expected = b"070701000000010000\

@@ -1,4 +1,4 @@
-//! The common part of all scenarios: programs, guest configuration, and how guests and daemons are started.
+//! The parts shared by all scenarios: programs, guest configuration, and how guests and daemons are started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,18 @@ use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
 use crate::run_dir::RunDir;
 use crate::vm::{self, Image, Vm};
 
-/// Name of the script in [`Lab::boot_files`].
+/// Name of the script created by [`Lab::boot_files`].
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
-/// Time limit from QEMU's start to the agent's first answer. Emulated guests on two busy cores have taken a minute.
+/// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores have been seen to
+/// take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit with KVM.
+/// Time limit for the same steps with KVM.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content of the [`kvm_note`] if KVM works.
+/// Content of the [`kvm_note`] if KVM boots guests.
 pub(crate) const KVM_RUNS: &str = "yes";
-/// Only warnings go to the console, because an emulated serial line is slow. Mitigations have no use here and are
-/// expensive under emulation. The timer check counts ticks against a busy loop and panics on a busy host that delays
-/// both. The TSC watchdog warns about delays of its own there.
+/// Only warnings go to the console, because an emulated serial line is slow. Mitigations are of no use here and are
+/// expensive under emulation. The timer check counts ticks against a busy loop, and panics on a busy host that delays
+/// both. On such a host, the TSC watchdog warns about its own delays.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
 /// Kernel arguments that enable vfio in the guest.
 const IOMMU_ARGS: &str = "intel_iommu=on";
@@ -132,36 +133,36 @@ pub struct Lab {
     given: Vec<String>,
 }
 
-/// One guest of a scenario, apart from what all guests share.
+/// Properties of one guest in a scenario, apart from those that all guests share.
 #[derive(Clone, Debug, Default)]
 pub struct Guest<'a> {
     /// Name, such as `a`.
     pub name: &'a str,
-    /// Sockets of its HCAs on the root bus.
+    /// Sockets of the guest's HCAs on the root bus.
     pub hcas: Vec<PathBuf>,
-    /// Sockets of HCAs behind root ports, like plug-in cards.
+    /// Sockets of the guest's HCAs behind root ports, like plug-in cards.
     pub cards: Vec<PathBuf>,
-    /// Number of further root ports, for HCAs that are hot-plugged.
+    /// Number of additional root ports for HCAs that are hot-plugged.
     pub free_slots: usize,
     /// Ethernet NICs of the guest.
     pub nics: Vec<Nic>,
-    /// Whether the lab writes to its console.
+    /// Whether the lab writes to the guest's console.
     pub with_console: bool,
-    /// Disk images in addition to the root file system: /dev/vdc and so on.
+    /// Disk images in addition to the root file system, which become /dev/vdc and so on.
     pub disks: Vec<PathBuf>,
-    /// Image of a further disk, which the guest may write.
+    /// Image of an additional disk that the guest may write to.
     pub own_disk: Option<PathBuf>,
-    /// Host folders that the guest can mount.
+    /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
-    /// Number of commands that can run at once, independent of the agent's steps.
+    /// Number of commands that can run at the same time, independently of the agent's steps.
     pub commands: usize,
-    /// Whether the guest may restart. Otherwise, QEMU exits on a restart.
+    /// Whether the guest may restart. If not, QEMU exits when the guest restarts.
     pub reboots: bool,
-    /// Minimum number of virtual CPUs, whatever the user chose.
+    /// Minimum number of virtual CPUs, regardless of the user's choice.
     pub least_cpus: u32,
-    /// Minimum memory in MiB.
+    /// Minimum memory in MiB, regardless of the user's choice.
     pub least_memory_mib: u32,
-    /// Boot loader for a network boot. It fetches the files from [`Lab::boot_files`].
+    /// Boot loader for a network boot, which fetches the files from [`Lab::boot_files`].
     pub boot_loader: Option<PathBuf>,
 }
 
@@ -177,11 +178,11 @@ impl Lab {
     /// Finds, fetches or builds all parts, with packages added to the root file system.
     ///
     /// # Errors
-    /// As [`Self::prepare`].
+    /// As for [`Self::prepare`].
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
-        // Downloads and builds block the thread. Nothing else runs meanwhile.
+        // Downloads and builds block the thread, but no other task runs at this point.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
@@ -205,7 +206,7 @@ impl Lab {
             added,
         };
         let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
-        // Check the modules now, because the guest would report an error only after it has booted.
+        // Check the modules now, because the guest could report an error only after booting.
         if !options.modules.is_empty() {
             let kernel = ModuleList::new(&artifacts.kernel.modules)?;
             options.modules.iter().try_for_each(|file| kernel.check_file(file))?;
@@ -252,10 +253,10 @@ impl Lab {
         &self.artifacts.kernel
     }
 
-    /// Fetches the root file system of guests if the cache lacks it.
+    /// Fetches the root file system for guests if the cache lacks it.
     ///
     /// # Errors
-    /// It cannot be fetched or created.
+    /// The root file system cannot be fetched or created.
     pub async fn fetch_user_space(&self) -> Result<()> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.disks()).await?.map(drop)
@@ -266,24 +267,24 @@ impl Lab {
         self.trace
     }
 
-    /// Sets the options of scenarios with random choices.
+    /// Sets the options for scenarios with random choices.
     #[must_use]
     pub fn with_chance(self, chance: Chance) -> Self {
         Self { chance, ..self }
     }
 
-    /// Runs scenarios without guests if they support it.
+    /// Runs scenarios without guests where they support it.
     #[must_use]
     pub fn without_guests(self) -> Self {
         Self { without_guests: true, ..self }
     }
 
-    /// Returns whether the lab's own driver runs in this process, without guests.
+    /// Returns whether the lab's own driver runs in this process instead of in guests.
     pub fn has_no_guests(&self) -> bool {
         self.without_guests
     }
 
-    /// Returns the options of scenarios with random choices.
+    /// Returns the options for scenarios with random choices.
     pub fn chance(&self) -> Chance {
         self.chance
     }
@@ -293,16 +294,16 @@ impl Lab {
         self.accelerator
     }
 
-    /// Creates the directory of a new run of `scenario`.
+    /// Creates the directory for a new run of `scenario`.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn new_run(&self, scenario: &str) -> Result<RunDir> {
         RunDir::create(&self.runs, scenario)
     }
 
-    /// Returns the image of a guest without a root file system: the agent, busybox, and the named modules with their
-    /// dependencies. Its devices are behind an IOMMU.
+    /// Returns the image for a guest without a root file system. It contains the agent, busybox, and the named modules
+    /// with their dependencies. Its devices are behind an IOMMU.
     ///
     /// # Errors
     /// A module or a file is missing.
@@ -310,7 +311,7 @@ impl Lab {
         self.pack(run, "initramfs", module_names, &[], None)
     }
 
-    /// Returns the image of a guest with a Debian root file system. Its tools can load all modules of the kernel.
+    /// Returns the image for a guest with a Debian root file system. Its tools can load all modules of the kernel.
     ///
     /// # Errors
     /// A package cannot be fetched, or a module or a file is missing.
@@ -320,10 +321,10 @@ impl Lab {
         self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
-    /// Returns the image of a guest with a Debian root file system and DPDK's `testpmd`.
+    /// Returns the image for a guest with a Debian root file system and DPDK's `testpmd`.
     ///
     /// # Errors
-    /// As [`Lab::debian_image`].
+    /// As for [`Lab::debian_image`].
     pub async fn dpdk_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.dpdk_disks()).await??;
@@ -333,7 +334,7 @@ impl Lab {
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
-    /// The machine's archive lacks this non-free package.
+    /// The machine's Debian archive does not offer this non-free package.
     pub async fn debian_ddp(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?
@@ -342,14 +343,14 @@ impl Lab {
     /// Returns the iPXE boot loader for [`Guest::boot_loader`].
     ///
     /// # Errors
-    /// It cannot be fetched.
+    /// The boot loader cannot be fetched.
     pub async fn ipxe(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.ipxe()).await?
     }
 
-    /// Creates a directory with the files that a guest of this image fetches in a network boot: kernel, initramfs, and
-    /// the iPXE script [`BOOT_SCRIPT`].
+    /// Creates a directory with the files that a guest with this image fetches in a network boot: the kernel, the
+    /// initramfs, and the iPXE script [`BOOT_SCRIPT`].
     ///
     /// # Errors
     /// A file cannot be written.
@@ -366,7 +367,7 @@ impl Lab {
         Ok(folder)
     }
 
-    /// Returns a disk with rdma-core's tests in its directory `tests`.
+    /// Returns a disk with rdma-core's tests in the directory `tests`.
     ///
     /// # Errors
     /// The tests cannot be fetched.
@@ -375,7 +376,7 @@ impl Lab {
         tokio::task::spawn_blocking(move || artifacts.rdma_core_tests()).await?
     }
 
-    /// Builds a Linux driver for the guests' kernel, from its source with `change` applied.
+    /// Builds a Linux driver for the guests' kernel from source, after applying `change` to the source.
     ///
     /// # Errors
     /// The source or a compiler cannot be fetched, or the changed source does not compile.
@@ -450,7 +451,7 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Kernel drivers work without an IOMMU, and with one each of their mappings would cause a trap.
+        // Kernel drivers work without an IOMMU. With one, each of their DMA mappings would cause a trap.
         let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),
@@ -482,9 +483,9 @@ impl Lab {
         Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 
-    /// Returns why KVM does not boot the guest's kernel here, if it does not. A device that opens is not sufficient,
-    /// because some virtual hosts offer one that starts firmware but cannot run Linux. The result is stored until the
-    /// host restarts.
+    /// Returns why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening the device is not a
+    /// sufficient test, because some virtual hosts offer one that starts firmware but cannot run Linux. The result is
+    /// stored until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
@@ -502,7 +503,7 @@ impl Lab {
                     Ok(()) => KVM_RUNS.to_owned(),
                     Err(error) => format!("{error:#}"),
                 };
-                // Without the note, the next run repeats the test.
+                // If the note cannot be written, the next run repeats the test.
                 let _ = fs::write(&known, &answer);
                 answer
             }
@@ -525,15 +526,16 @@ impl Lab {
     }
 }
 
-/// Returns the file that records, until the host restarts, whether KVM boots a guest: [`KVM_RUNS`] or the error.
+/// Returns the file that records whether KVM boots a guest, as [`KVM_RUNS`] or an error. It is valid until the host
+/// restarts.
 pub(crate) fn kvm_note(cache: &Path) -> PathBuf {
     let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     cache.join(format!("kvm-{}", host.trim()))
 }
 
-/// Parses a memory size: a number of MiB, or a number with M or G.
+/// Parses a memory size, which is a number of MiB or a number followed by M or G.
 fn mebibytes(text: &str) -> Result<u32, String> {
-    /// Debian's kernel needs this much memory to unpack its initramfs.
+    /// Memory that Debian's kernel needs to unpack its initramfs.
     const LEAST_MIB: u32 = 128;
     let (digits, unit) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 1024),
@@ -546,7 +548,7 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
 }
 
-/// Returns the names of busybox's applets. It is static, so that it runs on the host too.
+/// Returns the names of busybox's applets. The busybox is static, so it can be executed on the host too.
 fn applets(busybox: &Path) -> Result<String> {
     let output = Command::new(busybox)
         .arg("--list")
@@ -560,7 +562,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_defaults_to_mebibytes() {
+    fn memory_size_defaults_to_mebibytes() {
         assert_eq!(["512", "512M", "2G", "1g"].map(mebibytes), [Ok(512), Ok(512), Ok(2048), Ok(1024)]);
         for wrong in ["", "64", "G", "1T", "-1", "4194304G"] {
             assert!(mebibytes(wrong).is_err(), "{wrong}");

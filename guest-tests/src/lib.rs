@@ -1,10 +1,10 @@
-//! The lab: boots guests with RDMA devices served by `hcad`, and tests them.
+//! The lab boots guests with RDMA devices served by `hcad`, and tests them.
 //!
-//! A [`testbed`] is a set of guests that stay up for the tests of a user.
+//! A [`testbed`] is a set of guests that stay up for a user's own tests.
 //!
-//! A [`scenario`] is a test of the project. It starts daemons ([`daemon`]) and guests ([`vm`]) from the programs and
-//! images that the [`lab`] provides. It sends requests to the agents in the guests ([`agent_link`]), and compares the
-//! results with the specification.
+//! A [`scenario`] is one of the project's tests. It starts daemons ([`daemon`]) and guests ([`vm`]) from the programs
+//! and images that the [`lab`] provides. It then sends requests to the agents in the guests ([`agent_link`]), and
+//! compares the results with the specification.
 
 pub mod agent_link;
 pub mod artifacts;

@@ -1,17 +1,18 @@
-//! Restrictions of this machine. `ci/test` determines them before its first step (`find_limits` in `ci/common.sh`) and
-//! passes them on, so that all steps skip tests for the same reason.
+//! Features that this machine does not permit. `ci/test` determines them before its first step (`find_limits` in
+//! `ci/common.sh`) and passes them on, so that all steps skip tests for the same reason.
 
 /// A feature that some machines do not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Network namespaces with bridges, tunnels and taps.
+    /// Creation of network namespaces with bridges, tunnels and taps.
     NetworkNamespaces,
-    /// Mounts in a user namespace.
+    /// Mounting file systems in a user namespace.
     Mounts,
 }
 
 impl Limit {
-    /// Returns why this machine does not permit the feature, if known. It is known only under `ci/test`.
+    /// Returns the reason why this machine does not permit the feature, if any. The reason is known only under
+    /// `ci/test`.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

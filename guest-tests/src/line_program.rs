@@ -1,6 +1,6 @@
 //! A Python program in a guest that executes one request per line and answers each with one line.
 //!
-//! A request is `{"do": NAME, ...}`, its answer `{"ok": VALUE}` or `{"error": TEXT}`.
+//! A request is `{"do": NAME, ...}`, and its answer is `{"ok": VALUE}` or `{"error": TEXT}`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::tools;
 use crate::vm::Vm;
 
-/// Time limit of an answer beyond the time limit of its request.
+/// Time allowed for an answer in addition to the time limit of its request.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct LineProgram {
 }
 
 impl LineProgram {
-    /// Starts a program from its source, in a guest with a root file system.
+    /// Starts a program from its source text, in a guest with a root file system.
     ///
     /// # Errors
     /// The interpreter does not start.
@@ -67,7 +67,7 @@ impl LineProgram {
     /// Ends the program, which destroys all its objects.
     ///
     /// # Errors
-    /// It does not end within `limit`.
+    /// The program does not end within `limit`.
     pub async fn close(self, limit: Duration, vm: &mut Vm) -> Result<()> {
         let step = Wait { program: self.program, timeout_ms: u32::try_from(limit.as_millis())? };
         vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
@@ -76,7 +76,7 @@ impl LineProgram {
     /// Kills the program with SIGKILL.
     ///
     /// # Errors
-    /// It does not end.
+    /// The program does not end.
     pub async fn kill(self, vm: &mut Vm) -> Result<()> {
         tools::stop(vm, self.program).await.map(drop)
     }

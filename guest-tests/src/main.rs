@@ -1,4 +1,4 @@
-//! `guest-lab`: boots guests with RDMA devices served by `hcad`, runs commands in them, and tests the project.
+//! `guest-lab` boots guests with RDMA devices served by `hcad`, runs commands in them, and tests the project.
 
 #[cfg(test)]
 mod documented;
@@ -129,12 +129,12 @@ enum Command {
     Doctor(Doctor),
 }
 
-/// The guest of a shell.
+/// The guest in which to open a shell.
 #[derive(Clone, Debug)]
 enum ShellPlace {
-    /// A guest of a running testbed.
+    /// The guest belongs to a running testbed.
     Guest(Target),
-    /// A guest of a scenario, not booted yet.
+    /// The guest belongs to a scenario and has not been booted yet.
     Scenario(&'static Scenario),
 }
 
@@ -163,8 +163,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command. A signal ends it early, with all its guests, daemons and sockets, unless the command forwards
-/// signals.
+/// Runs the command. A signal ends it early, together with all its guests, daemons and sockets, unless the command
+/// forwards signals.
 fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -235,7 +235,7 @@ fn run(command: Command) -> Result<ExitCode> {
             }
         }
     });
-    // A download cannot be cancelled, and nothing depends on it now.
+    // A download cannot be cancelled, but nothing depends on it any more.
     runtime.shutdown_background();
     result
 }
@@ -247,7 +247,7 @@ fn list() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns success if no case failed.
+/// Runs scenarios. Returns success if no case failed.
 async fn run_scenarios(
     scenarios: &[&'static Scenario],
     jobs: NonZeroUsize,
@@ -264,8 +264,8 @@ async fn run_scenarios(
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Replaces this process with QEMU, so that signals, exit status and terminal are QEMU's. Returns only if QEMU does not
-/// start.
+/// Replaces this process with QEMU, which then has its signals, its exit status and its terminal. Returns only if QEMU
+/// cannot be started.
 async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?)).await??;
     let mut command = std::process::Command::new(&qemu.program);
@@ -273,14 +273,14 @@ async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     Err(error).with_context(|| format!("cannot start {}", qemu.program.display()))
 }
 
-/// Replaces this process with make, like [`qemu`]. Returns only if make does not start.
+/// Replaces this process with make, as [`qemu`] does with QEMU. Returns only if make cannot be started.
 async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) -> Result<ExitCode> {
     let obtain = move || ModuleBuild::obtain(&artifacts::cache_dir()?, &kernel);
     let error = tokio::task::spawn_blocking(obtain).await??.command(&folder)?.args(arguments).exec();
     Err(error).context("cannot start make")
 }
 
-/// Returns the lease: a socket that `up` passes as standard input.
+/// Returns the lease, which is a socket that `up` passes as standard input.
 fn lease() -> Result<UnixStream> {
     let lease = std::fs::File::from(
         std::io::stdin()

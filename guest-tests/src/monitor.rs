@@ -1,4 +1,4 @@
-//! QEMU's monitor, which changes a running machine: QMP, one JSON object per line (qemu-qmp-ref(7)).
+//! QEMU's monitor, which can change a running machine. It uses QMP, with one JSON object per line (qemu-qmp-ref(7)).
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// QEMU answers between two iterations of its main loop, and hot-plugs a device within one.
+/// Time limit of an answer. QEMU answers between two iterations of its main loop, and hot-plugs a device within one
+/// iteration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the monitor, with at most one outstanding command.
@@ -20,7 +21,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Completes the capabilities negotiation that precedes all commands.
+    /// Creates a connection, and completes the negotiation of capabilities that must precede all commands.
     ///
     /// # Errors
     /// The other end is not a QMP monitor.
@@ -38,7 +39,7 @@ impl Monitor {
     /// Executes a command and returns its result.
     ///
     /// # Errors
-    /// QEMU rejects the command, has ended, or is silent.
+    /// QEMU rejects the command, has exited, or does not answer.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         self.writer
@@ -54,7 +55,7 @@ impl Monitor {
             if let Some(refusal) = message.pointer("/error/desc") {
                 bail!("QEMU rejected {command}: {}", refusal.as_str().unwrap_or_default());
             }
-            // Other messages are events.
+            // All other messages are events.
         }
     }
 

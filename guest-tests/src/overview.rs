@@ -1,4 +1,4 @@
-//! The help of `guest-lab`: its commands in groups, and examples.
+//! The help text of `guest-lab`: its commands in groups, and examples.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use clap::CommandFactory as _;
 
 use crate::Cli;
 
-/// All commands in the order of the help.
+/// All commands, in the order of the help text.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Guests", &["up", "exec", "shell", "cp", "ps", "logs", "down", "ci"]),
     ("Drivers", &["build", "reload"]),
@@ -23,7 +23,7 @@ Examples:
   guest-lab ci e810 -- ./test.sh                run a script in two new guests
   guest-lab run mthca-probe                     run one of the project's own tests";
 
-/// Returns the parser of the command line, with grouped help.
+/// Returns the command line parser, whose help text lists the commands in groups.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
     let groups = groups(&command);
@@ -35,7 +35,7 @@ pub(crate) fn command() -> clap::Command {
     command.override_usage("guest-lab COMMAND [ARGUMENTS]").help_template(template)
 }
 
-/// Returns the groups, with one line per command: the first sentence of its help.
+/// Returns the groups as text, with one line for each command that contains the first sentence of its help.
 fn groups(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_list_every_visible_command_once() {
+    fn help_groups_list_every_visible_command_once() {
         let command = Cli::command();
         let visible: BTreeSet<&str> =
             command.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name).collect();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn help_shows_each_command_and_fits_a_wide_terminal() {
+    fn help_shows_each_command_and_fits_wide_terminal() {
         let help = command().render_help().to_string();
         for line in help.lines() {
             assert!(line.chars().count() <= 110, "{line}");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_parse() {
+    fn examples_in_help_parse() {
         let examples = EXAMPLES.lines().skip(1);
         for line in examples {
             let (command, _) = line.trim().split_once("  ").unwrap();

@@ -1,6 +1,8 @@
-//! A RoCEv2 peer made of single packets, built and parsed by scapy in a separate process (`peer/peer.py`).
+//! A RoCEv2 peer that sends and receives single packets. They are built and parsed by scapy in a separate process
+//! (`peer/peer.py`).
 //!
-//! It keeps no queue pair state. A test defines each packet that is sent and inspects each that is received.
+//! The peer keeps no queue pair state. A test defines each packet that is sent, and inspects each packet that is
+//! received.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,16 +15,16 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Time limit of an expected answer, far above all measured times.
+/// Time limit of an expected answer, well above all measured times.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Addresses of an HCA on the fabric, by its number (the default rule for LID n).
+/// Returns the addresses of an HCA on the fabric, derived from its number by the default rule for LID n.
 fn identity(id: u16) -> [String; 2] {
     let [high, low] = id.to_be_bytes();
     [format!("02:00:00:00:{high:02x}:{low:02x}"), format!("10.77.{high}.{low}")]
 }
 
-/// An opcode by its scapy name, such as `RC_SEND_ONLY`, or by its code if it has none.
+/// An opcode, given by its scapy name, such as `RC_SEND_ONLY`, or by its code if it has no name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Op {
@@ -38,7 +40,7 @@ impl From<&str> for Op {
     }
 }
 
-/// RDMA extended transport header.
+/// RDMA extended transport header (RETH).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reth {
     pub va: u64,
@@ -46,7 +48,7 @@ pub struct Reth {
     pub len: u32,
 }
 
-/// Atomic extended transport header.
+/// Atomic extended transport header (AtomicETH).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Atomic {
     pub va: u64,
@@ -55,14 +57,14 @@ pub struct Atomic {
     pub compare: u64,
 }
 
-/// ACK extended transport header.
+/// ACK extended transport header (AETH).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aeth {
     pub syndrome: u8,
     pub msn: u32,
 }
 
-/// One packet, sent or received.
+/// One packet, either sent or received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Packet {
@@ -75,7 +77,7 @@ pub struct Packet {
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Whether to send a wrong ICRC. Like all fields up to `cut`, never set in received packets.
+    /// Whether to send a wrong ICRC. Like all fields up to `cut`, it is never set in received packets.
     pub bad_icrc: bool,
     pub tver: u8,
     pub fecn: bool,
@@ -83,22 +85,22 @@ pub struct Packet {
     /// Whether to set the reserved bits of the BTH.
     pub reserved: bool,
     pub ttl: u8,
-    /// Source IP address; by default that of the peer.
+    /// Source IP address, if it is not that of the peer.
     pub source: Option<Ipv4Addr>,
-    /// Pad count; by default the correct one.
+    /// Pad count, if it is not the correct one.
     pub pad: Option<u8>,
     /// Number of bytes removed from the end of the frame.
     pub cut: u8,
-    /// RETH of WRITEs and READ requests.
+    /// RETH of a WRITE or a READ request.
     pub reth: Option<Reth>,
-    /// AtomicETH of atomic requests.
+    /// AtomicETH of an atomic request.
     pub atomic: Option<Atomic>,
-    /// AETH of acknowledges and responses.
+    /// AETH of an acknowledge or a response.
     pub aeth: Option<Aeth>,
-    /// `AtomicAckETH`: the original value in memory.
+    /// Value from the AtomicAckETH: the previous content of memory.
     pub original: Option<u64>,
     pub imm: Option<Hex>,
-    /// Payload without pad bytes.
+    /// Payload without its padding.
     pub payload: Hex,
 }
 
@@ -139,7 +141,7 @@ impl Packet {
     }
 }
 
-/// The peer's process, which ends on drop.
+/// Process of the peer, which is ended on drop.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
@@ -148,7 +150,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts HCA number `id` of the fabric at `bind`, with HCA number `other` at `to` as its peer.
+    /// Starts the HCA with number `id` on the fabric at `bind`. Its peer is the HCA with number `other`, at `to`.
     ///
     /// # Errors
     /// Python is missing, or scapy cannot be fetched.
@@ -178,12 +180,12 @@ impl Peer {
     /// Sends a packet.
     ///
     /// # Errors
-    /// The peer cannot build it.
+    /// The peer cannot build the packet.
     pub fn send(&mut self, packet: &Packet) -> Result<()> {
         self.ask::<Value>(&json!({ "send": packet })).map(drop)
     }
 
-    /// Receives the next packet, which must arrive.
+    /// Receives the next packet, which must arrive in time.
     ///
     /// # Errors
     /// No packet arrives, or its ICRC is wrong.
@@ -191,7 +193,7 @@ impl Peer {
         self.receive_within(ANSWER)?.with_context(|| format!("no packet arrived within {ANSWER:?}"))
     }
 
-    /// Receives the next packet, if one arrives in time.
+    /// Receives the next packet if one arrives in time.
     ///
     /// # Errors
     /// The ICRC of the packet is wrong.
@@ -200,11 +202,11 @@ impl Peer {
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
     }
 
-    /// Returns all packets with which the HCA reacts to what it has received so far. Packets caused by timers may
+    /// Returns all packets that the HCA sends in reaction to what it has received so far. Packets caused by timers may
     /// follow later.
     ///
     /// # Errors
-    /// The HCA no longer answers ARP, or sends a wrong ICRC.
+    /// The HCA no longer answers ARP requests, or sends a wrong ICRC.
     pub fn rest(&mut self) -> Result<Vec<Packet>> {
         self.ask(&json!({ "barrier": null }))
     }
@@ -234,7 +236,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The process may have ended on its own.
+        // The process may have exited on its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! Programs that the lab starts. Their output and command lines are stored in files, and they end with the lab.
+//! Programs that the lab starts. Their output and their command lines are stored in files, and they do not outlive the
+//! lab.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -17,18 +18,18 @@ use tokio::time::timeout;
 
 use crate::run_dir::RunDir;
 
-/// Byte that fills a stalled pipe. No program here prints it.
+/// Byte with which a stalled pipe is filled. No program here prints it.
 const FILLER: u8 = 0;
 
-/// A running program. It is killed on drop, and by the kernel if the lab is killed.
+/// A running program. It is killed on drop or, if the lab is killed, by the kernel.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Bytes of the log written so far.
+    /// Number of bytes written to the log so far.
     written: watch::Receiver<usize>,
-    /// Number of bytes of the log that [`Self::line`] has searched.
+    /// Number of bytes of the log that [`Self::line`] has searched so far.
     seen: usize,
     reading: watch::Sender<Reading>,
 }
@@ -36,7 +37,7 @@ pub struct Process {
 /// How a program's output is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// The output goes to the log.
+    /// The output is copied to the log.
     On,
     /// The output is not read, and the pipe is full.
     Stalled,
@@ -45,7 +46,7 @@ pub enum Reading {
 }
 
 impl Process {
-    /// Starts `command` and appends both its outputs to `NAME.log` of the run.
+    /// Starts `command`, and appends its standard output and standard error to `NAME.log` of the run.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -63,7 +64,7 @@ impl Process {
         die_with_parent(&mut command);
         let child =
             command.spawn().with_context(|| format!("cannot start {name}: {:?}", command.as_std()))?;
-        // Drop its copies of the writing end, which would keep the log open.
+        // Drop the command's copies of the writing end, which would keep the log open.
         drop(command);
         let (count, written) = watch::channel(before);
         let (reading, wanted) = watch::channel(Reading::On);
@@ -71,7 +72,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, log, written, seen: before, reading })
     }
 
-    /// Changes how its output is handled.
+    /// Changes how the program's output is handled.
     pub fn read_output(&self, reading: Reading) {
         self.reading.send_replace(reading);
     }
@@ -90,7 +91,8 @@ impl Process {
     /// The program has ended.
     pub fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
-        // SAFETY: kill takes no pointers. The ID belongs to a child that was not reaped, and thus to no other process.
+        // SAFETY: kill takes no pointers. The ID belongs to a child that has not been reaped, and therefore to no other
+        // process.
         let result = unsafe { libc::kill(id, signal) };
         ensure!(
             result == 0,
@@ -101,7 +103,7 @@ impl Process {
         Ok(())
     }
 
-    /// Returns its name in messages and files.
+    /// Returns the program's name, as used in messages and file names.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -110,7 +112,7 @@ impl Process {
         &self.log
     }
 
-    /// Waits for the next line of its log that contains `text`.
+    /// Waits for the next line of the program's log that contains `text`.
     ///
     /// # Errors
     /// No such line appears within `limit`, or the program ends first.
@@ -165,17 +167,17 @@ impl Process {
     /// Kills the program with SIGKILL and reaps it.
     ///
     /// # Errors
-    /// It cannot be killed.
+    /// The program cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Stops the program with SIGTERM. Kills it if it has not ended after `patience`.
+    /// Stops the program with SIGTERM, and kills it if it has not ended after `patience`.
     ///
     /// # Errors
-    /// It had to be killed.
+    /// The program had to be killed.
     pub async fn stop(&mut self, patience: Duration) -> Result<ExitStatus> {
-        // A program that has ended on its own needs no signal.
+        // A program that has already ended needs no signal.
         let _ = self.signal(libc::SIGTERM);
         match timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(status?),
@@ -187,7 +189,7 @@ impl Process {
     }
 }
 
-/// Copies output to the log and reports its length, until the program closes the output.
+/// Copies output to the log and reports the log's length, until the program closes the output.
 async fn pump(
     mut output: pipe::Receiver,
     mut log: File,
@@ -196,13 +198,13 @@ async fn pump(
 ) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        // When the process is dropped, read the rest of the output, because it may show why the process ended.
+        // When the process is dropped, read the remaining output, because it may show why the program ended.
         let wanted = *reading.borrow_and_update();
         match wanted {
             Reading::On => {}
             Reading::Over => return,
             Reading::Stalled => {
-                // If the pipe cannot be filled, the test shows less but does no harm.
+                // If the pipe cannot be filled, the test is less strict but still valid.
                 let _ = fill(&output);
                 if reading.changed().await.is_ok() {
                     continue;
@@ -222,9 +224,9 @@ async fn pump(
     }
 }
 
-/// Fills a pipe, so that writes of its other end block.
+/// Fills a pipe, so that writes to its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Open the pipe again, because the flags of the program's descriptor belong to the program.
+    // Open the pipe again, because setting a flag on the program's own descriptor would affect the program.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -249,7 +251,7 @@ fn die_with_parent(command: &mut Command) {
     };
 }
 
-/// Returns the command in a form that can be pasted into a shell.
+/// Formats the command so that it can be pasted into a shell.
 fn command_line(command: &Command) -> String {
     let command = command.as_std();
     let mut line = quoted(&command.get_program().to_string_lossy());
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn program_ignoring_sigterm_is_killed() {
+    async fn program_that_ignores_sigterm_is_killed() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unread_output_is_kept() {
+    async fn output_left_in_pipe_is_still_logged() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");

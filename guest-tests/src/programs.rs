@@ -6,37 +6,37 @@ use anyhow::{Context, Result, ensure};
 
 use crate::artifacts::cache_dir;
 
-/// Returns the directory for output of runs: `lab` in the target directory of this program, or in the cache if this
-/// program was installed elsewhere.
+/// Returns the directory for the output of runs. It is `lab` in this program's target directory, or in the cache if
+/// this program was installed elsewhere.
 ///
 /// # Errors
 /// The path of this program is unknown.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
-    // Cargo locks the directory of a profile that it builds. The tag of a target directory is missing if another tool
-    // created the directory.
+    // Cargo creates a lock file in the directory of each profile that it builds. The tag file of a target directory is
+    // missing if another tool created the directory.
     let built_here = profile.join(".cargo-lock").is_file();
     let target = profile.parent().filter(|_| built_here);
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))
 }
 
-/// Returns the daemon next to this program or in `HCAD_PROGRAMS`.
+/// Returns the daemon, which is next to this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
-/// It was not built.
+/// The daemon was not built.
 pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
-/// Returns `hcactl` next to this program or in `HCAD_PROGRAMS`.
+/// Returns `hcactl`, which is next to this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
-/// It was not built.
+/// `hcactl` was not built.
 pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }
 
-/// The agent, a static program for guests.
+/// The agent, which is a static program for guests.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent"));
 
 fn beside(program: &str) -> Result<PathBuf> {
@@ -50,7 +50,7 @@ fn beside(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns the directory of this program, such as `target/release`. Test programs are one directory deeper.
+/// Returns this program's directory, such as `target/release`. Test programs are one directory deeper.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot determine this program's path")?;
     let folder = program.parent().context("this program's path has no parent directory")?;

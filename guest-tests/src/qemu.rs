@@ -1,4 +1,4 @@
-//! Builds the command line of QEMU.
+//! Builds QEMU's command line.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::artifacts::{Kernel, QemuProgram};
 
-/// Space for the BARs of hot-plugged devices.
+/// Address space for the BARs of hot-plugged devices.
 const FREE_SLOT_MEMORY: &str = "32M";
 
 /// How guest code is executed.
@@ -23,7 +23,7 @@ pub enum Accelerator {
 
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Name, such as `a`.
+    /// Name of the guest, such as `a`.
     pub name: String,
     /// Guest memory in MiB. The HCA's daemon maps all of it.
     pub memory_mib: u32,
@@ -32,42 +32,42 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// Additional arguments for the kernel's command line.
     pub kernel_args: String,
-    /// Whether devices are behind an IOMMU, for drivers in user space.
+    /// Whether devices are behind an IOMMU, for user-space drivers.
     pub iommu: bool,
-    /// Images of its disks, /dev/vda and so on, which are read-only.
+    /// Images of the guest's read-only disks, /dev/vda and so on.
     pub disks: Vec<PathBuf>,
-    /// Image of a further, writable disk, which outlives QEMU.
+    /// Image of an additional, writable disk that outlives QEMU.
     pub own_disk: Option<PathBuf>,
-    /// Ethernet NICs, eth0 and so on.
+    /// Ethernet NICs of the guest, eth0 and so on.
     pub nics: Vec<Nic>,
-    /// Sockets of the HCAs, each a vfio-user device on the root bus.
+    /// Sockets of the HCAs that are vfio-user devices on the root bus.
     pub hcas: Vec<PathBuf>,
-    /// Sockets of further HCAs, each behind its own root port, like a plug-in card.
+    /// Sockets of additional HCAs, each behind its own root port like a plug-in card.
     pub cards: Vec<PathBuf>,
-    /// Number of empty root ports behind those: `slot1` and so on if there are no cards.
+    /// Number of empty root ports after those of the cards. Without cards, they are `slot1` and so on.
     pub free_slots: usize,
-    /// Host folders that the guest can mount.
+    /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
-    /// Whether QEMU restarts with the guest instead of exiting.
+    /// Whether QEMU restarts the guest instead of exiting.
     pub reboots: bool,
-    /// Boot loader that fetches kernel and initramfs from the network. Without one, QEMU loads both.
+    /// Boot loader that fetches kernel and initramfs over the network. Without one, QEMU loads both.
     pub boot_loader: Option<PathBuf>,
 }
 
-/// A folder of the host, which the guest mounts by its tag.
+/// A directory of the host, which the guest mounts by its tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub folder: PathBuf,
-    /// Mount tag of the folder.
+    /// Tag by which the guest mounts the directory.
     pub tag: String,
-    /// Whether the guest can only read.
+    /// Whether the guest has only read access.
     pub read_only: bool,
 }
 
-/// An Ethernet NIC whose link is UDP: each frame is one datagram, as on the fabric of an HCA.
+/// An Ethernet NIC with UDP as its link. Each frame is one datagram, as on an HCA's fabric.
 #[derive(Clone, Debug)]
 pub struct Nic {
-    /// The model that the guest's driver uses.
+    /// The model, for which the guest has a driver.
     pub model: NicModel,
     pub mac: [u8; 6],
     /// UDP address on which QEMU receives frames.
@@ -87,7 +87,7 @@ pub enum NicModel {
 }
 
 impl NicModel {
-    /// Returns QEMU's name of the model.
+    /// Returns the name that QEMU uses for the model.
     const fn device(self) -> &'static str {
         match self {
             Self::Virtio => "virtio-net-pci",
@@ -95,7 +95,7 @@ impl NicModel {
         }
     }
 
-    /// Returns the kernel module of its driver.
+    /// Returns the kernel module that drives the model.
     pub const fn module(self) -> &'static str {
         match self {
             Self::Virtio => "virtio_net",
@@ -104,23 +104,23 @@ impl NicModel {
     }
 }
 
-/// Sockets and files of one guest.
+/// Sockets and files that belong to one guest.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    /// Socket on which the lab listens for the agent's virtio-serial port.
+    /// Socket on which the lab listens for a connection from the agent's virtio-serial port.
     pub agent: PathBuf,
-    /// Sockets on which the lab listens for the agent's exec ports.
+    /// Sockets on which the lab listens for connections from the agent's exec ports.
     pub commands: Vec<PathBuf>,
     /// File for the console output.
     pub console_log: PathBuf,
-    /// Socket on which the lab listens for the console, if it writes to it.
+    /// Socket on which the lab listens for a connection from the console, if the lab writes to it.
     pub console: Option<PathBuf>,
-    /// Socket on which the lab listens for QEMU's monitor, if it changes the machine.
+    /// Socket on which the lab listens for a connection from QEMU's monitor, if the lab changes the machine.
     pub monitor: Option<PathBuf>,
 }
 
 impl Machine {
-    /// Returns the command that starts this guest.
+    /// Returns the command that starts the guest.
     pub fn command(
         &self,
         qemu: &QemuProgram,
@@ -134,15 +134,15 @@ impl Machine {
             args.flag("-no-reboot");
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
-        // DMA needs a memory backend that other processes can map. Without graphics, firmware and boot loader write to
-        // the serial port.
+        // For DMA, memory must have a backend that other processes can map. Without graphics, firmware and boot loader
+        // write to the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
         args.pair("-M", format!("q35,memory-backend=mem{graphics}"));
         args.pair("-m", format!("{}M", self.memory_mib));
         args.pair("-object", format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib));
         match self.accelerator {
             Accelerator::Tcg => args.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
-            // The emulated IOMMU needs the interrupt controller in user space.
+            // The emulated IOMMU requires an interrupt controller in user space.
             Accelerator::Kvm => args.pair("-accel", "kvm,kernel-irqchip=split").pair("-cpu", "host"),
         };
         args.pair("-smp", self.cpus.to_string());
@@ -172,12 +172,12 @@ impl Machine {
         }
 
         if self.iommu {
-            // With caching-mode, the guest's IOMMU reports each mapping, so that QEMU can forward it. It must precede
-            // the devices that it translates for.
+            // With caching-mode, the guest notifies the emulated IOMMU of each mapping, so that QEMU can forward it.
+            // The IOMMU must come before the devices whose accesses it translates.
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
-        // They precede the agent's port: once that exists, so do these.
+        // The exec ports come before the agent's port, so they exist once that port does.
         for (index, socket) in endpoints.commands.iter().enumerate() {
             args.pair("-chardev", format!("socket,id=exec{index},path={}", escaped(socket)));
             let name = format!("{}{index}", agent::wire::exec::EXEC_PORT_PREFIX);
@@ -196,7 +196,8 @@ impl Machine {
         for share in &self.shares {
             let Share { folder, tag, read_only } = share;
             let readonly = if *read_only { "on" } else { "off" };
-            // Files that a guest creates belong to the user who runs QEMU. A folder may contain other file systems.
+            // Files that the guest creates belong to the user running QEMU. A shared directory may contain other file
+            // systems.
             args.pair(
                 "-fsdev",
                 format!(
@@ -211,7 +212,7 @@ impl Machine {
             args.pair("-netdev", format!("dgram,id=net{index},{local},{remote}"));
             let [a, b, c, d, e, f] = nic.mac;
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-            // Without an option ROM, because the guest does not boot from the NIC.
+            // An option ROM is not needed, because the guest does not boot from the NIC.
             args.pair("-device", format!("{},netdev=net{index},mac={mac},romfile=", nic.model.device()));
         }
         for socket in &self.hcas {
@@ -223,7 +224,7 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // Firmware reserves less space for an empty slot than the BARs of an HCA need.
+            // By default, firmware reserves less space for an empty slot than the BARs of an HCA need.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -249,12 +250,12 @@ impl Args {
     }
 }
 
-/// Returns the command line of a guest's kernel, with additional `args`.
+/// Returns the command line for a guest's kernel, with additional `args`.
 pub(crate) fn command_line(args: &str) -> String {
     format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
 }
 
-/// Returns a device whose server is behind a socket.
+/// Returns a device whose vfio-user server is behind a socket.
 fn vfio_user(socket: &Path) -> Value {
     json!({
         "driver": "vfio-user-pci",
@@ -262,14 +263,14 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
-/// Returns a device whose server is behind a socket, in a slot.
+/// Returns a device whose vfio-user server is behind a socket, plugged into a slot.
 pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     let mut device = vfio_user(socket);
     device["bus"] = slot.into();
     device
 }
 
-/// Returns the name of a root port; slots are counted from 1.
+/// Returns the name of a root port. Slots are counted from 1.
 pub(crate) fn slot(number: usize) -> String {
     format!("slot{number}")
 }
@@ -278,12 +279,12 @@ fn root_port(number: usize) -> String {
     format!("pcie-root-port,id={},chassis={number},slot={number}", slot(number))
 }
 
-/// Returns an address as an option of `-netdev dgram`.
+/// Formats an address as an option of `-netdev dgram`.
 fn inet(name: &str, address: SocketAddr) -> String {
     format!("{name}.type=inet,{name}.host={},{name}.port={}", address.ip(), address.port())
 }
 
-/// Escapes a path for a comma-separated option.
+/// Escapes a path for use in a comma-separated option.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn command_ports_precede_agent_port() {
+    fn exec_ports_precede_agent_port() {
         let share = Share { folder: "/x,y".into(), tag: "share0".into(), read_only: true };
         let line = line(&Machine { shares: vec![share], ..machine() }, None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn iommu_precedes_hca() {
+    fn iommu_precedes_hca_on_command_line() {
         let line = line(&machine(), None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
         assert!(at("intel-iommu,caching-mode=on") < at(r#"{"driver":"vfio-user-pci""#));
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_uses_udp_and_only_own_disk_is_writable() {
+    fn nic_link_is_udp_and_only_own_disk_is_writable() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],

@@ -1,4 +1,4 @@
-//! Output of a run: one line per case, and the counts at the end.
+//! The output of a run: one line per case, followed by the counts.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::times;
 
-/// Reason why a case cannot run here. A case returns it as an error.
+/// The reason why a case cannot run here. The case returns it as an error.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
@@ -21,7 +21,7 @@ impl fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// Counts of the outcomes so far.
+/// Number of cases with each outcome so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of passed cases.
@@ -38,7 +38,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Runs cases and prints their outcomes immediately.
+/// Runs cases and prints each outcome immediately.
 #[derive(Debug)]
 pub struct Report {
     scenario: String,
@@ -49,13 +49,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report. A case without its own time limit is aborted after `case_timeout`. With `stop_at_failure`,
-    /// guests and daemons keep running after a failed case until Enter is pressed.
+    /// Creates a report. A case without a time limit of its own is aborted after `case_timeout`. If `stop_at_failure`
+    /// is set, guests and daemons keep running after a failed case until Enter is pressed.
     pub fn new(case_timeout: Duration, stop_at_failure: bool) -> Self {
         Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure, only: None }
     }
 
-    /// Runs only cases whose names contain `text`, if it is given. Other cases are not counted.
+    /// Restricts the report to cases whose names contain `text`, if given. Other cases do not run and are not counted.
     #[must_use]
     pub fn with_only(self, text: Option<String>) -> Self {
         Self { only: text, ..self }
@@ -67,14 +67,14 @@ impl Report {
         Self { scenario: String::new(), counts: Counts::default(), only: self.only.clone(), ..*self }
     }
 
-    /// Adds the counts of a parallel report.
+    /// Adds the counts from a parallel report.
     pub fn add(&mut self, counts: Counts) {
         self.counts.passed += counts.passed;
         self.counts.failed += counts.failed;
         self.counts.skipped += counts.skipped;
     }
 
-    /// Sets the scenario of the following cases.
+    /// Sets the scenario to which the following cases belong.
     pub fn begin(&mut self, scenario: &str) {
         scenario.clone_into(&mut self.scenario);
     }
@@ -84,7 +84,7 @@ impl Report {
         self.counts
     }
 
-    /// Runs one case. `hint` names the files to inspect if it fails.
+    /// Runs one case. `hint` names the files to inspect if the case fails.
     ///
     /// # Errors
     /// The outcome cannot be printed.
@@ -150,7 +150,7 @@ impl Report {
     }
 }
 
-/// Prints a line to standard output and flushes it, so that each case is visible when it ends.
+/// Prints a line to standard output and flushes it, so that the outcome of each case is visible immediately.
 ///
 /// # Errors
 /// Standard output is closed.
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_chosen_cases_run() {
+    async fn only_selected_cases_run() {
         let mut report =
             Report::new(Duration::from_secs(9), false).with_only(Some("ib_write".into())).beside();
         report.case("ib_write_bw -s 64", "", async { Ok(()) }).await.unwrap();

@@ -1,4 +1,5 @@
-//! The directory of one run: consoles, logs, captures, command lines; and short paths for its sockets.
+//! The directory of one run, with consoles, logs, captures and command lines. Also provides short paths for the run's
+//! sockets.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,10 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-/// Number of stored runs per scenario. Older ones are deleted when a run starts.
+/// Number of runs kept for each scenario. Older runs are deleted when a new one starts.
 const KEPT_RUNS: usize = 3;
 
-/// The directory with the output of one run.
+/// The directory that contains the output of one run.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -37,11 +38,11 @@ impl RunDir {
         let mut runs = numbers(&parent)?;
         runs.sort_unstable();
         for old in runs.iter().rev().skip(KEPT_RUNS - 1) {
-            // Another run may be removing the same directory.
+            // Another run may be removing the same directory at the same time.
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);
-        // Runs that start at the same moment use adjacent numbers. There are few of them, so the search is limited.
+        // Runs that start at the same moment use consecutive numbers. They are few, so a limited search is sufficient.
         for number in first..first + 100 {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {
@@ -66,23 +67,23 @@ impl RunDir {
         &self.path
     }
 
-    /// Returns the path of a file in the directory.
+    /// Returns the path of a file in the directory of the run.
     pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Returns a path for a socket. It is short, because a socket's path has at most 107 bytes. It is deleted with the
-    /// run.
+    /// Returns a path for a socket, which is deleted with the run. The path is short, because that of a socket can have
+    /// at most 107 bytes.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)
     }
 
-    /// Returns a path for a file that is deleted with the run.
+    /// Returns a path for a temporary file, which is deleted with the run.
     pub fn scratch(&self, name: &str) -> PathBuf {
         self.socket(name)
     }
 
-    /// Returns the captures so far.
+    /// Returns the captures created so far.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_numbered_and_old_ones_deleted() {
+    fn runs_are_numbered_and_old_runs_deleted() {
         let lab = tempfile::tempdir().unwrap();
         for _ in 0..KEPT_RUNS + 2 {
             RunDir::create(lab.path(), "x").unwrap();

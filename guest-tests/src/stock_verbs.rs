@@ -1,4 +1,4 @@
-//! Stock verbs in a guest: rdma-core's own Python binding, controlled line by line.
+//! Stock verbs in a guest, through rdma-core's own Python binding, which is controlled line by line.
 //!
 //! The program (`guest/stock_verbs.py`) runs in the guest as long as this object exists. It uses the kernel's driver
 //! and rdma-core's provider, neither of which is part of the project.
@@ -15,12 +15,12 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
-/// Time limit for loading an interpreter and the verbs modules, uncompiled.
+/// Time limit for loading an interpreter and the verbs modules without bytecode.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit of requests that do not wait themselves.
+/// Time limit of requests that do not themselves wait for anything.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The program, with one device open.
+/// The program, which has one device open.
 #[derive(Clone, Copy, Debug)]
 pub struct StockVerbs {
     program: LineProgram,
@@ -29,21 +29,21 @@ pub struct StockVerbs {
 /// The first port of a device.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Port {
-    /// LID of the port; 0 on Ethernet.
+    /// LID of the port, which is 0 on Ethernet.
     pub lid: u16,
-    /// GIDs by index, as text.
+    /// GIDs as text, in the order of their indices.
     pub gids: Vec<String>,
     /// Active MTU in bytes.
     pub mtu: u32,
-    /// Whether the port is in state ACTIVE.
+    /// Whether the port is in the state ACTIVE.
     pub active: bool,
 }
 
-/// A file of the guest, mapped and registered with all rights.
+/// A file in the guest that is mapped, and registered with all access rights.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct FileRegion {
     id: u32,
-    /// Address of its first byte.
+    /// Address of the region's first byte.
     pub addr: u64,
     pub lkey: u32,
     pub rkey: u32,
@@ -53,7 +53,7 @@ pub struct FileRegion {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct StockWindow {
     id: u32,
-    /// Key that peers use.
+    /// Key that peers use for the window.
     pub rkey: u32,
 }
 
@@ -64,57 +64,57 @@ pub struct StockQp {
     pub qpn: u32,
 }
 
-/// Address of a peer.
+/// Path to a peer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StockPath {
-    /// Number of its queue pair.
+    /// Number of the peer's queue pair.
     pub qpn: u32,
-    /// Its GID; without one, the peer is in the same subnet.
+    /// GID of the peer, or `None` if the peer is in the same subnet and needs none.
     pub gid: Option<String>,
-    /// Index of the own GID.
+    /// Index of the local GID.
     pub sgid_index: u32,
     pub lid: u16,
 }
 
-/// Attributes for the transitions to RTS.
+/// Attributes for the transitions up to RTS.
 #[derive(Clone, Debug, Serialize)]
 pub struct StockConnect {
     /// The peer of a connected queue pair.
     pub peer: StockPath,
     /// Path MTU in bytes.
     pub mtu: u16,
-    /// PSN of the first packet sent.
+    /// PSN of the first packet that this side sends.
     pub psn: u32,
-    /// PSN of the first packet expected.
+    /// PSN of the first packet that this side expects.
     pub peer_psn: u32,
     /// Q_Key of a UD queue pair.
     pub qkey: u32,
     pub timeout: u8,
     pub retry: u8,
-    /// Retries after RNR NAKs.
+    /// Number of retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// Code of the RNR NAKs sent.
+    /// Timer code in the RNR NAKs that are sent.
     pub rnr_timer: u8,
 }
 
-/// Address, length and key of memory.
+/// Address, length and key of a piece of memory.
 pub type StockSge = (u64, u32, u32);
 
 /// A send work request. Fields that the operation does not use are ignored.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StockSend {
-    /// `send`, `send_imm`, `write`, `write_imm`, `read`, `cmp_swap` or `fetch_add`.
+    /// Operation: `send`, `send_imm`, `write`, `write_imm`, `read`, `cmp_swap` or `fetch_add`.
     pub op: &'static str,
     pub sges: Vec<StockSge>,
     /// Immediate data in memory order.
     pub imm: Hex,
     pub va: u64,
     pub rkey: u32,
-    /// Operand: compare value or addend.
+    /// Compare value of a compare and swap, or addend of a fetch and add.
     pub compare_add: u64,
     /// New value of a compare and swap.
     pub swap: u64,
-    /// Address handle of a datagram.
+    /// Address handle for a datagram.
     pub ah: Option<StockAh>,
     /// Destination queue pair of a datagram.
     pub qpn: u32,
@@ -126,12 +126,12 @@ pub struct StockAh(u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct StockCompletion {
-    /// Status from `ibv_wc_status` in rdma-core.
+    /// Status as a value of rdma-core's `ibv_wc_status`.
     pub status: u32,
-    /// Whether the completion is that of a receive.
+    /// Whether the completion belongs to a receive.
     pub received: bool,
     pub bytes: u32,
-    /// Immediate data, if present.
+    /// Immediate data, if the message carries any.
     pub imm: Option<Hex>,
     /// Whether the message starts with a GRH area.
     pub grh: bool,
@@ -140,7 +140,7 @@ pub struct StockCompletion {
 }
 
 impl StockVerbs {
-    /// Starts the program in a guest with a root file system and opens a device.
+    /// Starts the program in a guest with a root file system and makes it open a device.
     ///
     /// # Errors
     /// The device does not exist, or the program does not start.
@@ -150,7 +150,7 @@ impl StockVerbs {
         Ok((verbs, port))
     }
 
-    /// Registers a file of `len` bytes, which is created if it is missing.
+    /// Registers a file of `len` bytes, which is created if it does not exist.
     ///
     /// # Errors
     /// The kernel rejects the registration.
@@ -158,7 +158,7 @@ impl StockVerbs {
         self.ask(vm, "region", json!({ "path": path, "len": len })).await
     }
 
-    /// Deregisters a file.
+    /// Deregisters the memory of a file.
     ///
     /// # Errors
     /// The kernel rejects the request.
@@ -166,15 +166,16 @@ impl StockVerbs {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
-    /// Creates a window for all of a region's memory with remote write access, and binds it with a queue pair in RTS.
+    /// Creates a window that covers all of a region's memory and permits remote writes, and binds it through a queue
+    /// pair in RTS.
     ///
     /// # Errors
-    /// The kernel rejects it, or the bind fails.
+    /// The kernel rejects the window, or the bind operation fails.
     pub async fn window(&self, vm: &mut Vm, qp: StockQp, region: FileRegion) -> Result<StockWindow> {
         self.ask(vm, "window", json!({ "qp": qp.id, "region": region.id })).await
     }
 
-    /// Invalidates a window.
+    /// Invalidates a window through a queue pair.
     ///
     /// # Errors
     /// The request fails.
@@ -185,15 +186,15 @@ impl StockVerbs {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the queue pair.
     pub async fn queue_pair(&self, vm: &mut Vm, service: Service) -> Result<StockQp> {
         self.queue_pair_with(vm, service, None).await
     }
 
-    /// Creates a queue pair in RESET, with a completion queue of the given capacity if one is given.
+    /// Creates a queue pair in RESET. If a capacity is given, its completion queue has that capacity.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the queue pair.
     pub async fn queue_pair_with(
         &self,
         vm: &mut Vm,
@@ -216,12 +217,12 @@ impl StockVerbs {
     /// Creates an address handle for a peer.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the address handle.
     pub async fn address(&self, vm: &mut Vm, peer: &StockPath) -> Result<StockAh> {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
 
-    /// Returns the path migration state of a queue pair, as in `ibv_mig_state`.
+    /// Returns the path migration state of a queue pair, as a value of `ibv_mig_state`.
     ///
     /// # Errors
     /// The kernel rejects the query.
@@ -232,7 +233,7 @@ impl StockVerbs {
     /// Attaches the program's only queue pair to a multicast group.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the request.
     pub async fn join(&self, vm: &mut Vm, qp: StockQp, gid: &str) -> Result<()> {
         self.ask(vm, "join", json!({ "qp": qp.id, "gid": gid })).await
     }
@@ -253,7 +254,7 @@ impl StockVerbs {
         self.ask(vm, "post_send", json!({ "qp": qp.id, "requests": requests })).await
     }
 
-    /// Waits for completions. Returns fewer than `count` after the time limit.
+    /// Waits for completions. Returns fewer than `count` if the time limit expires.
     ///
     /// # Errors
     /// The queue cannot be polled.
@@ -269,8 +270,8 @@ impl StockVerbs {
         self.ask_within(limit + TIMEOUT, vm, "poll", arguments).await
     }
 
-    /// Returns asynchronous events of the device and the program's objects, by their codes in `ibv_event_type`. Waits
-    /// for the first up to `limit`.
+    /// Returns the asynchronous events of the device and of the program's objects, as values of `ibv_event_type`. Waits
+    /// up to `limit` for the first event.
     ///
     /// # Errors
     /// The events cannot be read.
@@ -282,7 +283,7 @@ impl StockVerbs {
     /// Destroys a queue pair.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the request.
     pub async fn destroy(&self, vm: &mut Vm, qp: StockQp) -> Result<()> {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
     }
@@ -290,7 +291,7 @@ impl StockVerbs {
     /// Ends the program, which destroys its objects.
     ///
     /// # Errors
-    /// It does not end.
+    /// The program does not end.
     pub async fn close(self, vm: &mut Vm) -> Result<()> {
         self.program.close(TIMEOUT, vm).await
     }

@@ -1,5 +1,5 @@
-//! Durations of scenarios and cases, one JSON object per line, in the file that the environment variable `HCAD_TIMES`
-//! names. `ci/test` sets it and adds the durations of its steps.
+//! Records the durations of scenarios and cases, as one JSON object per line, in the file named by the environment
+//! variable `HCAD_TIMES`. `ci/test` sets the variable, and adds the durations of its own steps.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ pub(crate) fn case(scenario: &str, case: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "case": case, "seconds": rounded(elapsed) }));
 }
 
-/// Records the duration of a whole scenario, with its boots.
+/// Records the duration of a whole scenario, including boots.
 pub(crate) fn scenario(scenario: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "seconds": rounded(elapsed) }));
 }
@@ -22,14 +22,14 @@ fn rounded(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// Appends a line. A failure is only logged, because it is unrelated to the tests.
+/// Appends a line. If that fails, the error is only logged, because it does not concern the tests.
 fn append(times: &Value) {
     let Some(path) = std::env::var_os(FILE).filter(|path| !path.is_empty()) else { return };
     let appended = OpenOptions::new()
         .create(true)
         .append(true)
         .open(&path)
-        // A single write per line, because scenarios of one run share the file.
+        // Each line must be written by a single call, because the scenarios of a run share the file.
         .and_then(|mut file| file.write_all(format!("{times}\n").as_bytes()));
     if let Err(error) = appended {
         tracing::warn!("cannot write test times to {}: {error}", path.display());

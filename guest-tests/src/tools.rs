@@ -1,4 +1,4 @@
-//! Client and server programs, one in each of two guests.
+//! A client program and a server program, which run in two guests.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::vm::Vm;
 
-/// Time limit for a server to be ready, in an emulated guest on a busy host.
+/// Time limit for a server to become ready, in an emulated guest on a busy host.
 const READY_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for a server to end after its client has ended or after a signal.
+/// Time limit for a server to end after its client has ended or after it has received a signal.
 const END_TIMEOUT: Duration = Duration::from_secs(240);
-/// Additional time for the answer of a step.
+/// Time allowed for the answer to a step, in addition to the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 /// A client and a server program.
@@ -23,18 +23,18 @@ pub struct Exchange {
     pub client: String,
     /// How to detect that the server is ready.
     pub ready: Ready,
-    /// Time limit of the client.
+    /// Time limit of the client program.
     pub limit: Duration,
 }
 
 /// How a server shows that it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// It listens on this TCP port.
+    /// The server listens on this TCP port.
     Tcp(u16),
-    /// It listens for connections of `rdma_cm`.
+    /// The server listens for connections through `rdma_cm`.
     Cm,
-    /// It prints a line that contains this text.
+    /// The server prints a line that contains this text.
     Line(&'static str),
 }
 
@@ -53,17 +53,17 @@ impl Exchange {
     /// Runs both programs, which must succeed.
     ///
     /// # Errors
-    /// One fails; the error contains the output of both.
+    /// One of them fails. The error contains the output of both.
     pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let ends = self.ends(server, client).await?;
         self.succeeded(&ends)?;
         Ok(ends)
     }
 
-    /// Checks that both succeeded.
+    /// Checks that both programs have succeeded.
     ///
     /// # Errors
-    /// One failed; the error contains the output of both.
+    /// One of them has failed. The error contains the output of both.
     pub fn succeeded(&self, ends: &Ends) -> Result<()> {
         for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
             if end.status != ExitStatus::Code(0) {
@@ -81,8 +81,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Runs both programs, whatever their exit statuses. A server that still waits after its client has failed is
-    /// killed.
+    /// Runs both programs, regardless of their exit statuses. If the client fails and the server keeps waiting, the
+    /// server is killed.
     ///
     /// # Errors
     /// The server does not become ready, or the client takes too long.
@@ -114,19 +114,20 @@ impl Ready {
     /// Waits until a server with this command line is ready.
     ///
     /// # Errors
-    /// It does not become ready in time.
+    /// The server does not become ready in time.
     pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
-                // Local port, no peer, state LISTEN, as the kernel prints them for IPv4 and IPv6.
+                // The text consists of local port, no peer and the state LISTEN, as printed by the kernel for IPv4 and
+                // IPv6.
                 let any = |digits: usize| format!(":{port:04X} {}:0000 0A", "0".repeat(digits));
                 await_text(vm, &["/proc/net/tcp", "/proc/net/tcp6"], &[&any(8), &any(32)], READY_TIMEOUT)
                     .await
             }
             Self::Cm => {
-                // Only sockets of this program count, because the previous server may still be ending. Their number
-                // must be equal in two successive polls: a program that accepts connections of every device starts to
-                // listen on one after the other, and reports it before.
+                // Only the sockets of this program count, because the previous server may still be ending. Their number
+                // must be the same in two successive polls. A program that accepts connections through every device
+                // starts to listen on one device after another, and reports that it is ready before it has finished.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(
@@ -139,10 +140,10 @@ impl Ready {
     }
 }
 
-/// Waits until one of the files of a guest contains one of the texts.
+/// Waits until one of a guest's files contains one of the texts.
 ///
 /// # Errors
-/// None does in time.
+/// None of the files contains any of the texts in time.
 pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Duration) -> Result<()> {
     let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
     let timeout_ms = u32::try_from(limit.as_millis())?;
@@ -153,17 +154,17 @@ pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Dura
 /// Starts a program in the background, with line-buffered output.
 ///
 /// # Errors
-/// It cannot be started.
+/// The program cannot be started.
 pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
     let mut argv = words("stdbuf -oL");
     argv.extend(words(line));
     Ok(vm.call(Spawn { argv }).await?.program)
 }
 
-/// Waits for the next line of a program that contains `text`.
+/// Waits for the next line of a program's output that contains `text`.
 ///
 /// # Errors
-/// No such line appears in time; the error contains the lines so far.
+/// No such line appears in time. The error contains the lines read so far.
 pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) -> Result<String> {
     let deadline = tokio::time::Instant::now() + limit;
     let mut before = Vec::new();
@@ -180,10 +181,10 @@ pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) 
     }
 }
 
-/// Waits for a program's end.
+/// Waits until a program ends.
 ///
 /// # Errors
-/// It does not end in time.
+/// The program does not end in time.
 pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<ProgramEnd> {
     let step = Wait { program, timeout_ms: u32::try_from(limit.as_millis())? };
     vm.call_within(limit + ANSWER_MARGIN, step).await
@@ -197,10 +198,10 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
     vm.call(Kill { program, signal }).await.map(drop)
 }
 
-/// Stops a program that would run on.
+/// Stops a program that would not end on its own.
 ///
 /// # Errors
-/// It does not end.
+/// The program does not end.
 pub async fn stop(vm: &mut Vm, program: ProgramId) -> Result<ProgramEnd> {
     signal(vm, program, libc::SIGKILL).await?;
     wait(vm, program, END_TIMEOUT).await

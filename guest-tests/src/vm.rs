@@ -1,4 +1,4 @@
-//! A guest with its QEMU and its agent, or an agent without a guest in a separate process.
+//! A guest with its QEMU and its agent, or an agent that runs in a separate process without a guest.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,27 +19,28 @@ use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
-/// Time limit from the start of QEMU until it has opened its side of the agent's port.
+/// Time limit for QEMU to open its side of the agent's port after it is started.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for QEMU to end after it has closed a socket.
+/// Time limit for QEMU to exit after it has closed a socket.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 /// Default time limit of a program in the guest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
-/// Additional time for the answer of a step.
+/// Time allowed for the answer to a step, in addition to the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Time limit of a request while a guest restarts, after which it is repeated, and time limit of the restart.
+/// Time limit of a request while a guest restarts, after which the request is repeated. It is followed by the time
+/// limit of the restart.
 const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between requests to an agent that is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// Number of lines of console and log in an error message.
+/// Number of lines of console output and log that an error message contains.
 const TAIL_LINES: usize = 12;
-/// The hidden command of this program that serves an agent without a guest.
+/// The hidden command with which this program serves an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
-/// Start of Linux's message on a panic.
+/// Start of the message that Linux prints on a panic.
 const KERNEL_PANIC: &str = "Kernel panic - not syncing";
 
-/// Number of boots of this process that were repeated.
+/// Number of boots that this process has repeated.
 static PANICKED_BOOTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of boots that ended in a kernel panic and were repeated.
@@ -52,9 +53,9 @@ pub fn panicked_boots() -> u32 {
 pub struct Image {
     /// The initramfs archive for the kernel.
     pub initramfs: PathBuf,
-    /// Modules inside, in loading order.
+    /// Modules in the initramfs, in loading order.
     pub modules: Vec<String>,
-    /// The disks of a guest with a root file system. Without them, there are only the agent and busybox.
+    /// Disks of a guest with a root file system. Without disks, the guest contains only the agent and busybox.
     pub disks: Option<Disks>,
 }
 
@@ -62,7 +63,7 @@ pub struct Image {
 #[derive(Debug)]
 pub struct Vm {
     name: String,
-    /// QEMU, or the process of an agent without a guest.
+    /// QEMU, or the process of an agent that has no guest.
     qemu: Process,
     agent: AgentLink,
     console_log: PathBuf,
@@ -72,27 +73,28 @@ pub struct Vm {
     boot_time: Duration,
 }
 
-/// Connections of the lab to a guest in addition to the agent.
+/// Connections between the lab and a guest, in addition to the agent's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuestPorts {
-    /// Whether the lab writes to its console.
+    /// Whether the lab writes to the guest's console.
     pub console: bool,
-    /// Number of exec ports, at most [`Self::MOST_COMMANDS`].
+    /// Number of exec ports, which is at most [`Self::MOST_COMMANDS`].
     pub commands: usize,
-    /// Whether the lab changes the machine while it runs.
+    /// Whether the lab changes the machine while it is running.
     pub monitor: bool,
 }
 
 impl GuestPorts {
-    /// Limit of ports of one virtio-serial device, without the agent's and the one reserved for a console.
+    /// Maximum number of ports that one virtio-serial device has besides the agent's and the one reserved for a
+    /// console.
     pub const MOST_COMMANDS: usize = 29;
 }
 
 impl Vm {
-    /// Starts a guest, waits up to `limit` for its agent and loads the image's modules.
+    /// Starts a guest, waits up to `limit` for its agent, and loads the image's modules.
     ///
     /// # Errors
-    /// The guest does not get that far. The error contains the ends of its console and of QEMU's log.
+    /// The guest does not get that far. The error contains the last lines of its console and of QEMU's log.
     pub async fn boot(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -110,7 +112,7 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts a guest and waits for its agent.
+    /// Starts a guest, and waits until its agent answers.
     async fn start(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -128,7 +130,7 @@ impl Vm {
             console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
             monitor: wanted.monitor.then(|| run.socket(&format!("{name}.monitor"))),
         };
-        // QEMU connects to the lab, so that no retries are needed.
+        // QEMU connects to the lab, so no retries are needed.
         let agent_listener = listen(&endpoints.agent)?;
         let command_listeners: Vec<_> =
             endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
@@ -168,10 +170,10 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts an agent in a separate process. It can open devices by their sockets, as VMM and driver at once.
+    /// Starts an agent in a separate process. It can open devices by their sockets, as VMM and driver in one.
     ///
     /// # Errors
-    /// It does not start.
+    /// The agent does not start.
     pub async fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
         let process = format!("guest-{name}");
         let socket = run.socket(&format!("{process}.agent"));
@@ -193,17 +195,18 @@ impl Vm {
         })
     }
 
-    /// Restarts a guest that may restart, and waits until it answers again.
+    /// Restarts a guest that is allowed to restart, and waits until it answers again.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The guest does not answer.
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
-        // Without a restart, the uptime has grown by the elapsed time. After a restart, it is at most that time.
+        // Without a restart, the uptime has grown by the elapsed time. After a restart, the uptime is at most the
+        // elapsed time.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
-        // A request may still reach the old agent, and is then lost.
+        // A request may still reach the old agent, in which case it is lost.
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
@@ -224,7 +227,7 @@ impl Vm {
                 .context("cannot load kernel modules")?;
         }
         if image.disks.is_some() {
-            // The disks are in the order of `Lab`.
+            // The order of the disks is defined by `Lab`.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
             self.call(step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
@@ -232,7 +235,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Returns its name, such as `a`.
+    /// Returns the guest's name, such as `a`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -242,33 +245,33 @@ impl Vm {
         self.boot_time
     }
 
-    /// Returns the console log of kernel and agent.
+    /// Returns the path of the console log, to which kernel and agent write.
     pub fn console_log(&self) -> &Path {
         &self.console_log
     }
 
-    /// Returns the console's connection, once, if the guest was started with one.
+    /// Returns the connection to the console, if the guest was started with one. Later calls return `None`.
     pub fn take_console(&mut self) -> Option<UnixStream> {
         self.console.take()
     }
 
-    /// Returns the connections of the exec ports, once.
+    /// Returns the connections to the exec ports. Later calls return none.
     pub fn take_commands(&mut self) -> Vec<UnixStream> {
         std::mem::take(&mut self.commands)
     }
 
-    /// Plugs the HCA behind `socket` into a free slot, whose number follows those of the cards. The guest is notified
-    /// as for any card.
+    /// Plugs the HCA behind `socket` into a free slot. Slot numbers follow those of the cards. The guest is notified as
+    /// for any card.
     ///
     /// # Errors
-    /// QEMU rejects it, or the guest was started without a free hot-plug slot.
+    /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
         self.explained(added.map(drop)).await
     }
 
-    /// Returns the exit status of QEMU, if it has ended.
+    /// Returns the exit status of QEMU if it has exited.
     ///
     /// # Errors
     /// The status cannot be read.
@@ -276,26 +279,26 @@ impl Vm {
         self.qemu.status()
     }
 
-    /// Runs a step in the guest.
+    /// Executes a step in the guest.
     ///
     /// # Errors
-    /// The step fails with a [`Failure`], which `downcast_ref` finds. Or the guest has ended or is silent; the error
-    /// contains its last output.
+    /// The step fails with a [`Failure`], which `downcast_ref` can extract, or the guest has ended or is silent. In the
+    /// latter case, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
     }
 
-    /// Runs a step that may take up to `limit`.
+    /// Executes a step that may take up to `limit`.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// As for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
         let result = self.agent.call_within(limit, step).await;
         self.explained(result).await
     }
 
-    /// Runs a step that must fail, and returns its failure.
+    /// Executes a step that must fail, and returns its failure.
     ///
     /// # Errors
     /// The step succeeds, or the guest has ended or is silent.
@@ -304,18 +307,19 @@ impl Vm {
         self.explained(result).await
     }
 
-    /// Runs a program in the guest that must succeed, and returns its output.
+    /// Runs a program in the guest, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// It fails or takes longer than a minute, with its standard error; otherwise as [`Self::call`].
+    /// The program fails or takes longer than a minute. The error contains its standard error. All other errors are as
+    /// for [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
 
-    /// Runs a program that must succeed, with its own time limit.
+    /// Runs a program, which must succeed, with the given time limit.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// As for [`Self::run`].
     pub async fn run_within(&mut self, limit: Duration, argv: &[&str]) -> Result<String> {
         let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
@@ -329,11 +333,11 @@ impl Vm {
         Ok(end.stdout)
     }
 
-    /// Runs a program of the guest to its end, whatever its exit status. The words of its command line contain no
-    /// spaces.
+    /// Runs a program in the guest until it ends, regardless of its exit status. The words of its command line contain
+    /// no spaces.
     ///
     /// # Errors
-    /// It cannot be started or takes longer than `limit`; otherwise as [`Self::call`].
+    /// The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].
     pub async fn program(&mut self, limit: Duration, line: &str) -> Result<ProgramEnd> {
         self.end_of(limit, words(line)).await
     }
@@ -347,15 +351,15 @@ impl Vm {
     /// Kills QEMU with SIGKILL, so that the guest cannot react.
     ///
     /// # Errors
-    /// It cannot be killed.
+    /// QEMU cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.qemu.kill().await
     }
 
-    /// Sends a signal to QEMU without waiting.
+    /// Sends a signal to QEMU, without waiting for an effect.
     ///
     /// # Errors
-    /// It has ended.
+    /// QEMU has exited.
     pub fn signal(&self, signal: i32) -> Result<()> {
         self.qemu.signal(signal)
     }
@@ -363,18 +367,18 @@ impl Vm {
     /// Returns the process ID of QEMU.
     ///
     /// # Errors
-    /// It has ended.
+    /// QEMU has exited.
     pub fn process_id(&self) -> Result<u32> {
         self.qemu.id()
     }
 
-    /// Adds the guest's name to an error, and its last output if the error is not the step's own.
+    /// Adds the guest's name to an error. Unless the error is the step's own, also adds the guest's last output.
     async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it ends.
+        // QEMU closes its sockets before it exits.
         let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
@@ -390,9 +394,9 @@ impl Vm {
     }
 }
 
-/// Boots, and repeats the boot once if the kernel panics before the agent answers. On a busy host, QEMU's emulation of
-/// several CPUs sometimes executes the breakpoint with which Linux patches its own text. No HCA driver is loaded by
-/// then, so that no fault of a device is hidden.
+/// Boots a guest, and repeats the boot once if the kernel panics before the agent answers. On a busy host, when QEMU
+/// emulates several CPUs, it sometimes executes the breakpoint with which Linux patches its own text. No HCA driver has
+/// been loaded by then, so no fault of a device can be hidden.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,
@@ -451,7 +455,7 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
 mod tests {
     use super::*;
 
-    /// Simulates boots whose consoles end like these. Returns their number and the result of the last.
+    /// Simulates boots whose consoles end with these texts. Returns the number of boots and the result of the last one.
     async fn boots(consoles: &[&str]) -> (usize, Result<usize>) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("guest-a.console");
@@ -467,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicked_boot_is_repeated_once() {
+    async fn boot_with_kernel_panic_is_repeated_once() {
         const PANIC: &str = "[    0.9] Kernel panic - not syncing: Fatal exception in interrupt";
         assert_eq!(boots(&["agent"]).await.1.unwrap(), 1);
         let before = panicked_boots();

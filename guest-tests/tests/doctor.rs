@@ -1,4 +1,4 @@
-//! Runs `guest-lab` itself, on any machine.
+//! Runs `guest-lab` itself. The tests work on any machine.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -11,9 +11,9 @@ fn guest_lab(arguments: &[&str], programs: &std::path::Path) -> Output {
     command.output().unwrap()
 }
 
-/// Without hcad and with an empty cache, guests cannot boot on any machine.
+/// Checks the findings without hcad and with an empty cache, so that guests cannot boot on any machine.
 #[test]
-fn doctor_reports_absent_hcad_and_parts() {
+fn doctor_reports_missing_hcad_and_parts() {
     let folder = tempfile::tempdir().unwrap();
     let output = guest_lab(&["doctor", "--offline"], folder.path());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -49,7 +49,7 @@ fn doctor_prints_json() {
 }
 
 #[test]
-fn no_arguments_print_help_with_groups() {
+fn running_without_arguments_prints_grouped_help() {
     let folder = tempfile::tempdir().unwrap();
     let output = guest_lab(&[], folder.path());
     let text = String::from_utf8(output.stdout).unwrap();

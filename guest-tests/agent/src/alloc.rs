@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Free units as runs of a first unit and a length.
+/// The free units, as runs given by first unit and length.
 #[derive(Debug)]
 pub(crate) struct Units {
     free: BTreeMap<u32, u32>,
@@ -14,7 +14,7 @@ impl Units {
         Self { free: BTreeMap::from([(range.start, range.end - range.start)]) }
     }
 
-    /// Allocates `count` consecutive units from the lowest possible first unit, which is a multiple of `align`.
+    /// Allocates `count` consecutive units at the lowest free position that is a multiple of `align`.
     pub(crate) fn alloc(&mut self, count: u32, align: u32) -> Option<u32> {
         let (start, len, first) = self.free.iter().find_map(|(&start, &len)| {
             let first = start.checked_next_multiple_of(align.max(1))?;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_runs_merge() {
+    fn adjacent_freed_runs_are_merged() {
         let mut units = Units::new(2..100);
         let a = units.alloc(3, 1).unwrap();
         let b = units.alloc(16, 16).unwrap();

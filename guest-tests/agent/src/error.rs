@@ -1,23 +1,24 @@
-//! Constructors of errors with a known [`FailureKind`]. All other errors become [`FailureKind::Other`].
+//! Constructors for errors of a known [`FailureKind`]. All other errors become [`FailureKind::Other`].
 
 use crate::wire::{Failure, FailureKind};
 
-/// The step refers to an unknown object or requests something impossible.
+/// Returns the error of a step that refers to an unknown object or requests something impossible.
 pub(crate) fn bad_step(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::BadStep, message).into()
 }
 
-/// An event did not occur in time.
+/// Returns the error of an event that did not occur in time.
 pub(crate) fn timeout(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Timeout, message).into()
 }
 
-/// The content of memory or of a completion is wrong.
+/// Returns the error of memory or a completion that has the wrong content.
 pub(crate) fn mismatch(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Mismatch, message).into()
 }
 
-/// Returns the failure with all causes in its message. Its kind is that of the outermost cause that has one.
+/// Converts an error to a failure whose message includes all causes. Its kind is that of the outermost cause that has
+/// one.
 pub(crate) fn into_failure(error: &anyhow::Error) -> Failure {
     let kind = error
         .chain()

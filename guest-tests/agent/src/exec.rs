@@ -1,5 +1,5 @@
-//! Executes commands for users of the host, independently of steps. Each port carries one command at a time, with its
-//! input, outputs and signals.
+//! Executes commands for users of the host, independently of steps. Each port carries one command at a time, together
+//! with its input, output and signals.
 
 mod command;
 mod terminal;
@@ -47,7 +47,7 @@ fn serve_port(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Executes commands from the input until it ends, then ends the running command.
+/// Executes commands from the input until it ends, then terminates the running command.
 ///
 /// # Errors
 /// The input cannot be read or contains an invalid frame.
@@ -70,7 +70,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends whole frames to the host, from several threads.
+/// Sends whole frames to the host. Several threads may use it at once.
 #[derive(Clone)]
 struct Host(Arc<Mutex<dyn Write + Send>>);
 

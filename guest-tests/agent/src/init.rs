@@ -1,4 +1,4 @@
-//! PID 1 of a small initramfs: mounts file systems, loads modules, then runs the agent.
+//! The program for PID 1 of a small initramfs. It mounts file systems, loads modules, and then runs the agent.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -11,14 +11,14 @@ use crate::guest::{self, mount::mount};
 use crate::serve::Agent;
 use crate::wire::PORT_NAME;
 
-/// List of modules to load, one path per line, in order. The file may be missing.
+/// List of the modules to load, in order, with one path per line. The file need not exist.
 const MODULES: &str = "/lib/modules.list";
-/// Time limit for the port to appear after its driver was loaded.
+/// Time limit for the port to appear once its driver is loaded.
 const PORT_PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Runs as PID 1, which must never return. If all else fails, it powers off.
+/// Runs as PID 1, which must never return. When the agent ends, powers off the guest.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
         guest::say(&format!("the agent exits: {error:#}"));
@@ -31,7 +31,7 @@ pub fn run() -> ! {
     }
 }
 
-/// Serves the host over the agent's virtio-serial port until a shutdown step.
+/// Serves the host over the agent's virtio-serial port until a shutdown step arrives.
 ///
 /// # Errors
 /// The port does not exist or cannot be opened.
@@ -59,7 +59,7 @@ fn prepare() -> Result<()> {
     {
         fs::create_dir_all(target).with_context(|| format!("cannot create {target}"))?;
         match mount(kind, target, kind, 0, "") {
-            // The kernel may already have mounted it.
+            // The kernel may have mounted it already.
             Err(error) if is_busy(&error) => {}
             other => other?,
         }
@@ -68,7 +68,8 @@ fn prepare() -> Result<()> {
     let paths: Vec<String> =
         list.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
     for path in &paths {
-        // A module that fails to load must not prevent the host from connecting to find out why.
+        // A module that fails to load must not prevent the host from connecting, because the host may want to find out
+        // why.
         if let Err(error) = guest::load_modules(std::slice::from_ref(path)) {
             guest::say(&format!("{error:#}"));
         }

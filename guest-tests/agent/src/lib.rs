@@ -1,7 +1,7 @@
 //! The program that runs in a guest: the step runner, and a user-space driver for the JingZhao HCA over vfio-pci.
 //!
 //! The host harness compiles [`wire`] too, so that both ends use the same types. The driver follows only the interface
-//! specification and shares no code with the device, so that its tests are independent.
+//! specification and shares no code with the device, so that the tests are independent of the device.
 
 mod alloc;
 mod error;

@@ -1,8 +1,8 @@
 //! Payload content: 64-bit words that depend on a seed and their position, cheap to write and to check.
 //!
 //! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ... A memory range
-//! contains the stream from its first byte, wherever the range starts. Missing, shifted or stale bytes, and bytes from
-//! other messages, do not match.
+//! is filled with the stream from position 0, wherever the range starts. Missing, shifted or stale bytes and bytes of
+//! other messages do not match.
 
 /// Size of a word of the stream in bytes.
 const WORD: usize = 8;
@@ -16,7 +16,7 @@ pub const fn word(seed: u64, index: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// Writes the bytes `position..position + into.len()` of the stream of `seed` into `into`.
+/// Fills `into` with the bytes `position..position + into.len()` of the stream of `seed`.
 pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     for_each_word(seed, position, into.len(), |range, bytes| {
         into[range].copy_from_slice(bytes);
@@ -65,7 +65,8 @@ impl Digest {
     }
 }
 
-/// Calls `visit` with consecutive ranges of a buffer and their expected content. Stops when `visit` returns `false`.
+/// Calls `visit` with consecutive ranges of a buffer and their expected content, and stops when `visit` returns
+/// `false`.
 fn for_each_word(
     seed: u64,
     position: u64,

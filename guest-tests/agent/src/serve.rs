@@ -17,7 +17,7 @@ use crate::wire::{
     Verified,
 };
 
-/// Limit of bytes that a Peek returns.
+/// Maximum number of bytes that a Peek returns.
 const PEEK_MAX: u32 = 65536;
 
 /// State that the agent keeps between steps.
@@ -25,12 +25,12 @@ const PEEK_MAX: u32 = 65536;
 pub struct Agent {
     hca: Option<Hca>,
     programs: Programs,
-    /// Shutdown requested by a step; it follows the step's answer.
+    /// The shutdown that a step has requested. It happens after the step has been answered.
     ending: Option<ShutdownKind>,
 }
 
 impl Agent {
-    /// Serves requests until the input ends or a shutdown step was answered.
+    /// Serves requests until the input ends or a shutdown step has been answered.
     ///
     /// # Errors
     /// Reading or writing fails. Invalid requests are not errors.
@@ -63,8 +63,8 @@ impl Agent {
         Response { id: 0, result }.into_answer::<C>()
     }
 
-    /// Arranges that the next [`Traffic`](wire::Traffic) notifies `posted` after its first posts, so that the peer can
-    /// wait before it sends.
+    /// Registers a channel that the next [`Traffic`](wire::Traffic) notifies after its first posts, so that the peer
+    /// can wait before it sends.
     ///
     /// # Errors
     /// No HCA is open.
@@ -217,7 +217,7 @@ impl Agent {
     }
 }
 
-/// Executes a step and serialises its answer. The types ensure that the answer belongs to the step.
+/// Executes a step and serialises its answer. The types ensure that the answer matches the step.
 fn answer<C: Call>(step: &C, run: impl FnOnce(&C) -> Result<C::Answer>) -> Result<Value> {
     Ok(serde_json::to_value(run(step)?)?)
 }
@@ -245,7 +245,7 @@ const fn bar(region: Region) -> Bar {
     }
 }
 
-/// Returns the ID of a request whose step is invalid, so that the host can match the failure.
+/// Returns the ID of a request whose step is invalid, so that the host can match the failure to the request.
 fn request_id(line: &str) -> u64 {
     serde_json::from_str::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
 }

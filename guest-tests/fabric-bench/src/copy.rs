@@ -1,15 +1,15 @@
-//! Reference for shared memory: one thread that repeatedly copies from one buffer to another.
+//! Reference for shared memory: one thread that copies repeatedly from one buffer to another.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Buffer size that exceeds the CPU caches; equals the region of the messages.
+/// Size of a buffer that exceeds the CPU caches. It equals the size of the region used for messages.
 pub(crate) const LONG: usize = 16 << 20;
 
 /// Returns the bandwidth of copies between buffers of `len` bytes, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 pub(crate) fn bandwidth(len: usize, time: Duration) -> f64 {
-    // No byte is 0, because the kernel allocates unwritten pages late.
+    // No byte is 0, because the kernel allocates pages only when they are first written.
     let (from, mut to) = (vec![1_u8; len], vec![2_u8; len]);
     // Number of copies between two readings of the clock.
     let rounds = (LONG / len).max(1);

@@ -1,5 +1,5 @@
-//! Two connected HCAs: bandwidth by message size, latency, message rate, and the CPU time of device and driver per
-//! message.
+//! Measures two connected HCAs: bandwidth by message size, latency, message rate, and the CPU time of device and driver
+//! per message.
 
 use agent::wire::{MrInfo, SendOp};
 use anyhow::{Context as _, Result};
@@ -14,20 +14,21 @@ use crate::yardstick::{SIZES, Yardstick};
 
 /// Number of bytes in a bandwidth run.
 const RUN_BYTES: u32 = 1 << 30;
-/// Number of messages in a rate run, on all queue pairs together. Also the limit of a bandwidth run.
+/// Number of messages in a rate run, across all queue pairs. It also limits the number of messages in a bandwidth run.
 const RATE_MESSAGES: u32 = 200_000;
-/// Size of each node's region: two of the longest messages, so that one can be in flight while the next starts.
+/// Size of each node's region. It holds two of the longest messages, so that one can be in flight while the next
+/// starts.
 const REGION_LEN: u64 = 16 << 20;
-/// Ring sizes of queue pairs, here and in other measurements.
+/// Ring sizes of queue pairs, used here and in other measurements.
 pub(crate) const RINGS: Rings = Rings { log_slots: 8, log_slot_bytes: 7 };
-/// Half of a ring, so that the peer can post as many receives again.
+/// Number of outstanding messages. It is half of a ring, so that the peer can post twice as many receives.
 pub(crate) const DEPTH: u32 = 1 << (RINGS.log_slots - 1);
-/// Message sizes for the bandwidth of SENDs.
+/// Message sizes in the bandwidth measurements of SENDs.
 const SEND_SIZES: [u32; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
-/// Number of queue pairs of the second message rate.
+/// Number of queue pairs in the second message-rate measurement.
 const MANY: usize = 16;
 
-/// Nodes, their connections, and the region of each.
+/// The nodes, their connections, and each node's region.
 pub(crate) struct Bench {
     pub(crate) nodes: [Node; 2],
     qps: Vec<[Qp; 2]>,
@@ -49,7 +50,7 @@ impl Bench {
         run(&mut self.nodes, &self.qps[..1], self.regions, plan)
     }
 
-    /// Measures the rate of 64-byte SENDs on some of the queue pairs.
+    /// Measures the rate of 64-byte SENDs on the first `qps` queue pairs.
     pub(crate) fn rate(&mut self, qps: usize, count: u32) -> Result<RunResult> {
         let plan = Plan { op: SendOp::Send, len: 64, count, depth: DEPTH, buffers: Buffers::One };
         flows::send(&mut self.nodes, &self.qps[..qps], self.regions, plan)
@@ -65,7 +66,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     for len in SIZES {
         let name = format!("{prefix}rc_write_{}_bw", size(len.into()));
         let costs = format!("{prefix}rc_write_{}", size(len.into()));
-        // For 4 KiB, also measure the CPU time: each message is one full packet.
+        // For 4 KiB, also measure the CPU time, because each message is one full packet.
         if len == 4 << 10 && (cli.wants(&name) || cli.wants(&format!("{costs}_{}", COSTS[0]))) {
             let ran = repeated(cli.runs, || {
                 let ran = bench.one(SendOp::Write, len, Buffers::One)?;
@@ -73,7 +74,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
                 Ok([ran.bandwidth(), costs[0], costs[1], costs[2]])
             })?;
             figures.add(Figure::new(name, "MB/s", &ran[0], &yardstick.bandwidth));
-            // The receiver's driver does nothing for a WRITE.
+            // The receiver's driver does nothing for a WRITE, so its CPU time is omitted.
             add_costs(figures, &costs, &ran[1..], &yardstick.datagram[1]);
         } else if cli.wants(&name) {
             let write = runs(cli.runs, || Ok(bench.one(SendOp::Write, len, Buffers::One)?.bandwidth()))?;
@@ -117,7 +118,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     Ok(())
 }
 
-/// Adds the CPU time of device and driver per message at each end.
+/// Adds figures for the CPU time that device and driver use per message at each end.
 pub(crate) fn add_costs(figures: &mut Figures, name: &str, costs: &[Vec<f64>], reference: &Reference) {
     for (cost, runs) in COSTS.iter().zip(costs) {
         figures.add(Figure::new(format!("{name}_{cost}"), "ns", runs, reference));

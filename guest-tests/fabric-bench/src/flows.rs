@@ -1,4 +1,4 @@
-//! Flows of a measurement, and their execution.
+//! Creates and runs the flows of a measurement.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::pair;
 use crate::runs::{micros, nanos_each, rate};
 use crate::yardstick::PINGS;
 
-/// Messages of one kind on some queue pairs.
+/// Messages of one kind, sent on some of the queue pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) op: SendOp,
     pub(crate) len: u32,
-    /// Number of messages of all queue pairs together.
+    /// Number of messages across all queue pairs.
     pub(crate) count: u32,
-    /// Number of outstanding messages per queue pair. They are posted in halves.
+    /// Number of outstanding messages per queue pair. Half of them are posted at a time.
     pub(crate) depth: u32,
     pub(crate) buffers: Buffers,
 }
 
-/// Location of a flow's messages in the region.
+/// Placement of a flow's messages in the region.
 #[derive(Clone, Copy)]
 pub(crate) enum Buffers {
-    /// All messages use the same bytes, as in perftest and in the reference.
+    /// All messages use the same bytes, as in perftest and in the reference measurement.
     One,
-    /// Messages are spread over the region, so that CPU caches contain little of them.
+    /// Messages are spread over the region, so that the CPU caches contain few of them.
     All,
 }
 
@@ -40,14 +40,14 @@ impl Buffers {
     }
 }
 
-/// Time and CPU time of a run.
+/// Elapsed time and CPU time of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct RunResult {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     /// Time from the first post to the last completion.
     pub(crate) elapsed_ns: u64,
-    /// CPU time of the sender and of the receiver.
+    /// CPU time of the sender, then of the receiver.
     pub(crate) spent: [Spent; 2],
 }
 
@@ -66,8 +66,8 @@ impl RunResult {
         rate(self.bytes, self.elapsed_ns) / 1e6
     }
 
-    /// Returns messages per second, then the CPU time per message in nanoseconds: device and driver of the sender,
-    /// device and driver of the receiver.
+    /// Returns the message rate per second, followed by four CPU times per message in nanoseconds: device and driver of
+    /// the sender, device and driver of the receiver.
     pub(crate) fn rate_and_costs(&self) -> [f64; 5] {
         let each = |time| nanos_each(time, self.messages);
         let [near, far] = self.spent;
@@ -81,7 +81,7 @@ impl RunResult {
     }
 }
 
-/// Names of the CPU times that [`RunResult::rate_and_costs`] returns.
+/// Names of the CPU times returned by [`RunResult::rate_and_costs`].
 pub(crate) const COSTS: [&str; 4] =
     ["sender_device_ns", "sender_driver_ns", "receiver_device_ns", "receiver_driver_ns"];
 
@@ -99,7 +99,7 @@ pub(crate) fn write(
     run_sends(nodes, run)
 }
 
-/// Runs flows without completions at the receiver.
+/// Runs flows that cause no completions at the receiver.
 pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<RunResult> {
     let flows = flows.into_iter().map(Flow::Send).collect();
     let (report, spent) = pair::measured(nodes, |nodes| nodes[0].run(flows))?;
@@ -119,13 +119,13 @@ pub(crate) fn send(
     Ok(RunResult::new(&reports[0], spent))
 }
 
-/// Distributes a plan's messages over queue pairs.
+/// Distributes a plan's messages over the queue pairs.
 pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow> {
     let share = plan.count / u32::try_from(qps.len()).unwrap_or(u32::MAX).max(1);
     qps.iter().map(|qp| send_flow(qp[0], region, Plan { count: share, ..plan })).collect()
 }
 
-/// Returns the flow of one queue pair.
+/// Returns the flow for one queue pair.
 pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     // Every outstanding message has its own place in the region.
     let room = u32::try_from(region.len / u64::from(plan.len)).unwrap_or(u32::MAX);
@@ -145,8 +145,8 @@ pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     }
 }
 
-/// Returns the receive flow for a flow of SENDs. It posts twice as many receives as messages are outstanding, because
-/// the sender may continue before the receiver has posted again.
+/// Returns the receive flow that matches a flow of SENDs. It posts twice as many receives as there are outstanding
+/// messages, because the sender may continue before the receiver has posted again.
 pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     Flow::Receive(ReceiveFlow {
         qp: qp.id,
@@ -162,8 +162,8 @@ pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     })
 }
 
-/// Measures the latency of a 64-byte WRITE from doorbell to visibility in the peer's memory, as half of a round trip.
-/// Returns median and 99th percentile in microseconds.
+/// Measures the latency of a 64-byte WRITE, from doorbell to visibility in the peer's memory, as half of a round trip.
+/// Returns the median and the 99th percentile in microseconds.
 pub(crate) fn write_latency(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2]) -> Result<[f64; 2]> {
     let ping = |own: usize| PingPong {
         qp: qps[own].id,

@@ -1,4 +1,4 @@
-//! Figures measured in guests by scenarios of guest-lab.
+//! Imports figures that guest-lab's scenarios measure in guests.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::report::{Figure, Figures, print};
 
-/// Scenarios, and the file that each writes to the folder of its run.
+/// The scenarios, and the file that each of them writes to its run directory.
 const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("e810-speed", "speed.jsonl")];
 
 /// Runs the scenarios and imports their figures.
@@ -21,7 +21,7 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         let status = command.status().with_context(|| {
             format!("cannot start {}; build it with 'cargo build --bin guest-lab'", lab.display())
         })?;
-        // Import the figures even if a case failed, because other tests check the cases.
+        // Import the figures even if a case failed, because other tests are responsible for the cases.
         if !status.success() {
             print(&format!("guest-lab run {scenario} exited with {status}; its figures are used anyway"));
         }

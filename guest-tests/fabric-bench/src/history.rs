@@ -1,5 +1,5 @@
-//! The history of ratios: a file of the repository with one entry per line, oldest first. It shows what became slower
-//! on a similar machine, and never fails a test.
+//! The history of ratios: a file in the repository with one entry per line, oldest first. It reveals what has become
+//! slower on a similar machine, and never fails a test.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,21 +12,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Figure, print};
 
-/// Relative decrease above which a ratio is reported.
+/// Relative decrease beyond which a ratio is reported.
 const FALL: f64 = 0.1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
-    /// Commit that was measured; `+` marks uncommitted changes.
+    /// The measured commit; `+` marks uncommitted changes.
     commit: String,
     /// Date of the run in UTC.
     date: String,
     machine: Machine,
-    /// Ratios by figure and reference.
+    /// Ratios by the names of figure and reference.
     ratios: BTreeMap<String, Ratio>,
 }
 
-/// Properties of the machine that affect figures.
+/// Properties of the machine that affect the figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Machine {
     cpu: String,
@@ -52,13 +52,13 @@ impl Machine {
         })
     }
 
-    /// Returns whether figures of both machines are comparable. The kernel version may differ.
+    /// Returns whether figures from the two machines are comparable. The kernel versions may differ.
     fn is_like(&self, other: &Self) -> bool {
         (&self.cpu, self.cores) == (&other.cpu, other.cores)
     }
 }
 
-/// Prints regressions against the last entry of a similar machine. With `keep`, appends an entry.
+/// Prints regressions relative to the last entry from a similar machine. If `keep` is set, appends an entry.
 pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()> {
     let context = || format!("cannot read or write the history {}", path.display());
     let text = match fs::read_to_string(path) {
@@ -97,19 +97,19 @@ fn last_of<'a>(entries: &'a [Entry], machine: &Machine) -> Option<&'a Entry> {
     entries.iter().rev().find(|entry| entry.machine.is_like(machine))
 }
 
-/// Returns the ratios of figures that have a reference.
+/// Returns the ratios of the figures that have a reference.
 fn ratios(figures: &[Figure]) -> BTreeMap<String, Ratio> {
     let others = figures.iter().filter(|figure| figure.name != figure.against && figure.ratio.is_finite());
     others
         .map(|figure| {
-            // Measurements are not more precise than four digits.
+            // Measurements are not precise beyond four digits.
             let ratio = (figure.ratio * 1e4).round() / 1e4;
             (format!("{}/{}", figure.name, figure.against), Ratio { ratio, cost: figure.is_cost() })
         })
         .collect()
 }
 
-/// Returns one line for each ratio that is worse by more than [`FALL`], worst first.
+/// Returns one line for each ratio that has become worse by more than [`FALL`], worst first.
 fn fallen(before: &BTreeMap<String, Ratio>, now: &BTreeMap<String, Ratio>) -> Vec<String> {
     let mut worse: Vec<_> = now
         .iter()
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_is_last_entry_of_same_machine() {
+    fn comparison_uses_last_entry_of_same_machine() {
         let entries = [entry("a", "x", "6.1"), entry("b", "x", "6.12"), entry("c", "y", "6.12")];
         let here = entry("", "x", "7.0").machine;
         assert_eq!(last_of(&entries, &here).map(|entry| entry.commit.as_str()), Some("b"));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_round_trip_and_invalid_one_is_named() {
+    fn entries_round_trip_and_invalid_entry_is_reported() {
         let mut kept = entry("a", "x", "6.1");
         kept.ratios =
             BTreeMap::from([of("rc_write_1m_bw/udp_4k_bw", 0.6, false), of("latency/udp", 0.8, true)]);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn regressions_over_ten_percent_are_sorted() {
+    fn regressions_over_ten_percent_are_listed_worst_first() {
         let before = BTreeMap::from([
             of("a", 1.0, false),
             of("b", 1.0, true),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn own_reference_has_no_ratio() {
+    fn figure_that_is_its_own_reference_has_no_ratio() {
         let reference = Reference { name: "udp_4k_bw".into(), value: 10.0 };
         let figures = [
             Figure::new("udp_4k_bw", "MB/s", &[10.0], &reference),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_name_matches_proc() {
+    fn processor_name_is_read_from_proc_cpuinfo() {
         let text = "processor\t: 0\nmodel name\t: AMD EPYC\nprocessor\t: 1\nmodel name\t: other\n";
         assert_eq!(cpu_model(text), Some("AMD EPYC"));
         assert_eq!(cpu_model("processor: 0\n"), None);

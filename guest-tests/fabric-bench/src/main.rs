@@ -1,6 +1,7 @@
-//! `fabric-bench`: what HCAs reach over each fabric, against what UDP reaches on the same machine in the same run.
+//! `fabric-bench` compares the performance of HCAs over each fabric with that of UDP on the same machine in the same
+//! run.
 //!
-//! No guest is involved, unless asked for: this program is the VMM and the driver of all devices.
+//! Unless requested, no guest is involved: this program acts as the VMM and the driver of all devices.
 
 mod copy;
 mod daemon;
@@ -104,7 +105,7 @@ impl Cli {
         self.only.as_ref().is_none_or(|text| name.contains(text))
     }
 
-    /// Returns the selected wires, or these.
+    /// Returns the selected wires, or `without` if none is selected.
     fn wires(&self, without: &[Wire]) -> Vec<Wire> {
         if self.wire.is_empty() { without.to_vec() } else { self.wire.clone() }
     }

@@ -1,5 +1,5 @@
-//! Many HCAs on one network, in one process or one process each. Measures their total rate while each sends to the
-//! next, and the CPU time of idle daemons.
+//! Many HCAs on one network, either all in one process or each in its own process. Measures their total message rate
+//! while each HCA sends to the next, and the CPU time of idle daemons.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::report::{Figure, Figures, Reference};
 use crate::runs::{nanos_each, repeated, runs};
 use crate::scale::wanted;
 
-/// Numbers of HCAs. The first is the reference of the others.
+/// Numbers of HCAs to measure. The first is the reference for the others.
 const HCAS: [usize; 3] = [2, 8, MOST];
-/// Number of HCAs for which idle daemons are measured too.
+/// Number of HCAs for which idle daemons are measured as well.
 const MOST: usize = 64;
-/// Number of messages in a run, of all HCAs together.
+/// Number of messages in a run, across all HCAs.
 const MESSAGES: u32 = 100_000;
 const RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 7 };
 const DEPTH: u32 = 64;
-/// Time for which an idle daemon is measured.
+/// How long an idle daemon is measured.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Distribution of HCAs over processes.
+/// How HCAs are distributed over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processes {
     /// One daemon runs all devices.
@@ -47,10 +47,10 @@ impl Processes {
     }
 }
 
-/// Measures by number of HCAs.
+/// Measures message rates by number of HCAs.
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     for processes in [Processes::One, Processes::Many] {
-        // A local network is confined to one process.
+        // A local network cannot extend beyond one process.
         if wire == Wire::Local && processes == Processes::Many {
             continue;
         }
@@ -80,7 +80,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// HCAs, each with a queue pair to the next and one to the previous.
+/// HCAs that each have a queue pair to the next HCA and one to the previous HCA.
 struct Network {
     members: Vec<Member>,
     daemons: Vec<Arc<Daemon>>,
@@ -127,12 +127,12 @@ impl Network {
             members[next].node.connect(peer, qp, Some(u16::try_from(own + 1)?))?;
         }
         let mut network = Self { members, daemons };
-        // Switches flood until they have learned all addresses.
+        // Switches flood frames until they have learned all addresses.
         network.exchange(1)?;
         Ok(network)
     }
 
-    /// Returns messages per second of all HCAs, and the CPU time per message of both devices in nanoseconds.
+    /// Returns the message rate of all HCAs per second, and the CPU time per message of both devices in nanoseconds.
     fn rate(&mut self) -> Result<[f64; 2]> {
         let share = MESSAGES / u32::try_from(self.members.len())?;
         let before = self.device_time()?;
@@ -145,7 +145,7 @@ impl Network {
         Ok([1e9 / nanos_each(elapsed, messages), nanos_each(device, messages)])
     }
 
-    /// Lets each HCA send `count` messages to the next.
+    /// Makes each HCA send `count` messages to the next.
     fn exchange(&mut self, count: u32) -> Result<()> {
         thread::scope(|scope| {
             let spawn = |member| scope.spawn(move || exchange(member, count));
@@ -157,9 +157,9 @@ impl Network {
         })
     }
 
-    /// Returns the CPU load of all idle daemons in percent.
+    /// Returns the total CPU load of all idle daemons in percent.
     fn idle(&self) -> Result<f64> {
-        // Wait until the daemons have finished their work for the last messages.
+        // Wait until the daemons have finished processing the last messages.
         thread::sleep(WATCH);
         let (begun, before) = (Instant::now(), self.device_time()?);
         thread::sleep(WATCH);
@@ -167,7 +167,7 @@ impl Network {
         Ok(taken.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0)
     }
 
-    /// Returns the CPU time of all daemons.
+    /// Returns the total CPU time of all daemons.
     fn device_time(&self) -> Result<Duration> {
         self.daemons.iter().map(|daemon| daemon.time(None)).sum()
     }

@@ -1,4 +1,4 @@
-//! An HCA and its driver.
+//! An HCA together with its driver.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -23,38 +23,38 @@ use crate::pair::Wire;
 /// Time limit of one measurement.
 const TIMEOUT_MS: u32 = 60_000;
 
-/// Memory for a device.
+/// Memory sizes for a device and its driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) arena_mib: u32,
     pub(crate) icm: IcmOptions,
-    /// Binary logarithm of the CQ size, for all queue pairs of a CQ.
+    /// Binary logarithm of the size of a CQ, which several queue pairs share.
     pub(crate) log_cq: u8,
 }
 
 impl Default for Sizes {
-    /// Enough for a few queue pairs and buffers of 8 MiB.
+    /// Returns sizes that suffice for a few queue pairs and buffers of 8 MiB.
     fn default() -> Self {
         Self { arena_mib: 64, icm: IcmOptions::default(), log_cq: 14 }
     }
 }
 
-/// Binary logarithms of the number and size of slots of each ring.
+/// Binary logarithms of the number of slots and of the slot size, for each ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
     pub(crate) log_slots: u8,
     pub(crate) log_slot_bytes: u8,
 }
 
-/// An HCA with the driver that uses it.
+/// An HCA together with the driver that uses it.
 pub(crate) struct Node {
     agent: Agent,
-    // Declared after the agent, so that the driver closes its device before the daemon ends.
+    // Declared after the agent, so that the driver closes its device before the daemon is stopped.
     daemon: Arc<Daemon>,
     /// Name of the device's thread.
     thread: String,
     log_cq: u8,
-    /// CPU time of the driver so far.
+    /// CPU time that the driver has used so far.
     driver: Duration,
 }
 
@@ -65,10 +65,10 @@ pub(crate) struct Qp {
     qpn: u32,
 }
 
-/// CPU time of one end.
+/// CPU time used at one end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
-    /// Posting, doorbells and completions.
+    /// CPU time of the driver, for posting, doorbells and completions.
     pub(crate) driver: Duration,
     /// CPU time of the device's thread.
     pub(crate) device: Duration,
@@ -86,7 +86,7 @@ impl Sub for Spent {
 }
 
 impl Node {
-    /// Opens the HCA number `id` behind a socket.
+    /// Opens the HCA with number `id` behind a socket.
     pub(crate) fn open(id: usize, socket: &Path, daemon: Arc<Daemon>, sizes: &Sizes) -> Result<Self> {
         let mut agent = Agent::default();
         let open = OpenHca {
@@ -101,17 +101,17 @@ impl Node {
         Ok(Self { agent, daemon, thread, log_cq: sizes.log_cq, driver: Duration::ZERO })
     }
 
-    /// Returns the daemon that runs its device.
+    /// Returns the daemon that runs this node's device.
     pub(crate) fn daemon(&self) -> &Daemon {
         &self.daemon
     }
 
-    /// Registers a region of `len` bytes with all rights.
+    /// Registers a region of `len` bytes with all access rights.
     pub(crate) fn region(&mut self, len: u64) -> Result<MrInfo> {
         self.call(CreateMr { len, scattered: false, ..CreateMr::default() })
     }
 
-    /// Registers another key for a region's memory.
+    /// Registers another key for the memory of the region `other`.
     pub(crate) fn region_over(&mut self, other: MrId) -> Result<MrInfo> {
         self.call(CreateMr { over: Some(other), ..CreateMr::default() })
     }
@@ -137,12 +137,13 @@ impl Node {
         self.call(step)
     }
 
-    /// Returns the CPU time so far.
+    /// Returns the CPU time used so far.
     pub(crate) fn spent(&self) -> Result<Spent> {
         Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
 
-    /// Creates queue pairs. Two completion queues are shared by as many as fit.
+    /// Creates queue pairs. As many of them as possible share two completion queues, one for sends and one for
+    /// receives.
     pub(crate) fn queue_pairs(&mut self, count: usize, rings: Rings) -> Result<Vec<Qp>> {
         let Rings { log_slots, log_slot_bytes } = rings;
         let cq = CreateCq { log_entries: self.log_cq, ..CreateCq::default() };
@@ -167,13 +168,13 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to one of the HCA number `peer_id`, or of the default peer.
+    /// Connects a queue pair to one of the HCA with number `peer_id`, or of the default peer.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [
             Transition::ToInit { pkey_index: 0, qkey: 0 },
             Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
-            // A quarter of a second, which exceeds scheduling delays of a busy host with many daemons.
+            // A quarter of a second exceeds the scheduling delays of a busy host that runs many daemons.
             Transition::ToRts { psn: 0, timeout: 16, retry: 7, rnr_retry: 7 },
         ] {
             self.call(ModifyQp { qp: qp.id, transition })?;
@@ -191,12 +192,12 @@ pub(crate) fn device(id: usize, socket: &Path, fabric: &Value) -> Value {
     json!({ "id": id, "socket_path": socket, "frontend": { "jingzhao": {} }, "fabric": fabric })
 }
 
-/// Returns the fabric configuration of an HCA. Its own address, if any, has index `own`.
+/// Returns the fabric configuration of an HCA. Its own address, if it has one, has index `own`.
 pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: usize) -> Value {
     match wire {
         Wire::Udp => {
             let peers = addresses.iter().enumerate().filter(|&(other, _)| other != own);
-            // Peers have no configured device, because their addresses are learned.
+            // No devices are configured for the peers, because their addresses are learned.
             let peers: Vec<_> = peers.map(|(_, addr)| json!({ "addr": addr })).collect();
             json!({ "udp": { "bind": addresses[own], "peers": peers } })
         }
@@ -214,6 +215,6 @@ pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
 /// Returns the CPU time of the calling thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Both parts are never negative.
+    // Neither part is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

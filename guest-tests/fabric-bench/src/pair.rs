@@ -26,7 +26,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Prefix of the figures' names.
+    /// Returns the prefix of the figures' names.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Udp => "",
@@ -62,7 +62,8 @@ impl Place<'_> {
     }
 }
 
-/// Starts two nodes that are peers of each other. A daemon with a single HCA has its own CPU.
+/// Starts two nodes that are peers of each other. If each has a daemon of its own, the daemons run on different CPUs,
+/// if possible.
 pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     let addresses = node::free_addresses(2)?;
     let device = |own: usize| {
@@ -92,7 +93,7 @@ pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
 }
 
-/// Connects `count` queue pairs of both nodes.
+/// Connects `count` queue pairs of one node to as many of the other.
 pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> Result<Vec<[Qp; 2]>> {
     let made = both(nodes, [(), ()], |node, ()| node.queue_pairs(count, rings))?;
     let [near, far] = made;
@@ -104,19 +105,19 @@ pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> 
     Ok(near.into_iter().zip(far).map(|(near, far)| [near, far]).collect())
 }
 
-/// Runs flows on both nodes. The near node starts after the far node has posted its receives.
+/// Runs flows on both nodes. The near node starts once the far node has posted its receives.
 pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -> Result<[TrafficReport; 2]> {
     let posted = nodes[1].announce()?;
     both(nodes, [(near, Some(posted)), (far, None)], |node, (flows, posted)| {
         if let Some(posted) = posted {
-            // If the far node failed, its own result reports the error.
+            // If the far node has failed, its own result reports the error.
             let _ = posted.recv();
         }
         node.run(flows)
     })
 }
 
-/// Calls a function for both nodes concurrently.
+/// Calls a function for both nodes at the same time.
 pub(crate) fn both<S: Send, T: Send>(
     nodes: &mut [Node; 2],
     [near, far]: [S; 2],
@@ -124,7 +125,7 @@ pub(crate) fn both<S: Send, T: Send>(
 ) -> Result<[T; 2]> {
     let [a, b] = nodes;
     thread::scope(|scope| {
-        // Profiles distinguish threads by name.
+        // Profiles distinguish the threads by their names.
         let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || run(b, far))?;
         let near = run(a, near)?;
         let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
@@ -139,7 +140,7 @@ pub(crate) fn measured<T>(
 ) -> Result<(T, [Spent; 2])> {
     let before = [nodes[0].spent()?, nodes[1].spent()?];
     let result = run(nodes)?;
-    // The kernel accounts CPU time when the thread sleeps.
+    // The kernel updates a thread's CPU time when the thread sleeps.
     thread::sleep(Duration::from_millis(2));
     let after = [nodes[0].spent()?, nodes[1].spent()?];
     Ok((result, [after[0] - before[0], after[1] - before[1]]))

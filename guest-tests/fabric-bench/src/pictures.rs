@@ -1,4 +1,4 @@
-//! Charts of the figures: bandwidth by message size and rate by number of queue pairs, each with its reference.
+//! Charts of the figures: bandwidth by message size, and rate by number of queue pairs, each with its reference.
 
 use std::ops::Range;
 use std::path::Path;
@@ -21,7 +21,7 @@ const FONT: &str = "sans-serif";
 struct Line {
     title: String,
     color: RGBColor,
-    /// Whether the line shows hcad; such lines have markers.
+    /// Whether the line shows hcad. Lines for hcad have markers.
     ours: bool,
     points: Vec<(f64, f64)>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     Ok(())
 }
 
-/// Bandwidth by message size.
+/// Returns the lines for bandwidth by message size.
 fn bandwidths(figures: &Figures) -> Vec<Line> {
     let by_name = |prefix: &str, suffix: &str| {
         let point = |figure: &crate::report::Figure| {
@@ -76,7 +76,7 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
         let points = by_name(&format!("{}rc_write_", wire.prefix()), "_bw");
         lines.push(Line { title: format!("WRITE, {}", wire.title()), color, ours: true, points });
     }
-    // UDP datagrams have at most 4 KiB here. Longer messages need several.
+    // UDP datagrams have at most 4 KiB here. A longer message needs several datagrams.
     let mut udp = by_name("udp_", "_bw");
     if let Some(&(_, most)) = udp.last() {
         let longer = SIZES.map(|len| number(len.into())).into_iter().filter(|&len| len > 4096.0);
@@ -90,7 +90,7 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
     lines
 }
 
-/// Rate by number of queue pairs.
+/// Returns the lines for the message rate by number of queue pairs.
 fn rates(figures: &Figures) -> Vec<Line> {
     let mut counts = QPS;
     counts.sort_unstable();
@@ -160,14 +160,14 @@ impl Picture<'_> {
     }
 }
 
-/// Returns the range of the values with a margin.
+/// Returns the range of the values, extended by a margin.
 fn extent(values: impl Iterator<Item = f64> + Clone, room: f64) -> Range<f64> {
     let least = values.clone().fold(f64::INFINITY, f64::min);
     let most = values.fold(0.0, f64::max);
     least / room..most * room
 }
 
-/// Formats a number for readers: 1, 10k, 2.5M.
+/// Formats a number for readers, such as 1, 10k or 2.5M.
 fn label(value: f64) -> String {
     match value {
         _ if value >= 1e6 => format!("{}M", value / 1e6),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn size_labels_use_units() {
+    fn sizes_are_labelled_with_units() {
         assert_eq!([1.0, 1000.0, 20_000.0, 2.5e6].map(label), ["1", "1000", "20k", "2.5M"]);
         assert_eq!(label_size(65536.0), "64k");
     }

@@ -1,11 +1,11 @@
-//! CPU affinity. Each end of a wire has its own CPU, as on two machines. Without affinity, the scheduler would
-//! sometimes place both on one CPU and dominate the figure.
+//! CPU affinity. Each end of a wire has its own CPU, as it would on two machines. Otherwise the scheduler would
+//! sometimes place both ends on one CPU, and its choice would dominate the figure.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns two CPUs on which this process may run. With a single CPU, both are the same.
+/// Returns two CPUs on which this process may run. If there is only one, returns it twice.
 pub(crate) fn two() -> io::Result<[CpuSet; 2]> {
     let all = sched_getaffinity(None)?;
     let only = |cpu: Option<usize>| {
@@ -23,7 +23,7 @@ pub(crate) fn bind(processor: &CpuSet) -> io::Result<()> {
     Ok(sched_setaffinity(None, processor)?)
 }
 
-/// Runs a function bound to `processor`. Threads and processes that it starts stay bound.
+/// Runs a function while the thread is bound to `processor`. Threads and processes that the function starts stay bound.
 pub(crate) fn bound<T>(processor: &CpuSet, what: impl FnOnce() -> T) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     bind(processor)?;

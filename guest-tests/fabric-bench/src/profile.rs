@@ -1,5 +1,5 @@
-//! CPU time of devices and drivers by stage of a 64-byte SEND. perf(1) takes samples, which are grouped by the modules
-//! of their symbols. The measured programs contain no instrumentation.
+//! Breaks down the CPU time of devices and drivers by the stages of a 64-byte SEND. perf(1) takes samples, which are
+//! grouped by the modules of their symbols. The measured programs contain no instrumentation.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,13 +16,13 @@ use crate::pair::{Place, Wire};
 use crate::report::{Figure, Figures, Reference, print};
 use crate::runs::nanos_each;
 
-/// Number of samples per second and thread.
+/// Number of samples per second, for each thread.
 const FREQUENCY: &str = "4000";
 const SECONDS: &str = "4";
 const QPS: usize = 16;
 const MESSAGES: u32 = 100_000;
 
-/// Names of threads, and their names in figures.
+/// Names of threads, and what the threads are called in figures.
 const THREADS: [(&str, &str); 4] = [
     ("hca1", "sender_device"),
     ("hca2", "receiver_device"),
@@ -30,8 +30,8 @@ const THREADS: [(&str, &str); 4] = [
     ("driver2", "receiver_driver"),
 ];
 
-/// Stages in the order of a message's path, with substrings of symbols. The first match counts. Inlined functions count
-/// as their caller.
+/// The stages in the order of a message's path, with substrings of their symbols. The first match counts. An inlined
+/// function counts as its caller.
 const STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["device::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
     ("fetch", &["next_send", "next_recv", "send_queue", "recv_queue", "queue_start", "::wqe"]),
@@ -49,7 +49,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("allocation", &["malloc", "_int_free", "cfree", "realloc", "alloc::"]),
 ];
 
-/// Stages of samples in the kernel, matched against all symbols of the call chain.
+/// Stages of samples taken in the kernel, which are matched against all symbols of the call chain.
 const KERNEL_STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["unix_stream", "unix_poll"]),
     ("wire", &["udp_", "udpv6_", "inet_send", "inet_recv", "sock_wfree"]),
@@ -64,7 +64,7 @@ type Samples = BTreeMap<String, BTreeMap<&'static str, u64>>;
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let mut bench = Bench::start(Place { folder: folder.path(), wire, records: None, metrics: None })?;
-    // Warm-up, so that no first-time work is measured.
+    // Warm up, so that first-time work is not measured.
     bench.rate(QPS, MESSAGES)?;
     let data = cli.pictures.join(format!("perf-{}.data", wire.title().split(',').next().unwrap_or_default()));
     std::fs::create_dir_all(&cli.pictures)?;
@@ -105,7 +105,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// Adds the CPU time of a thread for each stage.
+/// Adds a figure for the CPU time of a thread in each stage.
 #[expect(clippy::cast_precision_loss, reason = "a share of samples")]
 fn add(
     figures: &mut Figures,
@@ -127,7 +127,7 @@ fn add(
     }
 }
 
-/// Returns the samples as text. Each sample consists of a line with its thread, its symbols from the innermost
+/// Returns the samples as text. Each sample consists of a line that names its thread, its symbols from the innermost
 /// outwards, and an empty line.
 fn script(data: &Path) -> Result<String> {
     let mut perf = Command::new("perf");
@@ -160,7 +160,7 @@ impl<'a> Symbol<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (address, name) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         let address = u64::from_str_radix(address, 16).ok()?;
-        // Kernel addresses have the highest bit set.
+        // The highest bit is set in kernel addresses only.
         Some(Self { is_kernel: address >> 63 == 1, name })
     }
 }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn first_matching_stage_counts() {
+    fn first_matching_stage_is_selected() {
         let user = |name| [Symbol { is_kernel: false, name }];
         let fetch = "device::frontend::jingzhao::host::<impl device::frontend::hcr::host::Queues for \
             device::frontend::jingzhao::resources::Resources>::next_send";

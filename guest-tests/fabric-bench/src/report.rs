@@ -1,4 +1,4 @@
-//! Results: a table for readers, and one JSON object per line for programs.
+//! Results, as a table for readers and as one JSON object per line for programs.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 /// A figure and its reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Operation, size and quantity.
+    /// Name, which combines operation, size and quantity.
     pub(crate) name: String,
     /// Median of the runs.
     pub(crate) value: f64,
     pub(crate) unit: Cow<'static, str>,
-    /// What the reference was measured on in the same run.
+    /// The reference, measured in the same run.
     pub(crate) against: Cow<'static, str>,
     pub(crate) reference: f64,
     /// `value` divided by `reference`.
@@ -26,7 +26,7 @@ pub(crate) struct Figure {
     pub(crate) runs: Vec<f64>,
 }
 
-/// Reference value of a figure.
+/// The reference value of a figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) name: Cow<'static, str>,
@@ -34,7 +34,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Returns the median of a figure's runs.
+    /// Returns a reference whose value is the median of the runs.
     pub(crate) fn of(name: impl Into<Cow<'static, str>>, runs: &[f64]) -> Self {
         Self { name: name.into(), value: median(runs) }
     }
@@ -60,7 +60,7 @@ impl Figure {
         }
     }
 
-    /// Returns a line of the table.
+    /// Formats the figure as a line of the table.
     pub(crate) fn line(&self) -> String {
         let digits = if self.value < 10.0 { 3 } else { 1 };
         format!(
@@ -76,13 +76,13 @@ impl Figure {
         )
     }
 
-    /// Returns whether lower is better, as for times but not for rates.
+    /// Returns whether lower values are better, as for times but not for rates.
     pub(crate) fn is_cost(&self) -> bool {
         matches!(&*self.unit, "us" | "ns" | "%")
     }
 }
 
-/// The figures of a run, printed as they are measured.
+/// The figures of a run, which are printed as soon as they are measured.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) all: Vec<Figure>,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// Returns the result of each run.
+/// Repeats a measurement, and returns the result of each run.
 pub(crate) fn runs(count: u16, mut measure: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     (0..count).map(|_| measure()).collect()
 }
 
-/// Repeats a measurement with several results, and groups the results.
+/// Repeats a measurement that has several results, and groups the results by kind.
 pub(crate) fn repeated<const N: usize>(
     count: u16,
     mut measure: impl FnMut() -> Result<[f64; N]>,
@@ -39,7 +39,7 @@ pub(crate) fn rate(count: u64, nanos: u64) -> f64 {
     count as f64 / nanos as f64 * 1e9
 }
 
-/// Formats a length as in names of figures.
+/// Formats a length as it appears in names of figures.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_round_trip() {
+    fn formatted_sizes_round_trip() {
         for bytes in [1, 64, 1023, 1 << 10, 4 << 10, 1 << 20, 16 << 20] {
             assert_eq!(parse_size(&size(bytes)), Some(bytes));
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn run_figures_are_grouped_by_name() {
+    fn results_of_runs_are_grouped_by_figure() {
         let mut next = 0.0;
         let measured = repeated(3, || {
             next += 1.0;

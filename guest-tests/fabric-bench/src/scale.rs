@@ -1,5 +1,5 @@
-//! Rates of 64-byte messages between two HCAs with many queue pairs or many memory regions. A decrease beyond the
-//! effect of CPU caches is a defect.
+//! Measures the rate of 64-byte messages between two HCAs that have many queue pairs or many memory regions. A decrease
+//! larger than CPU caches can explain is a defect.
 
 use agent::wire::{IcmOptions, MrId, Remote, SendOp};
 use anyhow::{Context as _, Result};
@@ -12,26 +12,27 @@ use crate::pair::{self, Place, Wire};
 use crate::report::{Figure, Figures, Reference};
 use crate::runs::{rate, repeated};
 
-/// One of the measurements.
+/// A function that performs one of the measurements.
 pub(crate) type Measure = fn(&Cli, Wire, &mut Figures) -> Result<()>;
 
-/// Numbers of queue pairs with traffic. The first is the reference of the others.
+/// Numbers of queue pairs that carry traffic. The first is the reference for the others.
 pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
-/// Numbers of memory regions. The first is the reference of the others.
+/// Numbers of memory regions. The first is the reference for the others.
 const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
 
-/// Number of messages in a run on regions, on all queue pairs together.
+/// Number of messages in a run on memory regions, across all queue pairs.
 const MESSAGES: u32 = 200_000;
-/// Ring sizes, and the number of outstanding messages per queue pair, which is the same for 1 and for 16,384.
+/// Ring sizes and number of outstanding messages per queue pair, which are the same for 1 queue pair and for 16,384.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
-/// Number of messages in a run, whatever the number of queue pairs: one full depth of the largest number. With fewer
-/// messages, the initial burst would dominate. With a number per queue pair, the bursts would have different weights.
+/// Number of messages in a run, regardless of the number of queue pairs. It fills the largest number of queue pairs
+/// once. With fewer messages, the initial burst would dominate. With a fixed number per queue pair, the bursts would
+/// have different weights.
 const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
-/// Number of queue pairs in the measurement of regions.
+/// Number of queue pairs in the measurements with memory regions.
 const MR_QPS: usize = 16;
 
-/// Measures by number of queue pairs.
+/// Measures message rates by number of queue pairs.
 pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_send_64b_rate_{count}qp", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_send_64b_{count}qp", wire.prefix());
@@ -63,7 +64,7 @@ pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Resul
     Ok(())
 }
 
-/// Returns the selected counts and the first, which is their reference; nothing if none is selected.
+/// Returns the selected counts and the first count, which is their reference. Returns nothing if no count is selected.
 pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String) -> Vec<usize> {
     let mut wanted: Vec<_> = counts.iter().copied().filter(|&count| cli.wants(&name(count))).collect();
     if let (Some(&first), true) = (counts.first(), !wanted.is_empty() && wanted.first() != counts.first()) {
@@ -72,8 +73,8 @@ pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String
     wanted
 }
 
-/// Measures by number of memory regions at either end. All are keys for the same few pages, so that data caching is
-/// equal and only the device's handling of keys differs.
+/// Measures message rates by number of memory regions at each end. All regions are keys for the same few pages, so that
+/// data caching is equal and only the device's handling of keys differs.
 pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_write_64b_rate_{count}mr", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_write_64b_{count}mr", wire.prefix());
@@ -103,7 +104,7 @@ pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
         let plan = Plan { op: SendOp::Write, len: 64, count: MESSAGES, depth: DEPTH, buffers: Buffers::One };
         let mut sends = flows::sends(&qps, region, plan);
         for (i, flow) in sends.iter_mut().enumerate() {
-            // Each queue pair uses every sixteenth region, or all if there are fewer.
+            // Each queue pair uses every sixteenth region, or all regions if there are fewer than 16.
             let step = if count < MR_QPS { 1 } else { MR_QPS };
             let first = if count < MR_QPS { 0 } else { i };
             flow.mrs = keys[0][..count].iter().skip(first).step_by(step).map(|key| key.0).collect();

@@ -1,4 +1,4 @@
-//! Reference: UDP over loopback between two threads of this machine, without hcad.
+//! Reference measurement: UDP over loopback between two threads on this machine, without hcad.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -11,12 +11,13 @@ use rustix::net::sockopt;
 
 use crate::processors;
 
-/// Receive buffer size, as in hcad.
+/// Size of the socket receive buffer, which is the same as in hcad.
 const BUFFER_LEN: usize = 8 << 20;
-/// Time without datagrams after which the receiver stops.
+/// Time without any datagram after which the receiver stops.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Sends datagrams of `datagram_len` bytes as fast as possible for `time`. Returns the bytes per second that arrive.
+/// Sends datagrams of `datagram_len` bytes as fast as possible for `time`. Returns the number of bytes per second that
+/// arrive.
 pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::Result<f64> {
     let (sender, receiver) = connected()?;
     let [near_cpu, far_cpu] = processors::two()?;
@@ -46,14 +47,14 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
             }
             Ok(())
         });
-        // Set before errors are checked, because the scope joins the other thread.
+        // Set this before checking for errors, because the scope joins the other thread.
         stop.store(true, Ordering::Relaxed);
         sent??;
         counting.join().expect("the counting thread does not panic")
     })
 }
 
-/// Returns sorted one-way latencies of datagrams of `len` bytes: half of `rounds` round trips between two blocking
+/// Returns sorted one-way latencies of datagrams of `len` bytes. Each is half of a round trip between two blocking
 /// threads.
 pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> {
     let (near, far) = connected()?;
@@ -99,8 +100,8 @@ fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((a, b))
 }
 
-/// Receives until `stop` is set and no datagram arrives. Returns bytes per second between the first and the last
-/// datagram.
+/// Receives until `stop` is set and no more datagrams arrive. Returns the bytes per second between the first and the
+/// last datagram.
 fn count(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<f64> {
     let state = UdpSocketState::new(socket.into())?;
     let mut storage = vec![0; BATCH_SIZE << 16];

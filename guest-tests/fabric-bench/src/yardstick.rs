@@ -1,4 +1,4 @@
-//! References measured on the same machine in the same run: raw UDP, and one thread that copies memory.
+//! Reference figures measured on the same machine in the same run: raw UDP, and one thread that copies memory.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use crate::report::{Figure, Figures, Reference};
 use crate::runs::{micros, repeated, runs, size};
 use crate::{Cli, Part, copy, udp};
 
-/// Length of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
+/// Length of the frame that carries a full MIDDLE packet at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
 const FRAME_LEN: usize = HEADERS + 4096;
-/// Length of everything except the payload.
+/// Length of all parts of that frame except the payload.
 const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
-/// Length of a 64-byte RDMA WRITE's frame: the same headers and a RETH.
+/// Length of the frame that carries a 64-byte RDMA WRITE, which has the same headers and a RETH.
 const SMALL_FRAME_LEN: usize = HEADERS + 16 + 64;
-/// Time of one run of raw UDP.
+/// Duration of one run of raw UDP.
 const RUN_TIME: Duration = Duration::from_millis(500);
-/// Time of one run for the points of a chart.
+/// Duration of one run for a point of a chart.
 const POINT_TIME: Duration = Duration::from_millis(100);
 /// Number of round trips in a latency run.
 pub(crate) const PINGS: u32 = 5_000;
 
-/// Message sizes for bandwidth.
+/// Message sizes in the bandwidth measurements.
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// Reference measurements of this machine: raw UDP and one thread that copies memory.
+/// Reference figures of this machine: raw UDP, and one thread that copies memory.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,
-    /// Median and 99th percentile of the latency.
+    /// Median and 99th percentile of UDP's latency.
     pub(crate) latency: [Reference; 2],
-    /// Time per datagram of 64 bytes and of 4 KiB, in nanoseconds.
+    /// Time per datagram in nanoseconds, for datagrams of 64 bytes and of 4 KiB.
     pub(crate) datagram: [Reference; 2],
 }
 
@@ -71,7 +71,7 @@ impl Yardstick {
         Ok(Self { bandwidth, rate: udp_rate, latency, datagram })
     }
 
-    /// Measures further lengths for charts: UDP payloads up to a path MTU, and memory copies.
+    /// Measures more lengths for the charts: UDP payloads up to one path MTU, and memory copies.
     fn points(cli: &Cli, bandwidth: &Reference, figures: &mut Figures) -> Result<()> {
         for len in SIZES.map(|len| len as usize) {
             if len < 4096 {
@@ -97,7 +97,7 @@ fn datagram_rate(gso: bool) -> Result<f64> {
     Ok(udp::bandwidth(SMALL_FRAME_LEN, gso, RUN_TIME)? / SMALL_FRAME_LEN as f64)
 }
 
-/// Returns median and 99th percentile of UDP's one-way latency in microseconds.
+/// Returns the median and the 99th percentile of UDP's one-way latency in microseconds.
 fn latency() -> Result<[f64; 2]> {
     let sorted = udp::latencies(SMALL_FRAME_LEN, PINGS as usize)?;
     Ok([50, 99].map(|part| micros(sorted[sorted.len() * part / 100])))

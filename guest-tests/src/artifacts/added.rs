@@ -1,4 +1,4 @@
-//! Packages that users add to the root file system of their own guests. Guests of scenarios do not have them.
+//! Packages that users add to the root file system of their own guests. Guests of scenarios do not contain them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,14 +9,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 
-/// File of the cache that lists the packages, one per line.
+/// Name of the cache file that lists the packages, one per line.
 const LIST: &str = "added-packages";
 
 /// Name of a Debian package, according to Debian policy 5.6.7.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackageName(String);
 
-/// The text that is not a valid package name.
+/// A text that is not a valid package name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPackageName(String);
 
@@ -36,8 +36,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // apt removes packages whose names end with a dash and installs those with a plus. No useful package name ends
-        // like that.
+        // apt-get removes a package if a dash follows its name, and installs it if a plus does. No other useful package
+        // name ends in these characters.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {
@@ -52,7 +52,7 @@ impl fmt::Display for PackageName {
     }
 }
 
-/// Set of packages that the user added.
+/// The set of packages that the user has added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Added(BTreeSet<PackageName>);
 
@@ -81,14 +81,14 @@ impl Added {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Returns the list with further packages.
+    /// Returns the list with more packages added.
     #[must_use]
     pub fn with(mut self, more: impl IntoIterator<Item = PackageName>) -> Self {
         self.0.extend(more);
         self
     }
 
-    /// Returns the list without some packages.
+    /// Returns the list with the given packages removed.
     #[must_use]
     pub fn without(mut self, some: &[PackageName]) -> Self {
         self.0.retain(|name| !some.contains(name));
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn package_names_follow_debian_rules() {
+    fn package_name_must_follow_debian_policy() {
         for good in ["tcpdump", "libstdc++6", "python3.13", "0ad", "g++"] {
             assert_eq!(good.parse::<PackageName>().unwrap().to_string(), good);
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn package_list_is_unique_and_persistent() {
+    fn package_list_has_no_duplicates_and_is_saved() {
         let cache = tempfile::tempdir().unwrap();
         assert_eq!(Added::read(cache.path()).unwrap(), Added::default());
         let name = |text: &str| text.parse::<PackageName>().unwrap();

@@ -1,4 +1,4 @@
-//! Downloads Debian packages with apt and private state: no root privileges, no change to the host.
+//! Downloads Debian packages with apt and private state. It needs no root privileges and changes nothing on the host.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::testbed::progress::Line;
 /// Interval between two measurements of a download's size.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The release whose packages the lab uses, and its backports.
+/// The release whose packages the lab uses, and the backports for it.
 const SUITES: &str = "trixie trixie-backports";
 
-/// Options of apt-get for [`Apt::probe`].
+/// Options for apt-get in [`Apt::probe`].
 const PROBE_OPTIONS: &[&str] = &[
     "-o",
     "Acquire::Retries=0",
@@ -34,12 +34,12 @@ const PROBE_OPTIONS: &[&str] = &[
     "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false",
 ];
 
-/// A suite of `SUITES`.
+/// One of the suites in `SUITES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// The stable release, Debian 13.
     Trixie,
-    /// Backports. Only these have a QEMU with a vfio-user client.
+    /// Backports for Debian 13. Only they include a QEMU that has a vfio-user client.
     TrixieBackports,
 }
 
@@ -53,11 +53,11 @@ impl Suite {
     }
 }
 
-/// A part of an archive.
+/// A component of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Component {
     Main,
-    /// Non-free firmware, which a mirror may lack.
+    /// The non-free firmware, which a mirror may lack.
     NonFreeFirmware,
 }
 
@@ -71,15 +71,15 @@ impl Component {
     }
 }
 
-/// Kind of package to fetch.
+/// Kind of packages to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Packages to unpack and run.
+    /// Packages to be unpacked and run.
     Binary,
     Source,
 }
 
-/// A package in the version that apt selected.
+/// A package, in the version that apt selected.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Package {
     pub(super) name: String,
@@ -92,10 +92,10 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    /// Reads the package lists of the first archive of this machine that has the suites.
+    /// Reads the package lists of the machine's first archive that has the suites.
     ///
     /// # Errors
-    /// apt is missing, or no archive of the machine responds.
+    /// apt is missing, or none of the machine's archives responds.
     pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
@@ -105,11 +105,11 @@ impl Apt {
         Self::update(dir, etc_apt, kind, component, &[])
     }
 
-    /// Checks whether one of the machine's archives has the suites. Fetches only their release files, and waits for
-    /// each for a few seconds.
+    /// Checks whether one of the machine's archives has the suites. Fetches only their release files, and waits a few
+    /// seconds for each.
     ///
     /// # Errors
-    /// No archive of the machine responds; the error contains apt's messages.
+    /// None of the machine's archives responds. The error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
         Self::update(dir, etc_apt, Kind::Binary, Component::Main, PROBE_OPTIONS).map(drop)
     }
@@ -143,8 +143,8 @@ impl Apt {
         )
     }
 
-    /// Returns the packages that an installation of `names` on an empty system would add, without recommendations. If
-    /// several suites have a package, `preferred` wins.
+    /// Returns the packages that an installation of `names` on an empty system would add, without recommended packages.
+    /// If several suites have a package, `preferred` takes precedence.
     ///
     /// # Errors
     /// apt finds no solution.
@@ -156,8 +156,7 @@ impl Apt {
         Ok(packages)
     }
 
-    /// Downloads packages into `into` and returns their total size in bytes. apt verifies them against the signed
-    /// lists.
+    /// Downloads packages to `into` and returns their total size in bytes. apt verifies them against the signed lists.
     ///
     /// # Errors
     /// A package cannot be downloaded.
@@ -185,10 +184,10 @@ impl Apt {
         })
     }
 
-    /// Downloads the upstream files of a source package, without Debian's changes, into the empty directory `into`.
+    /// Downloads the upstream files of a source package, without Debian's changes, to the empty directory `into`.
     ///
     /// # Errors
-    /// The archive lacks the version.
+    /// The archive does not have this version.
     pub(super) fn download_upstream(&self, package: &Package, into: &Path) -> Result<PathBuf> {
         let wanted = format!("{}={}", package.name, package.version);
         self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
@@ -230,7 +229,7 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 /// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, or it fails; the error contains its standard error.
+/// The program cannot be started, or it fails. In the latter case, the error contains its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -238,10 +237,11 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Configuration that apt reads after the machine's own, whose proxies and certificates stay in effect.
+/// Returns configuration that apt reads after the machine's own. The machine's proxies and certificates stay in effect.
 ///
-/// Cleared hooks would clean up or notify the host. As root, apt would switch to a user without write access here. The
-/// sandbox protects a system's root, and this instance writes only to its own directory.
+/// Hooks are cleared, because they would clean up or notify the host. As root, apt would switch to a user without write
+/// access to this directory. Its sandbox protects the root file system, but this instance writes only to its own
+/// directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(
@@ -271,18 +271,18 @@ Dir::Etc::preferencesparts "/dev/null";
     )
 }
 
-/// Returns the total size of the files in a directory in bytes.
+/// Returns the total size of a directory's files in bytes.
 fn size_of(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
 }
 
-/// Returns the size from a line `'URI' file size checksum`.
+/// Returns the size from a line of the form `'URI' file size checksum`.
 fn parse_uri_line(line: &str) -> Option<u64> {
     line.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// Parses `Inst name (version suite [architecture])`.
+/// Parses a line of the form `Inst name (version suite [architecture])`.
 fn parse_plan_line(line: &str) -> Option<Package> {
     let mut words = line.strip_prefix("Inst ")?.split_whitespace();
     let name = words.next()?.to_owned();
@@ -295,14 +295,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn download_reports_size() {
+    fn download_line_yields_size() {
         let line = "'http://x/pool/s/seabios_1.17_all.deb' seabios_1.17_all.deb 171234 SHA256:00ff";
         assert_eq!(parse_uri_line(line), Some(171_234));
         assert_eq!(parse_uri_line("E: no such package"), None);
     }
 
     #[test]
-    fn plan_lists_package_and_version() {
+    fn plan_line_yields_package_and_version() {
         let line = "Inst seabios (1.17.0-1~bpo13+1 Debian Backports:stable-backports [all])";
         assert_eq!(
             parse_plan_line(line),

@@ -1,22 +1,22 @@
-//! Entries of the cache: directories that are created by a rename, so that runs can race and be interrupted.
+//! Cache entries. Each is a directory that is created by a rename, so that concurrent and interrupted runs do no harm.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Prefix of directories in the cache for unfinished entries.
+/// Prefix of cache directories that contain unfinished entries.
 const WORK: &str = "work-";
 
-/// Paths of an unfinished entry.
+/// Paths used while an entry is created.
 pub(super) struct Work {
     /// Path of the finished entry.
     pub(super) entry: PathBuf,
-    /// Working directory, deleted when the entry is finished. Both paths are on one file system.
+    /// Working directory, which is deleted when the entry is finished. Both paths are on the same file system.
     pub(super) scratch: PathBuf,
 }
 
-/// Returns the entry `name` of `cache`. If it is missing, `make` creates it. The directory must not be changed
+/// Returns the entry `name` of `cache`. If the entry is missing, `make` creates it. Its directory must not be changed
 /// afterwards.
 ///
 /// # Errors
@@ -44,12 +44,12 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
 }
 
 fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()>) -> Result<()> {
-    // The path is absolute, because programs that fill it run in other directories. It is unique to this process,
-    // because an orphaned program may still write to the directory of an interrupted run.
+    // The path must be absolute, because the programs that fill the directory run in other directories. It is unique to
+    // this process, because an orphaned program may still write to the directory of an interrupted run.
     let cache = cache.canonicalize()?;
     for leftover in fs::read_dir(&cache)?.flatten() {
         if leftover.file_name().to_string_lossy().starts_with(WORK) {
-            // If the removal fails, the next run repeats it.
+            // If the removal fails, the next run tries again.
             let _ = fs::remove_dir_all(leftover.path());
         }
     }
@@ -61,7 +61,7 @@ fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()
     make(&work)?;
     fs::rename(&work.entry, entry)
         .with_context(|| format!("cannot move a new cache entry to {}", entry.display()))?;
-    // The process that creates the next entry removes the rest.
+    // The process that creates the next entry removes what remains.
     let _ = fs::remove_dir_all(&folder);
     Ok(())
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_entry_leaves_nothing_and_is_retried() {
+    fn failed_entry_leaves_no_files_and_is_retried() {
         let cache = tempfile::tempdir().unwrap();
         let failed = entry(cache.path(), "x", |work| {
             fs::write(work.entry.join("half"), "")?;

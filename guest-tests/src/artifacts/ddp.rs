@@ -2,7 +2,7 @@
 //! runs in safe mode with one queue.
 //!
 //! Debian's package is non-free. It is fetched only if the machine's archive has it, and no required test depends on
-//! it. The lab generates its own package, which satisfies the driver's checks and programs no parser.
+//! it. The lab generates its own package, which passes the driver's checks but does not program the parser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::cache;
 use super::debian::{IMAGE, debian, make_image};
 use super::packages::Set;
 
-/// Directory below `/lib/firmware` in which the driver searches.
+/// Directory below `/lib/firmware` that the driver searches for packages.
 pub const FOLDER: &str = "intel/ice/ddp";
-/// Name of the lab's own package, as the driver reports it.
+/// Name of the lab's own package, as reported by the driver.
 pub const NAME: &str = "hcad synthetic package";
-/// Version that the driver reports for the package.
+/// Version of the lab's own package, as reported by the driver.
 pub const VERSION: [u8; 4] = [1, 3, 0, 0];
 
 /// Version of the file format.
@@ -29,28 +29,28 @@ const SEGMENT_FORMAT: [u8; 4] = [1, 3, 0, 0];
 const SEGMENT_E810: u32 = 0x10;
 /// Name of the segment.
 const SEGMENT_ID: &str = "hcad";
-/// Length of that field, and of a package's name.
+/// Length of the field for the segment's name, and of that for a package's name.
 const SEGMENT_ID_LEN: usize = 32;
 const NAME_LEN: usize = 28;
 /// Size of a buffer, which the driver downloads as a unit.
 const BUFFER_LEN: usize = 4096;
-/// Section with version and name.
+/// Type of the section with version and name.
 const SECTION_METADATA: u32 = 1;
-/// Section with the parser's tunnel entries, and the length of an entry.
+/// Type of the section with the parser's tunnel entries, and the length of an entry.
 const SECTION_TUNNELS: u32 = 56;
 const TUNNEL_LEN: usize = 88;
-/// Section with labels, which the driver keeps, and the length of a label.
+/// Type of the section with labels, which the driver keeps, and the length of a label.
 const SECTION_LABELS: u32 = 0x8000_0018;
 const LABEL_LEN: usize = 64;
-/// Labels of the tunnel entries of physical function 0, and their indices.
+/// Labels of physical function 0's tunnel entries, and their indices.
 const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
-/// Tracking number of the vendor, which the driver does not display.
+/// The vendor's tracking number, which the driver does not display.
 const TRACK_ID: u32 = 0xc000_0001;
 
-/// Returns the lab's own package: one segment with two buffers (section 7.3). The first buffer is for the device. Apart
-/// from metadata, it contains an entry for each kind of tunnel whose port the driver may set. The second buffer is for
-/// the driver and contains the labels of these entries. Without labels, the driver makes an invalid request to the
-/// kernel's tunnel code, and no tunnel module loads.
+/// Returns the lab's own package, which has one segment with two buffers (section 7.3). The first buffer is for the
+/// device. Besides metadata, it contains an entry for each kind of tunnel whose port the driver may set. The second
+/// buffer is for the driver, and contains the labels of these entries. Without labels, the driver makes an invalid
+/// request to the kernel's tunnel code, and tunnel modules cannot be loaded.
 pub fn synthetic() -> Vec<u8> {
     let mut metadata = Vec::new();
     metadata.extend(VERSION);
@@ -74,7 +74,7 @@ pub fn synthetic() -> Vec<u8> {
         buffer(&[(SECTION_LABELS, &labels)]),
     ];
 
-    /// Type, format, size and name of a segment, then the lengths of its three tables.
+    /// Length of a segment's type, format, size and name, followed by the lengths of its three tables.
     const SEGMENT: usize = 12 + SEGMENT_ID_LEN + 12;
     let segment_len = u32::try_from(SEGMENT + buffers.len() * BUFFER_LEN).expect("a package is some KiB");
     let mut package = Vec::new();
@@ -94,8 +94,8 @@ pub fn synthetic() -> Vec<u8> {
     package
 }
 
-/// Returns a buffer of sections: the number of sections, the end of the data, type, offset and size of each section,
-/// then their contents.
+/// Returns a buffer of sections. It contains the number of sections, the end of the data, each section's type, offset
+/// and size, and the contents of the sections.
 fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
     let short = |number: usize| u16::try_from(number).expect("a buffer has 4 KiB");
     let mut at = 4 + 8 * sections.len();
@@ -114,14 +114,14 @@ fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
     buffer
 }
 
-/// Returns text in a field that is padded with zeros.
+/// Returns text as a fixed-length field padded with zeros.
 fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     let mut field = [0; LEN];
     field[..text.len()].copy_from_slice(text.as_bytes());
     field
 }
 
-/// Returns a disk with Debian's package as `ice.pkg`, created if the cache lacks it.
+/// Returns a disk that contains Debian's package as `ice.pkg`. The disk is created if the cache lacks it.
 pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
     let tools = debian(cache)?.join("root");
     let entry = cache::entry(cache, "ice-ddp-1", |work| {
@@ -145,9 +145,9 @@ pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// The expected bytes follow section 7.3, offset by offset.
+    /// Checks the package against the bytes that section 7.3 specifies, offset by offset.
     #[test]
-    fn synthetic_package_matches_accepted_one() {
+    fn synthetic_package_matches_specified_bytes() {
         let package = synthetic();
         assert_eq!(package.len(), 68 + 2 * 4096);
         let u32_at = |at: usize| u32::from_le_bytes(package[at..at + 4].try_into().unwrap());

@@ -1,8 +1,8 @@
 //! Disks of guests with a Debian root file system: the system, and the modules of the kernel.
 //!
 //! Both are ext4 images that guests mount read-only, so that any number of guests can share them. The system consists
-//! of packages without their maintainer scripts; it starts no services. mke2fs and depmod, which create the images,
-//! come from it.
+//! of packages unpacked without their maintainer scripts, and starts no services. It also provides mke2fs and depmod,
+//! which create the images.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -20,8 +20,8 @@ use super::packages::{self, Set, Unpacked};
 use super::python;
 use crate::testbed::progress::Line;
 
-/// Shells and tools, all RDMA packages, storage and MPI over RDMA, tools that inspect and measure NICs, and the
-/// programs that create the images.
+/// Packages to install: shells and tools, all RDMA packages, storage and MPI over RDMA, tools that inspect and measure
+/// NICs, and the programs that create the images.
 const INSTALL: &[&str] = &[
     "base-files",
     "base-passwd",
@@ -65,7 +65,7 @@ const INSTALL: &[&str] = &[
     "util-linux",
 ];
 
-/// Dependencies that the guests do not need: they start, install or configure a system, support GPUs, or belong to
+/// Dependencies that guests do not need, because they start, install or configure a system, support GPUs, or belong to
 /// unused tools.
 const WITHOUT: &[&str] = &[
     "adduser",
@@ -130,20 +130,20 @@ const PRUNED: &[&str] = &[
     "usr/share/man",
 ];
 
-/// Kernel modules for hardware that guests lack. They make up a third of all bytes.
+/// Kernel modules for hardware that guests lack. They account for a third of the modules' size.
 const NO_HARDWARE: &[&str] = &["sound", "drivers/gpu", "drivers/media", "drivers/net/wireless"];
 
 /// The images of a guest with a Debian root file system.
 #[derive(Clone, Debug)]
 pub struct Disks {
-    /// The system, without kernel modules.
+    /// Image of the system, without kernel modules.
     pub system: PathBuf,
-    /// The content of `/lib/modules/<release>`, with `modules.dep`.
+    /// Image with the content of `/lib/modules/<release>`, including `modules.dep`.
     pub modules: PathBuf,
 }
 
 impl Disks {
-    /// Returns the disks for guests with `kernel` and added packages, created if the cache lacks them.
+    /// Returns the disks for guests with `kernel` and the added packages. They are created if the cache lacks them.
     ///
     /// # Errors
     /// Packages cannot be fetched, or an image cannot be created.
@@ -154,7 +154,7 @@ impl Disks {
     /// Returns the disks with DPDK added.
     ///
     /// # Errors
-    /// As [`Disks::obtain`].
+    /// As for [`Disks::obtain`].
     pub fn with_dpdk(cache: &Path, kernel: &Kernel) -> Result<Self> {
         Self::of(cache, kernel, &with_dpdk(cache)?)
     }
@@ -167,7 +167,7 @@ impl Disks {
 
 pub(super) const IMAGE: &str = "image.ext4";
 
-/// Returns the cache entry of the system: unpacked in `root`, and as an image.
+/// Returns the system's cache entry, which contains the unpacked system in `root` and its image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     cache::entry(cache, &entry_name(), |work| {
         let set = Set {
@@ -199,21 +199,21 @@ fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the cache entry of the system with packages that a user added, and all their dependencies.
+/// Returns the cache entry for the system with the user's added packages and all their dependencies.
 pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
     let names: Vec<&str> = added.names().collect();
     if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
 }
 
-/// Returns the cache entry of the system with DPDK's `testpmd` and its drivers. Debian has the program in a development
-/// package, whose other dependencies are omitted.
+/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships the program in a
+/// development package, whose other dependencies are omitted.
 pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
     with(cache, &[PACKAGE], &runs)
 }
 
-/// Returns the cache entry of the system with packages added, and those of their dependencies that `wanted` accepts.
+/// Returns the cache entry for the system with added packages and those of their dependencies that `wanted` accepts.
 fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
     let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -244,7 +244,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Does the necessary part of what maintainer scripts would do.
+/// Performs the necessary part of what maintainer scripts would do.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);
@@ -259,7 +259,7 @@ fn configure(root: &Path) -> Result<()> {
         fs::copy(root.join(from), root.join(to)).with_context(|| format!("cannot copy {from}"))?;
     }
     fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
-    // For interactive use: programs that shell users expect, provided by busybox.
+    // For interactive use, let busybox provide programs that users expect in a shell.
     for applet in ["awk", "less", "vi"] {
         let link = root.join("usr/bin").join(applet);
         if !link.exists() {
@@ -270,7 +270,8 @@ fn configure(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the image of a kernel's modules. Its key is the kernel image, so that a rebuilt kernel has a new entry.
+/// Returns the image of a kernel's modules. The cache entry depends on the kernel image, so a rebuilt kernel gets a new
+/// entry.
 fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let stat = fs::metadata(&kernel.image).with_context(|| kernel.image.display().to_string())?;
     let mut digest = Digest::default();
@@ -292,7 +293,7 @@ fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Mirrors a module directory with hard links, without modules for missing hardware and without symbolic links.
+/// Mirrors a module directory with hard links, but omits symbolic links and modules for hardware that guests lack.
 fn mirror(from: &Path, to: &Path) -> Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
@@ -306,7 +307,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
                 folders.push(path);
             } else if kind.is_file() && path != Path::new("vmlinuz") {
                 let target = to.join(&path);
-                // The user's own kernel is on a different file system from the cache.
+                // The user's own kernel may be on a different file system from the cache.
                 fs::hard_link(entry.path(), &target)
                     .or_else(|_| fs::copy(entry.path(), &target).map(drop))
                     .with_context(|| format!("cannot copy {}", entry.path().display()))?;
@@ -316,7 +317,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates an ext4 image with the content of `tree`. It has no journal, because it is never mounted for writing.
+/// Creates an ext4 image with the content of `tree`. It has no journal, because it is never mounted read-write.
 pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
     const BLOCK: u64 = 4096;
     let (mut bytes, mut files) = (0, 0);
@@ -332,14 +333,14 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
             }
         }
     }
-    // Inodes have 256 bytes. The rest is for bitmaps, descriptors and indexed directories.
+    // An inode has 256 bytes. The remainder is for bitmaps, descriptors and indexed directories.
     let blocks = (bytes + (files + 64) * 256) / BLOCK * 103 / 100 + 1024;
     let mke2fs = Unpacked::new(tools, "usr/sbin/mke2fs", None);
     let mut command = mke2fs.command();
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0"]);
     command.args(["-b", &BLOCK.to_string(), "-N", &(files + 64).to_string(), "-d"]);
     command.arg(tree).arg(image).arg(blocks.to_string());
-    // The host's own configuration could select other features than that of the package.
+    // The host's own configuration could select features other than those of the package's configuration.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
     run(&mut command).with_context(|| format!("cannot create the image {}", image.display()))?;
     ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());
@@ -351,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirror_omits_boot_files_and_sound() {
+    fn module_mirror_omits_boot_files_and_sound_drivers() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for file in ["modules.order", "vmlinuz", "kernel/net/a.ko.xz", "kernel/sound/b.ko.xz"] {
             let path = from.path().join(file);

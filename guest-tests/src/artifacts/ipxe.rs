@@ -1,4 +1,4 @@
-//! The iPXE boot loader, which has its own drivers for the NICs that it boots from.
+//! The iPXE boot loader, which has its own drivers for the NICs from which it boots.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::apt::{Component, Suite};
 use super::cache;
 use super::packages::Set;
 
-/// Returns iPXE as an image that boots like a Linux kernel, fetched if the cache lacks it.
+/// Returns iPXE as an image that boots like a Linux kernel. It is fetched if the cache lacks it.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let set = Set {
         name: "iPXE",

@@ -1,7 +1,7 @@
-//! The tool chain for modules of the guests' kernel: its headers and scripts, its compiler, and make.
+//! The tool chain for modules of the guests' kernel: the kernel's headers and scripts, its compiler, and make.
 //!
-//! The programs belong to the kernel's Debian release instead of the host's, and start each other by name. Hence each
-//! is replaced by a script that starts it with its own loader and libraries.
+//! The programs belong to the kernel's Debian release rather than the host's, and start each other by name. Each is
+//! therefore replaced by a script that starts it with its own loader and libraries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
-/// Prefixes of the packages that are needed, among the dependencies of kernel headers.
+/// Name prefixes of the needed packages, among the dependencies of the kernel headers.
 const WANTED: &[&str] =
     &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
 /// Directories with programs that other programs start.
@@ -27,13 +27,13 @@ const SOURCES: &str = "usr/src";
 /// Suffix of the names of wrapped programs.
 const BEHIND: &str = "elf";
 
-/// The parts that build a module.
+/// The parts needed to build a module.
 #[derive(Clone, Debug)]
 pub struct ModuleBuild {
     make: PathBuf,
     /// The kernel's build directory.
     tree: PathBuf,
-    /// Directory of the compiler, if it is not the host's.
+    /// Directory of the compiler, or `None` for the host's compiler.
     programs: Option<PathBuf>,
 }
 
@@ -71,7 +71,7 @@ impl ModuleBuild {
                 copy_headers(&own, &made.join("usr"))?;
                 made
             } else {
-                // The cache entry is older than the rule that headers are fetched with their kernel.
+                // The cache entry predates the practice of fetching headers together with their kernel.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
                         "cannot download the headers of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its headers",
@@ -85,7 +85,7 @@ impl ModuleBuild {
         Ok(Self { make: root.join("usr/bin/make"), tree, programs: Some(root.join("usr/bin")) })
     }
 
-    /// Returns the command that builds the modules of a directory.
+    /// Returns the command that builds the modules in a directory.
     ///
     /// # Errors
     /// The directory does not exist or has no makefile.
@@ -117,7 +117,7 @@ fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
     set.fetch(work)
 }
 
-/// Returns the compiler that built a kernel, such as `gcc-14`, from its build directory.
+/// Returns the compiler that built the kernel of a build directory, such as `gcc-14`.
 fn compiler(tree: &Path) -> Result<String> {
     let file = tree.join(".kernelvariables");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -131,7 +131,7 @@ fn compiler(tree: &Path) -> Result<String> {
     })
 }
 
-/// Copies headers and scripts that were fetched with a kernel. Both directories are `usr` directories.
+/// Copies headers and scripts that were fetched together with a kernel. Both arguments are `usr` directories.
 fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     let is_script = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux-kbuild-"))
@@ -146,7 +146,7 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adapts the files unpacked below `made` to their final location `root`.
+/// Adapts the files unpacked below `made` to `root`, their final location.
 fn relocate(made: &Path, root: &Path) -> Result<()> {
     let mut folders = Vec::new();
     for path in PROGRAMS {
@@ -167,7 +167,7 @@ fn relocate(made: &Path, root: &Path) -> Result<()> {
             }
         }
     }
-    // The rules of a flavour include the common rules by absolute path.
+    // The rules of a kernel flavour include the common rules by absolute path.
     let absolute = format!("/{SOURCES}");
     for folder in list(&made.join(SOURCES))? {
         let makefile = folder.join("Makefile");
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_wrapped_with_final_paths() {
+    fn program_wrappers_contain_final_paths() {
         let made = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str, mode| {
             let path = made.path().join(path);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_headers_select_compiler() {
+    fn compiler_is_selected_by_kernel_headers() {
         let kernel = tempfile::tempdir().unwrap();
         let tree = kernel.path().join("src/linux-headers-7-amd64");
         fs::create_dir_all(&tree).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_without_makefile_gets_instructions() {
+    fn error_for_missing_makefile_gives_instructions() {
         let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
         let folder = tempfile::tempdir().unwrap();
         let refused = format!("{:#}", build.command(folder.path()).unwrap_err());

@@ -1,4 +1,4 @@
-//! Kernels of guests: Debian's from two suites, or the user's own.
+//! Kernels for guests, which are either Debian's from one of two suites or the user's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use super::packages::Set;
 pub enum KernelChoice {
     /// Debian's stock kernel of this suite.
     Stock(Suite),
-    /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image whose modules are
-    /// installed.
+    /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image file whose modules
+    /// are installed.
     Path(PathBuf),
 }
 
@@ -29,7 +29,7 @@ impl Default for KernelChoice {
 impl FromStr for KernelChoice {
     type Err = std::convert::Infallible;
 
-    /// Parses the name of a suite, or else a path.
+    /// Parses the name of a suite. Any other text is a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let suite = [Suite::Trixie, Suite::TrixieBackports].into_iter().find(|suite| suite.name() == text);
         Ok(suite.map_or_else(|| Self::Path(text.into()), Self::Stock))
@@ -39,7 +39,7 @@ impl FromStr for KernelChoice {
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub image: PathBuf,
-    /// Directory of the modules, as `/lib/modules/<release>`.
+    /// Directory of the kernel's modules, such as `/lib/modules/<release>`.
     pub modules: PathBuf,
 }
 
@@ -58,7 +58,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Returns the kernel of an image, such as a bzImage, whose modules are in a directory of `installed`.
+    /// Returns the kernel of an image file, such as a bzImage, whose modules are in a directory below `installed`.
     fn of_image(image: &Path, installed: &Path) -> Result<Self> {
         let release = release_in(&fs::read(image).with_context(|| image.display().to_string())?)
             .with_context(|| format!("{} is not an x86 kernel image", image.display()))?;
@@ -80,7 +80,7 @@ impl Kernel {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.join("kernel").is_dir())
             .with_context(|| format!("{} contains no kernel modules", folder.display()))?;
-        // Backports has the image next to the modules, trixie in /boot.
+        // Backports keeps the image next to the modules, and trixie keeps it in /boot.
         let beside = modules.join("vmlinuz");
         let image = if beside.is_file() {
             beside
@@ -90,7 +90,7 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
-    /// Returns the kernel's configuration, in lines such as `CONFIG_RDS=m`.
+    /// Returns the kernel's configuration, which has lines such as `CONFIG_RDS=m`.
     ///
     /// # Errors
     /// The configuration file is missing.
@@ -111,7 +111,8 @@ impl Kernel {
     }
 }
 
-/// Returns the release from the boot header of an image. The pointer at offset 20eh is relative to offset 200h.
+/// Returns the kernel release given in the boot header of an image. The pointer at offset 20eh is relative to offset
+/// 200h.
 ///
 /// # Spec
 /// Linux, `Documentation/arch/x86/boot.rst`.
@@ -121,7 +122,7 @@ fn release_in(image: &[u8]) -> Option<String> {
     let is_header = image.get(0x202..0x206)? == b"HdrS";
     let end = text.iter().position(|byte| matches!(byte, 0 | b' '))?;
     let release = std::str::from_utf8(&text[..end]).ok()?;
-    // The release becomes the name of a directory.
+    // The release is used as the name of a directory.
     (is_header && !release.is_empty() && !release.contains('/')).then(|| release.to_owned())
 }
 
@@ -129,8 +130,8 @@ fn release_of(modules: &Path) -> String {
     modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns a static busybox, which is fetched with the stock kernel of the chosen suite. With a user's own kernel, it
-/// is that of the default suite.
+/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. For a user's own kernel,
+/// it is that of the default suite.
 pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     let suite = match choice {
         KernelChoice::Stock(suite) => *suite,
@@ -139,11 +140,11 @@ pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     Ok(stock_root(cache, suite)?.join("usr/bin/busybox"))
 }
 
-/// Returns the unpacked kernel of a suite, its modules and headers, and a static busybox. Headers are fetched now,
-/// because the archive drops them when a newer kernel is released. The image's own dependencies build an initramfs,
-/// which the lab does itself.
+/// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched at
+/// the same time, because the archive drops them when a newer kernel is released. The image package's own dependencies
+/// are omitted, because they only build an initramfs, which the lab does itself.
 fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
-    // In trixie the kernel is one package, in backports several.
+    // In trixie, the kernel is one package; in backports, it is split into several.
     const WANTED: [&str; 7] = [
         "linux-image-",
         "linux-binary-",
@@ -170,7 +171,7 @@ const fn entry_name(suite: Suite) -> &'static str {
     }
 }
 
-/// Returns the release of the default kernel, if the cache contains it.
+/// Returns the release of the default kernel if the cache contains it.
 pub(super) fn cached_release(cache: &Path) -> Option<String> {
     let root = cache.join(entry_name(Suite::TrixieBackports)).join("root");
     Kernel::unpacked(&root).ok().map(|kernel| kernel.release())
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_is_chosen_by_suite_or_folder() {
+    fn kernel_is_chosen_by_suite_or_path() {
         let choice = |text: &str| text.parse::<KernelChoice>().unwrap();
         assert_eq!(choice("trixie"), KernelChoice::Stock(Suite::Trixie));
         assert_eq!(choice("trixie-backports"), KernelChoice::default());
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn image_lists_its_modules() {
+    fn modules_are_found_by_release_in_image() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("bzImage");
         let mut bytes = vec![0; 0x400];
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn image_is_found_in_both_suites() {
+    fn kernel_image_is_found_in_packages_of_both_suites() {
         let root = tempfile::tempdir().unwrap();
         let modules = root.path().join("usr/lib/modules/6.12.1-amd64");
         fs::create_dir_all(modules.join("kernel")).unwrap();

@@ -1,4 +1,4 @@
-//! The source of a driver for the guests' kernel. Debian packages all of Linux as one archive.
+//! The source of a driver in the guests' kernel. Debian packages all Linux sources as one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::cache;
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
-/// Returns a directory of Linux's source, such as `drivers/infiniband/hw/mthca`. It belongs to the cache and must not
-/// be changed.
+/// Returns a directory of the Linux sources, such as `drivers/infiniband/hw/mthca`. The directory belongs to the cache
+/// and must not be changed.
 ///
 /// # Errors
-/// The source cannot be fetched, or the kernel is not from Debian.
+/// The source cannot be fetched, or the kernel is not Debian's.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let KernelChoice::Stock(suite) = choice else {
         bail!(
@@ -56,7 +56,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
     Ok(entry.join(name))
 }
 
-/// Returns the version in the name of Debian's source package: `7.3` for `7.3.4+deb13-amd64`.
+/// Returns the version in the name of Debian's source package, such as `7.3` for `7.3.4+deb13-amd64`.
 fn version(release: &str) -> Option<String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some([numbers.next()?, numbers.next()?].join(".")).filter(|version| version.len() > 2)
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_name_uses_major_and_minor() {
+    fn source_package_name_has_major_and_minor_version() {
         assert_eq!(version("7.3.4+deb13-amd64").unwrap(), "7.3");
         assert_eq!(version("6.12.117+deb13-amd64").unwrap(), "6.12");
         assert_eq!(version("custom"), None);

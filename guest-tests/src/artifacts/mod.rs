@@ -1,7 +1,7 @@
-//! The parts of guests, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox, and a Debian
-//! root file system.
+//! The parts of which guests consist, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox,
+//! and a Debian root file system.
 //!
-//! Each part is one entry of the cache, built from Debian packages. A manifest lists their versions.
+//! Each part is one cache entry, built from Debian packages. A manifest lists the versions of these packages.
 
 mod added;
 mod apt;
@@ -31,22 +31,22 @@ pub use self::kernel::{Kernel, KernelChoice};
 pub use self::linux_source::folder_of_linux;
 use self::packages::{Set, Unpacked};
 
-/// Parts that the user provides instead of the lab's.
+/// Parts that the user provides in place of the lab's.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// A QEMU program, executed as it is.
+    /// A QEMU program, which is executed directly.
     pub qemu: Option<PathBuf>,
     pub kernel: KernelChoice,
-    /// An image with the root file system of guests that have one, in a format that stock kernels mount as ext4.
+    /// An image with the root file system for guests that have one, in a format that stock kernels mount as ext4.
     pub root: Option<PathBuf>,
-    /// Packages in addition to the lab's own.
+    /// Packages to add to the lab's own.
     pub added: Added,
 }
 
-/// All external parts of a guest.
+/// All external parts of which a guest consists.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
-    /// How to start QEMU.
+    /// The QEMU program and its leading arguments.
     pub qemu: QemuProgram,
     /// Kernel image and modules.
     pub kernel: Kernel,
@@ -57,7 +57,7 @@ pub struct Artifacts {
     added: Added,
 }
 
-/// A program and the arguments that precede all others.
+/// A program, and arguments that come before all others.
 #[derive(Clone, Debug)]
 pub struct QemuProgram {
     /// The program to execute.
@@ -66,7 +66,7 @@ pub struct QemuProgram {
 }
 
 impl QemuProgram {
-    /// Checks a user's program, which must be a QEMU with the devices that guests need.
+    /// Checks the user's own program, which must be a QEMU with the devices that guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
         ensure!(program.is_file(), "{name} does not exist; pass the path to a QEMU binary with --qemu");
@@ -77,7 +77,7 @@ impl QemuProgram {
     }
 }
 
-/// Checks from the output of `-device help` that a program is a QEMU with the devices that guests need.
+/// Checks, based on the output of `-device help`, that a program is a QEMU with the devices that guests need.
 fn check_devices(program: &Path, devices: &str) -> Result<()> {
     const DEVICE: &str = "vfio-user-pci";
     let name = program.display();
@@ -90,7 +90,7 @@ fn check_devices(program: &Path, devices: &str) -> Result<()> {
 }
 
 impl Artifacts {
-    /// Finds all parts in `cache`, or fetches missing ones.
+    /// Finds all parts in `cache`, and fetches missing ones.
     ///
     /// # Errors
     /// A part cannot be fetched, or an override does not exist.
@@ -114,24 +114,24 @@ impl Artifacts {
         })
     }
 
-    /// Returns the disks of a guest with a root file system, created if the cache lacks them.
+    /// Returns the disks for a guest with a root file system. They are created if the cache lacks them.
     ///
     /// # Errors
-    /// As [`Disks::obtain`].
+    /// As for [`Disks::obtain`].
     pub fn disks(&self) -> Result<Disks> {
         let disks = Disks::obtain(&self.cache, &self.kernel, &self.added)?;
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
     }
 
-    /// Returns the disks of guests with DPDK.
+    /// Returns the disks for guests with DPDK.
     ///
     /// # Errors
-    /// As [`Disks::obtain`].
+    /// As for [`Disks::obtain`].
     pub fn dpdk_disks(&self) -> Result<Disks> {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
 
-    /// Returns a disk with Debian's DDP package for `ice`, if the machine's archive has non-free firmware.
+    /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.
     ///
     /// # Errors
     /// The package cannot be fetched, or the image cannot be created.
@@ -142,12 +142,12 @@ impl Artifacts {
     /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
     /// # Errors
-    /// It cannot be fetched.
+    /// The boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         ipxe::image(&self.cache)
     }
 
-    /// Returns a disk with rdma-core's own tests, in the version of the root file system.
+    /// Returns a disk with rdma-core's own tests, whose version is that of rdma-core in the root file system.
     ///
     /// # Errors
     /// The tests cannot be fetched, or the image cannot be created.
@@ -156,10 +156,10 @@ impl Artifacts {
     }
 }
 
-/// Returns the cache directory: `$HCAD_LAB_CACHE`, or else `hcad-lab` in the user's cache directory.
+/// Returns the cache directory, which is `$HCAD_LAB_CACHE` or else `hcad-lab` in the user's cache directory.
 ///
 /// # Errors
-/// The environment names neither a cache nor a home directory.
+/// The environment specifies neither a cache directory nor a home directory.
 pub fn cache_dir() -> Result<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     var("HCAD_LAB_CACHE")
@@ -168,13 +168,13 @@ pub fn cache_dir() -> Result<PathBuf> {
         .context("no cache directory: set HCAD_LAB_CACHE, XDG_CACHE_HOME or HOME")
 }
 
-/// Cache entry of the lab's QEMU.
+/// Name of the cache entry for the lab's QEMU.
 const QEMU_ENTRY: &str = "qemu-1";
 
 /// Versions of the guest parts in the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CachedParts {
-    /// Version of the Debian package of QEMU.
+    /// Version of QEMU's Debian package.
     pub qemu: Option<String>,
     /// Release of the default kernel.
     pub kernel: Option<String>,
@@ -198,19 +198,19 @@ impl CachedParts {
     }
 }
 
-/// Reason why packages cannot be fetched from the machine's Debian archives.
+/// The reason why packages cannot be fetched from the machine's Debian archives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoArchive {
-    /// This program cannot be started.
+    /// The named program cannot be started.
     Program(&'static str),
-    /// No archive is configured, or none responds correctly. Contains the message of the lab or of apt.
+    /// No archive is configured, or none responds correctly. The text is a message from the lab or from apt.
     Answer(String),
 }
 
-/// Checks whether one of the machine's archives offers what the lab fetches. Downloads a few kilobytes.
+/// Checks whether one of the machine's archives offers the packages that the lab fetches. Downloads a few kilobytes.
 ///
 /// # Errors
-/// No archive offers it.
+/// No archive offers them.
 pub fn probe_archive() -> Result<(), NoArchive> {
     if let Some(program) = apt::missing_tool() {
         return Err(NoArchive::Program(program));
@@ -222,7 +222,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
     probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))
 }
 
-/// Builds the root file system with these packages added, if the cache lacks it.
+/// Builds the root file system with these added packages if the cache lacks it.
 ///
 /// # Errors
 /// Packages cannot be fetched, or the image cannot be created.
@@ -230,10 +230,10 @@ pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
     debian::with_added(cache, added).map(drop)
 }
 
-/// Returns the lab's own QEMU, fetched if the cache lacks it.
+/// Returns the lab's own QEMU, which is fetched if the cache lacks it.
 ///
 /// # Errors
-/// It cannot be fetched.
+/// QEMU cannot be fetched.
 pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
         name: "QEMU",

@@ -1,4 +1,4 @@
-//! Sets of Debian packages, fetched together and unpacked into one directory. No maintainer scripts run.
+//! Sets of Debian packages that are fetched together and unpacked into one directory. No maintainer scripts run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use crate::testbed::progress::{Line, mebibytes};
 pub(super) struct Set<'a> {
     /// Purpose of the packages, for progress lines.
     pub(super) name: &'a str,
-    /// Packages that apt is to install.
+    /// Names of the packages that apt is to install.
     pub(super) install: &'a [&'a str],
-    /// Preferred suite if several have a package.
+    /// Suite that takes precedence if several have a package.
     pub(super) suite: Suite,
-    /// Component of the archive that has the packages.
+    /// Component of the archive that contains the packages.
     pub(super) component: Component,
-    /// Returns whether a package of apt's solution is needed.
+    /// Function that returns whether a package in apt's solution is needed.
     pub(super) wanted: &'a dyn Fn(&Package) -> bool,
 }
 
 impl Set<'_> {
-    /// Unpacks the set below `root` of the entry, and writes its manifest next to it.
+    /// Unpacks the set below `root` in the entry, and writes a manifest next to it.
     ///
     /// # Errors
     /// apt is missing or finds no solution, or a package cannot be fetched.
@@ -57,7 +57,7 @@ impl Set<'_> {
 /// Returns the version of a package in an entry.
 ///
 /// # Errors
-/// The entry was not built from packages, or lacks this one.
+/// The entry was not built from packages, or does not contain this one.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found
@@ -83,7 +83,7 @@ pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
 
 const MANIFEST: &str = "manifest.json";
 
-/// The packages from which an entry was built.
+/// The list of packages from which an entry was built.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     packages: Vec<String>,
@@ -98,18 +98,18 @@ impl Manifest {
     }
 }
 
-/// A program of an unpacked root. The program and its libraries belong to a different release from the host's, so it is
-/// started with its own loader.
+/// A program from an unpacked root directory. The program and its libraries belong to a different release from the
+/// host's, so the program is started with its own loader.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
     /// Path of the dynamic loader.
     pub(super) program: PathBuf,
-    /// Arguments that precede the program's own.
+    /// Arguments that come before the program's own.
     pub(super) leading_args: Vec<String>,
 }
 
 impl Unpacked {
-    /// Creates the program at `path` below `root`. `name` replaces its `argv[0]`.
+    /// Describes the program at `path` below `root`. `name`, if given, replaces its `argv[0]`.
     pub(super) fn new(root: &Path, path: &str, name: Option<&str>) -> Self {
         let at = |path: &str| root.join(path).display().to_string();
         let libraries = format!("{}:{}", at("usr/lib/x86_64-linux-gnu"), at("usr/lib"));
@@ -119,7 +119,7 @@ impl Unpacked {
         Self { program: root.join("usr/lib64/ld-linux-x86-64.so.2"), leading_args }
     }
 
-    /// Returns the command without the program's own arguments.
+    /// Returns the command that starts the program, without the program's own arguments.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.leading_args);

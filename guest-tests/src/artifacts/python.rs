@@ -1,5 +1,5 @@
-//! Python bytecode, which maintainer scripts would generate. Without it, the first program of every emulated guest
-//! would spend seconds on compilation, and so would every program on a read-only file system.
+//! Python bytecode, which maintainer scripts would otherwise generate. Without it, the first Python program in an
+//! emulated guest would spend seconds on compilation, and on a read-only file system every program would.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,33 +9,33 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::packages::Unpacked;
 
-/// Compiles the modules of a system.
+/// Compiles the modules of a system to bytecode.
 ///
 /// # Errors
-/// As [`compile`].
+/// As for [`compile`].
 pub(super) fn compile_system(root: &Path) -> Result<()> {
     compile(root, root, &versioned(&root.join("usr/lib"))?)
 }
 
-/// Compiles modules below directories of `tree` with the Python of `system`. If the tree is mounted elsewhere than at
-/// `/`, only tracebacks show wrong paths.
+/// Compiles the modules below directories of `tree` with the Python of `system`. If the tree is not mounted at `/`,
+/// tracebacks show wrong paths, but nothing else is affected.
 ///
 /// # Errors
 /// The system has no Python, or a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let programs = versioned(&system.join("usr/bin"))?;
-    // Other programs with such names are configured by scripts, or are links.
+    // Other programs with such names are configuration scripts or symbolic links.
     let program = programs.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     let program = program.and_then(|path| path.strip_prefix(system).ok()?.to_str());
     let program = program.with_context(|| format!("{} contains no Python interpreter", system.display()))?;
     let mut command = Unpacked::new(system, program, None).command();
     command.env("PYTHONHOME", system.join("usr")).args(["-S", "-m", "compileall", "-q"]);
-    // Modules never change, and the times in the image may differ from those of the files.
+    // Modules never change, and file times in the image may differ from those of the original files.
     command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
     run(&mut command).context("cannot compile Python modules").map(drop)
 }
 
-/// Returns the entries of a directory that are named after a version of Python 3.
+/// Returns the entries of a directory whose names denote a version of Python 3.
 fn versioned(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

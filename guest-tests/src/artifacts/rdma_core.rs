@@ -1,4 +1,4 @@
-//! rdma-core's device tests. Debian's packages omit them, so they come from the source package.
+//! The device tests of rdma-core. Debian's binary packages omit them, so they come from the source package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use super::cache;
 use super::debian::{IMAGE, debian, make_image};
 use super::{packages, python};
 
-/// The package that the tests exercise; the versions must match.
+/// The package under test, whose version must match that of the tests.
 const TESTED: &str = "python3-pyverbs";
 
-/// Returns an image with the tests, created if the cache lacks it.
+/// Returns an image with the tests. It is created if the cache lacks it.
 pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
     let system = debian(cache)?;
     let built = packages::version(&system, TESTED)?;
@@ -29,7 +29,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
         let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main)?;
         let archive = apt.download_upstream(&package, &folder("download")?)?;
         let tree = folder("tree")?;
-        // The archive's single directory has the version in its name.
+        // The archive contains a single directory, whose name includes the version.
         let mut tar = Command::new("tar");
         tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
         run(tar.args(["--strip-components=1", "--wildcards", "*/tests"]))
@@ -40,7 +40,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Removes the suffix that Debian appends for a rebuild of the same sources.
+/// Removes the suffix that Debian appends when it rebuilds the same sources.
 fn source_version(built: &str) -> &str {
     match built.rsplit_once("+b") {
         Some((source, number)) if number.parse::<u32>().is_ok() => source,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rebuild_uses_first_sources() {
+    fn rebuilt_package_uses_original_source_version() {
         assert_eq!(source_version("56.1-1+b2"), "56.1-1");
         assert_eq!(source_version("56.1-1"), "56.1-1");
         assert_eq!(source_version("56.1-1~bpo12+1"), "56.1-1~bpo12+1");

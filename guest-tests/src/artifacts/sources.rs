@@ -1,7 +1,8 @@
-//! Reads from apt's configuration where this machine gets Debian packages.
+//! Determines from apt's configuration where this machine gets its Debian packages.
 //!
-//! The lab uses address and signing key of the machine's Debian archive and requests other suites from it. Hence the
-//! lab works wherever the machine's own `apt` works, mirrors included, without a host name in the code.
+//! The lab uses the address and the signing key of the machine's Debian archive, and requests other suites from it. The
+//! lab therefore works wherever the machine's own `apt` works, including with mirrors, and the code contains no host
+//! names.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +12,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::apt::{Component, Kind};
 
-/// Names of Debian releases in source lists. Other lists with the component `main` are not Debian's archive.
+/// Names of Debian releases in source lists. Entries for other releases do not refer to Debian's archive, even if they
+/// have the component `main`.
 const RELEASES: [&str; 12] = [
     "stable",
     "testing",
@@ -27,7 +29,8 @@ const RELEASES: [&str; 12] = [
     "oldoldstable",
 ];
 
-/// Options of an entry for trust and access to the archive, which apply to its other suites too.
+/// Options of an entry that concern trust in the archive and access to it. They apply to the archive's other suites
+/// too.
 const KEPT_OPTIONS: [&str; 3] = ["signed-by", "trusted", "check-valid-until"];
 
 /// A Debian archive that this machine uses.
@@ -38,7 +41,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Returns the archives in `etc_apt` (normally `/etc/apt`) without duplicates, in apt's order.
+    /// Returns the archives listed in `etc_apt` (normally `/etc/apt`), without duplicates and in apt's order.
     ///
     /// # Errors
     /// The source lists cannot be read or contain no Debian archive.
@@ -66,7 +69,7 @@ impl Archive {
         Ok(archives)
     }
 
-    /// Returns a deb822 source list for a component of other suites of this archive.
+    /// Returns a deb822 source list for one component of other suites in this archive.
     pub(super) fn source_list(&self, kind: Kind, suites: &str, component: Component) -> String {
         let kind = match kind {
             Kind::Binary => "deb",
@@ -100,7 +103,7 @@ fn is_debian<'a>(suites: impl IntoIterator<Item = &'a str>, components: &[&str])
     components.contains(&"main") && suites.into_iter().any(|suite| RELEASES.contains(&suite))
 }
 
-/// Parses paragraphs of `Name: value` fields. A line that starts with white space continues the previous value.
+/// Parses paragraphs of `Name: value` fields. A line that starts with white space continues the preceding value.
 fn parse_deb822(text: &str) -> Vec<Archive> {
     let mut archives = Vec::new();
     let mut fields: Vec<(String, String)> = Vec::new();
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_list_yields_trust_options() {
+    fn one_line_list_yields_archive_with_trust_options() {
         let text = "deb [arch=amd64 signed-by=/k.gpg] http://mirror.invalid/debian trixie main # main\n\
             deb-src http://mirror.invalid/debian trixie main\n\
             deb http://other.invalid/apt vendor-1 main\n#deb http://off.invalid/debian trixie main\n";

@@ -1,20 +1,20 @@
-//! Evaluates the findings: one check per line of the output.
+//! Evaluates the findings. Each check becomes one line of the output.
 
 use super::findings::{Cache, Findings, Kvm, Program};
 use super::{Check, State};
 use crate::artifacts::NoArchive;
 
 const MIB: u64 = 1 << 20;
-/// Free space for fetching all parts: the packages, the unpacked files and the images.
+/// Free space needed to fetch all parts: the packages, the unpacked files and the images.
 const SPACE_TO_FETCH: u64 = 2 << 30;
-/// Free space for logs and captures once everything is cached.
+/// Free space needed for logs and captures once everything is cached.
 const SPACE_TO_RUN: u64 = 512 * MIB;
-/// Memory of one guest of the default size, with its QEMU and its daemon.
+/// Memory needed for one guest of the default size, including its QEMU and its daemon.
 const GUEST_MEMORY: u64 = 640 * MIB;
-/// Oldest host kernel on which `hcad` runs.
+/// The oldest host kernel on which `hcad` runs.
 const HOST_KERNEL: (u32, u32) = (5, 11);
 
-/// Evaluates a machine: one check per line of the output.
+/// Evaluates a machine. Each returned check becomes one line of the output.
 pub(super) fn judge(findings: &Findings) -> Vec<Check> {
     let mut checks = vec![machine(findings), kvm(&findings.kvm)];
     checks.extend(parts(findings));
@@ -102,7 +102,7 @@ fn kvm(kvm: &Kvm) -> Check {
     }
 }
 
-/// Checks QEMU, kernel and root file system, which are cached or must be fetched.
+/// Checks QEMU, the kernel and the root file system, which must be cached or fetched.
 fn parts(findings: &Findings) -> Vec<Check> {
     let cached = findings.cache.as_ref().map(|cache| cache.parts.clone()).unwrap_or_default();
     let user_space = cached.user_space.map(|count| format!("{count} Debian packages"));
@@ -141,7 +141,7 @@ fn archive(findings: &Findings) -> Check {
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
-    // Parts that cannot be fetched have their own lines.
+    // Parts that cannot be fetched are reported in lines of their own.
     if is_complete {
         limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {
@@ -149,7 +149,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains a message of apt. Omits host names, which the user finds in the original message.
+/// Explains a message of apt. The explanation omits host names, which the user can find in the original message.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [
@@ -354,7 +354,7 @@ fn gibibytes(bytes: u64) -> String {
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
-/// Returns the first two numbers of a version such as `6.12.4+deb13-amd64`.
+/// Returns the first two numbers of a version, such as 6 and 12 for `6.12.4+deb13-amd64`.
 fn two_numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -369,7 +369,7 @@ mod tests {
         Ok(Program { path: format!("/opt/hcad/{name}").into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
-    /// Returns the findings of a machine without problems and with all parts cached.
+    /// Returns the findings for a machine that has no problems and has all parts in its cache.
     fn well() -> Findings {
         Findings {
             arch: "x86_64".into(),
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_has_a_remedy_on_one_line() {
+    fn every_problem_is_reported_on_one_line_with_remedy() {
         let broken = Findings {
             arch: "aarch64".into(),
             kernel: String::new(),
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_kvm_only_limits() {
+    fn missing_kvm_only_limits_guests() {
         let denied = Findings { kvm: Kvm::Denied, ..well() };
         assert_eq!(state(&denied, "KVM"), State::Limited);
         assert!(line(&denied, "KVM").contains("usermod -aG kvm"));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn uncached_parts_need_an_archive() {
+    fn uncached_parts_require_archive() {
         let fresh = Findings { cache: empty_cache(), ..well() };
         for part in ["QEMU", "guest kernel", "root filesystem"] {
             assert_eq!(state(&fresh, part), State::Ok);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn archive_messages_become_reasons_without_host_names() {
+    fn archive_errors_are_explained_without_host_names() {
         for (message, reason) in [
             ("Temporary failure resolving 'mirror.invalid'", "does not resolve"),
             ("Could not connect to mirror.invalid:80 (192.0.2.1)", "does not respond"),
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn fetching_needs_more_disk_than_running() {
+    fn fetching_parts_requires_more_disk_than_running() {
         let with = |cache: Result<Cache, String>, free| {
             let cache = cache.map(|cache| Cache { free, ..cache });
             state(&Findings { cache, ..well() }, "disk space")
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_one_guest_limits() {
+    fn memory_for_only_one_guest_is_reported_as_limit() {
         let with = |memory| state(&Findings { memory, ..well() }, "memory");
         assert_eq!(with(Some(GUEST_MEMORY - 1)), State::Missing);
         assert_eq!(with(Some(GUEST_MEMORY)), State::Limited);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_hcad_prevents_boots_and_absent_hcactl_does_not() {
+    fn missing_hcad_prevents_boot_but_missing_hcactl_does_not() {
         let absent = || Err("/x does not exist".to_owned());
         assert_eq!(state(&Findings { hcad: absent(), ..well() }, "hcad"), State::Missing);
         assert_eq!(state(&Findings { hcactl: absent(), ..well() }, "hcactl"), State::Limited);

@@ -1,4 +1,4 @@
-//! Collects the state of the machine for the checks.
+//! Collects the state of the machine that the checks evaluate.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -13,21 +13,21 @@ use crate::testbed::state_dir;
 /// The state of a machine.
 #[derive(Clone, Debug)]
 pub(super) struct Findings {
-    /// Architecture, as Rust names it.
+    /// CPU architecture, as named by Rust.
     pub(super) arch: String,
     /// Release of the host's kernel.
     pub(super) kernel: String,
     pub(super) kvm: Kvm,
     pub(super) cache: Result<Cache, String>,
-    /// `None` if it was not contacted.
+    /// Answer of the Debian archive, or `None` if it was not contacted.
     pub(super) archive: Option<Result<(), NoArchive>>,
     /// Memory that can be allocated, in bytes.
     pub(super) memory: Option<u64>,
-    /// Folder for sockets of running guests.
+    /// Directory for the sockets of running guests.
     pub(super) runtime: Result<PathBuf, String>,
-    /// Whether mounts in a user namespace work; else the error.
+    /// `Ok` if file systems can be mounted in a user namespace, or else the error.
     pub(super) user_namespaces: Result<(), String>,
-    /// Whether a network namespace and tap interfaces can be created; else the error.
+    /// `Ok` if a network namespace and tap interfaces can be created, or else the error.
     pub(super) network_namespaces: Result<(), String>,
     /// First line of `rustc --version`.
     pub(super) rustc: Option<String>,
@@ -40,21 +40,21 @@ pub(super) struct Findings {
 /// Whether guests run under KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kvm {
-    /// `/dev/kvm` does not exist.
+    /// The file `/dev/kvm` does not exist.
     Absent,
-    /// The user may not open it.
+    /// The user has no permission to open it.
     Denied,
-    /// It cannot be opened for another reason.
+    /// Opening it fails for another reason.
     Unusable(String),
-    /// It can be opened. Whether it can run a guest is tested by the first boot.
+    /// It can be opened. The first boot will show whether it can run a guest.
     Untested,
-    /// A guest has booted under it.
+    /// A guest has booted under KVM.
     Works,
-    /// A guest failed to boot. Some virtual hosts offer such a device.
+    /// A guest failed to boot. Some virtual hosts offer a KVM device that has this problem.
     Fails {
         /// The first line of the error.
         error: String,
-        /// The file that records it.
+        /// The file in which the error is recorded.
         note: PathBuf,
     },
 }
@@ -62,7 +62,7 @@ pub(super) enum Kvm {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) folder: PathBuf,
-    /// Free space for the user in bytes.
+    /// Free space available to the user, in bytes.
     pub(super) free: u64,
     pub(super) parts: CachedParts,
 }
@@ -75,7 +75,7 @@ pub(super) struct Program {
 }
 
 impl Findings {
-    /// Collects the state of this machine. Contacts the Debian archive if `ask_archive` is set.
+    /// Collects the state of this machine. Contacts the Debian archive only if `ask_archive` is set.
     pub(super) fn collect(ask_archive: bool) -> Self {
         let cache = cache_dir();
         Self {
@@ -130,7 +130,7 @@ fn open_cache(folder: PathBuf) -> Result<Cache, String> {
     Ok(Cache { folder, free: stat.f_bavail.saturating_mul(stat.f_frsize), parts })
 }
 
-/// Returns the memory available to new processes, or the lower limit of the control group.
+/// Returns the memory available to new processes, or the control group's limit if that is lower.
 fn memory() -> Option<u64> {
     let text = read("/proc/meminfo");
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -141,7 +141,7 @@ fn memory() -> Option<u64> {
     Some((kibibytes * 1024).min(limit.unwrap_or(u64::MAX)))
 }
 
-/// Checks that network namespaces and tap interfaces can be created, as the scenarios do as root.
+/// Checks that network namespaces and tap interfaces can be created, as scenarios do when they run as root.
 fn network_namespaces() -> Result<(), String> {
     if !rustix::process::getuid().is_root() {
         return Err("guest-lab is not running as root".into());
@@ -153,7 +153,7 @@ fn network_namespaces() -> Result<(), String> {
     succeeds("ip", &["-Version"])
 }
 
-/// Runs a program without output, and returns why it failed.
+/// Runs a program and discards its output. If the program fails, returns the reason.
 fn succeeds(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| match error.kind() {
@@ -178,7 +178,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // The rest of the message is the remedy, which the check also contains.
+    // The remainder of the message is the remedy, which the check also contains.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
-//! `doctor`: checks whether guests can boot on this machine.
+//! `doctor` checks whether guests can boot on this machine.
 //!
 //! `findings` collects the state of the machine, and `checks` evaluates it. The evaluation is a pure function, so that
-//! tests can use findings of imaginary machines.
+//! tests can use the findings of imaginary machines.
 
 mod checks;
 mod findings;
@@ -31,22 +31,22 @@ pub struct Doctor {
 enum State {
     /// The check found no problem.
     Ok,
-    /// Guests boot, but something is slower or does not work.
+    /// Guests boot, but something is slow or does not work.
     Limited,
-    /// Guests do not boot.
+    /// Guests cannot boot at all.
     Missing,
-    /// Not checked because of an option.
+    /// The check was skipped because of an option.
     Skipped,
 }
 
-/// One line of the output.
+/// A check, which is one line of the output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     name: &'static str,
     state: State,
-    /// What was found, and its consequence.
+    /// What was found, and what follows from it.
     found: String,
-    /// How to fix the problem.
+    /// How to fix the problem, if there is one.
     remedy: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl Check {
 }
 
 impl Doctor {
-    /// Prints one line per check. Returns whether guests can boot.
+    /// Prints one line per check, and returns whether guests can boot.
     ///
     /// # Errors
     /// The output cannot be written.

@@ -1,4 +1,4 @@
-//! Tests the lab itself: kernel, initramfs, agent, modules and root file system.
+//! Tests the lab itself, including kernel, initramfs, agent, modules and root file system.
 
 use agent::wire::Info;
 use anyhow::{Result, ensure};
@@ -29,7 +29,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("one guest with a Debian root filesystem", &hint, debian(lab, &run)).await
 }
 
-/// The tools of the scenarios exist and start. Modules are found with their dependencies.
+/// Checks that the tools used by scenarios exist and start, and that modules are found with their dependencies.
 async fn debian(lab: &Lab, run: &RunDir) -> Result<()> {
     let image = lab.debian_image(run).await?;
     let begun = Instant::now();

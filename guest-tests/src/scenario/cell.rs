@@ -1,4 +1,5 @@
-//! One cell: transfers a message of one size with one operation between two endpoints, and checks all bytes.
+//! One cell of a table of tests. It transfers a message of one size with one operation between two endpoints, and
+//! checks all bytes.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,8 @@ pub(super) struct Cell {
     pub(super) service: Service,
     pub(super) operation: Operation,
     pub(super) len: u32,
-    /// Unique in a run, so that data of an earlier cell cannot be mistaken for this one's.
+    /// Seed of the data. It is unique within a run, so that data from an earlier cell cannot be mistaken for this
+    /// cell's.
     pub(super) seed: u64,
 }
 
@@ -25,23 +27,23 @@ pub(super) enum Operation {
     Write,
     WriteImm,
     Read,
-    /// Compare and swap with a matching compare value.
+    /// Compare and swap with a compare value that matches.
     Swap,
-    /// Compare and swap with a different compare value.
+    /// Compare and swap with a compare value that does not match.
     NoSwap,
     FetchAdd,
 }
 
-/// Offsets of messages at the requester and at the responder, both unaligned.
+/// Offsets of messages in the memory of requester and responder. Both are unaligned.
 const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
 const RESPONDER_OFF: u64 = 2 * 4096 + 777;
-/// Size of an atomic's operand, and an aligned offset.
+/// Size of an atomic operand, followed by an aligned offset for it.
 const ATOMIC: u32 = 8;
 const ATOMIC_OFF: u64 = 4096;
-/// Number of bytes around a message that must stay unchanged.
+/// Number of bytes on each side of a message that must stay unchanged.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// Immediate data without zero bytes.
+/// Immediate data that contains no zero bytes.
 const IMM: [u8; 4] = [0x81, 0x42, 0xc3, 0xe1];
 
 impl Operation {
@@ -72,7 +74,7 @@ impl Operation {
 }
 
 impl Cell {
-    /// Transfers the message and checks memory and completions of both ends.
+    /// Transfers the message, and checks memory and completions at both ends.
     pub(super) async fn run<A: Endpoint, B: Endpoint>(
         &self,
         requester: &mut A,
@@ -110,20 +112,20 @@ impl Cell {
         }
     }
 
-    /// Posts all requests and takes exactly the expected completions.
+    /// Posts all requests, and expects exactly the right completions.
     async fn request<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let mut messages = vec![self.message(responder)];
         let mut receives = Vec::new();
         let mut expected = Vec::new();
         if self.operation.takes_receive() {
             let grh = u32::try_from(self.grh())?;
-            // A WRITE with immediate consumes a receive request but not its buffer.
+            // A WRITE with immediate consumes a receive request but does not use its buffer.
             let place = if self.operation == Operation::WriteImm { 0 } else { self.len + grh };
             receives.push((RESPONDER_OFF, place));
             let imm = self.operation.has_imm().then_some(IMM);
             expected.push(Completion { received: true, bytes: self.len + grh, imm });
         } else if self.service == Service::Uc {
-            // The arrival of a WRITE is only visible through a message that follows it.
+            // The arrival of a WRITE can be observed only through a later message.
             messages.push(Message { op: SendOp::Send, len: 0, remote: None, ..messages[0] });
             receives.push((RESPONDER_OFF, 0));
             expected.push(Completion { received: true, bytes: 0, imm: None });
@@ -158,16 +160,16 @@ impl Cell {
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
         let remote = needs_remote.then(|| match responder.remote(off) {
-            // Keys of empty requests are not checked (IBTA C9-88). Soft-RoCE stores key 0 for such a READ, and does not
-            // answer a retransmission with a different key.
+            // The key of an empty request is not checked (IBTA C9-88). Soft-RoCE stores key 0 for an empty READ, and
+            // does not answer a retransmission that has a different key.
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// The operand contains the previous seed's pattern before the operation, and the next seed's afterwards if it
-    /// changes.
+    /// Executes and checks an atomic operation. Before it, the operand contains the previous seed's pattern.
+    /// Afterwards, it contains the next seed's pattern if the operation changes it.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;
@@ -195,12 +197,13 @@ impl Cell {
     }
 }
 
-/// Prepares a guarded buffer for a message.
+/// Prepares a guarded buffer to receive a message.
 async fn guard(at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
     at.fill(off - GUARD, len + 2 * GUARD, GUARD_SEED).await
 }
 
-/// An IPv6 header fills the 40 bytes. An IPv4 header is in the last 20 (IBTA annex A17, section A17.4.5.1).
+/// Checks the GRH area. An IPv6 header fills its 40 bytes, and an IPv4 header is in the last 20 bytes (IBTA annex A17,
+/// section A17.4.5.1).
 fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) -> Result<()> {
     const UDP: u8 = 17;
     ensure!(area.len() == 40, "{} bytes of GRH", area.len());

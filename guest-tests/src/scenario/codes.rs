@@ -1,4 +1,4 @@
-//! Codes of the JingZhao interface that cases compare with.
+//! Codes of the JingZhao interface with which cases compare results.
 
 /// State codes of queue pairs (section 10.1).
 pub(super) mod state {
@@ -9,7 +9,7 @@ pub(super) mod state {
     pub(in super::super) const SQE: u8 = 4;
     pub(in super::super) const SQD: u8 = 5;
     pub(in super::super) const ERR: u8 = 6;
-    /// Only occurs in answers to QUERY_QP.
+    /// A state that occurs only in answers to QUERY_QP.
     pub(in super::super) const DRAINING: u8 = 7;
 }
 

@@ -1,4 +1,4 @@
-//! Connected queue pairs of two guests.
+//! Connected queue pairs in two guests.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use anyhow::{Result, ensure};
 use super::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// Attributes of a connection; only the PSNs differ between the ends.
+/// Attributes of a connection. Apart from the PSNs and the paths, they are the same at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
     pub(super) qkey: u32,
-    /// First PSNs that a and b send.
+    /// First PSN sent by a, and first PSN sent by b.
     pub(super) psn: [u32; 2],
     pub(super) timeout: u8,
     pub(super) retry: u8,
-    /// Retries after RNR NAKs.
+    /// Number of retries after RNR NAKs.
     pub(super) rnr_retry: u8,
-    /// Code of the RNR NAKs sent.
+    /// Timer code in the RNR NAKs that are sent.
     pub(super) rnr_timer: u8,
-    /// Address of b for a, and of a for b.
+    /// The path from a to b, and the path from b to a.
     pub(super) path: [Path; 2],
 }
 
@@ -35,18 +35,18 @@ impl Default for Attributes {
             mtu: 4096,
             qkey: 0,
             psn: [0x12_3456, 0xab_cdef],
-            // 268 ms, which exceeds scheduling delays of a busy host.
+            // 268 ms exceeds the scheduling delays of a busy host.
             timeout: 16,
             retry: 7,
             rnr_retry: 7,
-            // Delay of 1.28 ms.
+            // This code means a delay of 1.28 ms.
             rnr_timer: 14,
             path: [Path::default(); 2],
         }
     }
 }
 
-/// One end: a queue pair with its own completion queue.
+/// One end of a connection: a queue pair with its own completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) qp: QpInfo,
@@ -60,13 +60,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Creates a queue pair at each end and moves both to RTS.
+    /// Creates a queue pair at each end, and moves both to RTS.
     pub(super) async fn create(pair: &mut Pair, attributes: &Attributes) -> Result<Self> {
         Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
     }
 
-    /// Creates queue pairs of these shapes at a and b and moves both to RTS. The completion queues in the shapes are
-    /// replaced.
+    /// Creates queue pairs of these shapes at a and b, and moves both to RTS. The completion queues given in the shapes
+    /// are replaced.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -99,7 +99,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the requester's and the responder's end of one direction.
+    /// Returns the requester's end and the responder's end for one direction.
     pub(super) fn towards(&self, direction: Direction) -> (&End, &End) {
         match direction {
             Direction::AToB => (&self.a, &self.b),
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Destroys the QPs of both ends.
+    /// Destroys the queue pairs at both ends.
     pub(super) async fn destroy(self, pair: &mut Pair) -> Result<()> {
         tokio::try_join!(self.a.destroy(&mut pair.a.vm), self.b.destroy(&mut pair.b.vm))?;
         Ok(())
@@ -127,7 +127,7 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// Moves from RESET to RTR, connected to `peer`. `own` is 0 at a and 1 at b.
+    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is 0 at a and 1 at b.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,
@@ -146,7 +146,7 @@ impl End {
         self.to(vm, rtr).await
     }
 
-    /// Moves from RTR to RTS.
+    /// Moves the queue pair from RTR to RTS.
     pub(super) async fn ready_to_send(&self, vm: &mut Vm, attributes: &Attributes, own: usize) -> Result<()> {
         let rts = Transition::ToRts {
             psn: attributes.psn[own],
@@ -162,7 +162,7 @@ impl End {
         vm.call(ModifyQp { qp: self.qp.id, transition }).await.map(drop)
     }
 
-    /// Posts requests with one doorbell, and returns the offsets of their WQEs.
+    /// Posts requests with one doorbell, and returns the byte offsets of their WQEs.
     pub(super) async fn post(&self, vm: &mut Vm, requests: Vec<SendRequest>) -> Result<Vec<u32>> {
         Ok(vm.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).await?.wqes)
     }
@@ -175,19 +175,19 @@ impl End {
         Ok(cqes)
     }
 
-    /// Returns the attributes that QUERY_QP reports.
+    /// Returns the attributes reported by QUERY_QP.
     pub(super) async fn query(&self, vm: &mut Vm) -> Result<QpAttributes> {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
 
-    /// Fails unless the device reports this state of the queue pair.
+    /// Fails unless the device reports this state for the queue pair.
     pub(super) async fn expect_state(&self, vm: &mut Vm, expected: u8) -> Result<()> {
         let state = self.query(vm).await?.state;
         ensure!(state == expected, "the QP of guest {} is in state {state}, expected {expected}", vm.name());
         Ok(())
     }
 
-    /// Expects exactly these completions, each a success or an error with its syndrome.
+    /// Fails unless exactly these completions arrive. Each is a success or an error with its syndrome.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,
@@ -207,7 +207,7 @@ impl End {
     }
 }
 
-/// Registers a region of `len` bytes with all rights, which starts `page_offset` bytes into a page.
+/// Registers a region of `len` bytes with all access rights. It starts `page_offset` bytes into a page.
 pub(super) async fn region(vm: &mut Vm, len: u64, page_offset: u32) -> Result<MrInfo> {
     vm.call(CreateMr { len, page_offset, ..CreateMr::default() }).await
 }
@@ -216,7 +216,7 @@ pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }
 
-/// Fails unless part of a region contains the pattern in `part`.
+/// Fails unless a part of a region contains the pattern that `part` describes.
 pub(super) async fn expect_stream(vm: &mut Vm, part: Verify, what: &str) -> Result<()> {
     let verified = vm.call(part).await?;
     ensure!(

@@ -1,4 +1,5 @@
-//! The demo: all operations and sizes between two guests as a table, then the same between stock guests.
+//! The demo. It runs all operations and sizes between two guests and prints a table, then does the same with stock
+//! guests.
 
 use anyhow::Result;
 use tokio::time::Instant;
@@ -14,7 +15,7 @@ use crate::lab::Lab;
 use crate::qemu::Accelerator;
 use crate::report::line;
 
-/// Printed at the end. `guest-lab` stands for the command that started this program.
+/// Text printed at the end. `guest-lab` stands for the command that started this program.
 const SHOWN: &str = "\
 What you saw:
   1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
@@ -74,12 +75,12 @@ pub async fn run(lab: &Lab) -> Result<()> {
     line(&format!("\n{}", shown(&program)))
 }
 
-/// Returns [`SHOWN`] for a program that was started with this command.
+/// Returns [`SHOWN`] for a program that was started by this command.
 fn shown(program: &str) -> String {
     SHOWN.replace("guest-lab ", &format!("{program} "))
 }
 
-/// Runs the demo with Debian's kernel, driver, user library and tools.
+/// Runs the demo with Debian's kernel, drivers, user-space libraries and tools.
 async fn stock(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     line("\nbooting two guests with stock Debian kernels and ib_mthca")?;
@@ -98,7 +99,8 @@ async fn stock(lab: &Lab) -> Result<()> {
     line(&format!("\n# {command}\n{BANDWIDTH_HEADING}"))?;
     let device = pair.mthca();
     for row in perftest::measure(&mut pair.ends(), command, &device).await? {
-        // Message size, number of messages, peak bandwidth, average bandwidth, and millions of messages per second.
+        // The columns are message size, number of messages, peak bandwidth, average bandwidth, and millions of messages
+        // per second.
         if let [size, messages, _, average, rate, ..] = row[..] {
             line(&format!("{size:>10} {messages:>9} {average:>10.1} {:>10.0}", rate * 1e6))?;
         }
@@ -143,7 +145,7 @@ fn size(len: u32) -> String {
     }
 }
 
-/// Returns bytes per second for large messages, and messages per second for small ones.
+/// Returns a rate as text: bytes per second for large messages, and messages per second for small ones.
 fn rate(moved: &Transfer) -> String {
     let seconds = moved.time.as_secs_f64().max(1e-9);
     if moved.bytes / moved.messages.max(1) < 4096 {
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_commands_name_same_program() {
+    fn suggested_commands_name_program_as_started() {
         let text = shown("target/release/guest-lab");
         assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
         assert!(text.contains("'target/release/guest-lab help'"), "{text}");

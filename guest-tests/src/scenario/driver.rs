@@ -1,4 +1,4 @@
-//! A driver that executes steps, in a guest or in this process.
+//! A driver that executes steps, either in a guest or in this process.
 
 use agent::serve::Agent;
 use agent::wire::Call;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::vm::Vm;
 
 pub(super) trait Driver {
-    /// Executes a step. Its failure is an error, which `downcast_ref` finds.
+    /// Executes a step. If the step fails, the error contains its failure, which `downcast_ref` can extract.
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer>;
 }
 
@@ -17,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// The driver of a function behind a socket. This process is its VMM, and there is no guest.
+/// The driver of a function behind a socket. This process acts as the VMM, and there is no guest.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

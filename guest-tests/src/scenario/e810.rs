@@ -1,4 +1,4 @@
-//! Guests whose stock `ice` driver uses the NIC half of an E810, verified with Debian's NIC tools.
+//! Guests whose stock `ice` driver uses the NIC half of an E810. Debian's NIC tools verify it.
 
 mod answers;
 mod bridge;

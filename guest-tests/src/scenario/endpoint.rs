@@ -1,4 +1,4 @@
-//! Verbs users on one fabric, independent of their driver, so that scenarios can connect any two of them.
+//! Verbs users on one fabric. They do not depend on their drivers, so scenarios can connect any two of them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;
@@ -9,19 +9,19 @@ use agent::wire::Verified;
 use agent::wire::{Remote, SendOp, Service};
 use anyhow::{Result, ensure};
 
-/// Length of the GRH area before a received datagram.
+/// Length of the GRH area that precedes a received datagram.
 pub(super) const GRH: u64 = 40;
-/// Size of an endpoint's region: the longest message of a matrix and space around it.
+/// Size of an endpoint's region, which holds the longest message of a matrix and the space around it.
 pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
 
-/// ACK timeout code for 67 ms, which is close to the timer resolution of rxe.
+/// ACK timeout code for 67 ms, which is close to rxe's timer resolution.
 const ACK_TIMEOUT: u8 = 14;
-/// Retry limit of both kinds; for RNR, 7 is unlimited.
+/// Retry limit for both kinds of retries. For RNR retries, 7 means unlimited.
 const RETRIES: u8 = 7;
 /// RNR timer code for 1.28 ms.
 const RNR_TIMER: u8 = 14;
 
-/// Connection parameters of two endpoints, as seen from one of them.
+/// Parameters of the connection between two endpoints, as seen from one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     /// QP number of the peer.
@@ -29,14 +29,14 @@ pub(super) struct Link {
     pub(super) peer_ip: IpAddr,
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// PSN of the first packet sent.
+    /// PSN of the first packet that this endpoint sends.
     pub(super) psn: u32,
-    /// PSN of the first packet expected.
+    /// PSN of the first packet that this endpoint expects.
     pub(super) peer_psn: u32,
     pub(super) qkey: u32,
 }
 
-/// One request of a send queue.
+/// One request of the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) op: SendOp,
@@ -47,43 +47,43 @@ pub(super) struct Message {
     pub(super) remote: Option<Remote>,
     /// Immediate data in memory order.
     pub(super) imm: [u8; 4],
-    /// Whether the message has its own destination address.
+    /// Whether the message specifies its own destination, as a datagram does.
     pub(super) datagram: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
-    /// Whether the completion is that of a receive.
+    /// Whether the completion belongs to a receive.
     pub(super) received: bool,
-    /// Number of bytes received, GRH area included.
+    /// Number of bytes received, including the GRH area.
     pub(super) bytes: u32,
     pub(super) imm: Option<[u8; 4]>,
 }
 
-/// A verbs user with one region of [`REGION`] bytes, and one queue pair at a time.
+/// A verbs user with one region of [`REGION`] bytes and one queue pair at a time.
 pub(super) trait Endpoint {
-    /// Returns its address on the fabric, whose version is that of the packets.
+    /// Returns the endpoint's address on the fabric. Packets use the IP version of this address.
     fn ip(&self) -> IpAddr;
 
-    /// Returns whether the IP header of a datagram is written before the data, as in RoCE. On InfiniBand, this area is
+    /// Returns whether the IP header of a datagram is written before the data, as in RoCE. On InfiniBand, that area is
     /// filled only if a GRH arrived.
     fn writes_ip_header(&self) -> bool {
         true
     }
 
-    /// Returns an offset in its region as a peer's remote address.
+    /// Returns an offset in the endpoint's region as a remote address for the peer.
     fn remote(&self, off: u64) -> Remote;
 
-    /// Replaces the queue pair by a new one in RESET, and returns its number.
+    /// Replaces the queue pair with a new one in RESET, and returns its number.
     async fn create(&mut self, service: Service) -> Result<u32>;
 
     /// Moves the queue pair to RTS.
     async fn connect(&mut self, link: &Link) -> Result<()>;
 
-    /// Fills part of the region with the pattern of a seed.
+    /// Fills a part of the region with the pattern of a seed.
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
 
-    /// Fails unless part of the region contains the pattern of a seed from byte `position` on.
+    /// Fails unless a part of the region contains the pattern of a seed from byte `position` on.
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
 
     /// Reads a few bytes of the region.
@@ -95,7 +95,7 @@ pub(super) trait Endpoint {
     /// Posts requests in order.
     async fn post_send(&mut self, messages: &[Message]) -> Result<()>;
 
-    /// Returns exactly `count` completions, all successful.
+    /// Returns exactly `count` completions, all of which must be successful.
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     Ok([a_qpn, b_qpn])
 }
 
-/// Returns the number in the last part of an address.
+/// Returns the number in the last component of an address.
 fn number(ip: IpAddr) -> u16 {
     let [high, low] = match ip {
         IpAddr::V4(ip) => [ip.octets()[2], ip.octets()[3]],
@@ -124,7 +124,7 @@ fn number(ip: IpAddr) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// Returns the GID of an address.
+/// Returns the GID derived from an address.
 fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

@@ -1,4 +1,5 @@
-//! HCAs of three hosts connected through a VXLAN or WireGuard. The frame length there determines the path MTU.
+//! HCAs of three hosts that are connected through a VXLAN or WireGuard. The maximum frame length on that network
+//! determines the path MTU.
 //!
 //! The hosts and the network between them are network namespaces of this scenario. The host's own network is not
 //! changed.
@@ -21,11 +22,11 @@ use crate::run_dir::RunDir;
 
 use agent::wire::Service;
 
-/// MTU of ordinary Ethernet, and an MTU that fits a path MTU of 4096 in a VXLAN.
+/// Ethernet's ordinary MTU, and an MTU that leaves room for a path MTU of 4096 in a VXLAN.
 const ORDINARY: u16 = 1500;
 const JUMBO: u16 = 4300;
 
-/// Messages between each two endpoints. No length is a multiple of a path MTU.
+/// Messages exchanged by each pair of endpoints. No length is a multiple of a path MTU.
 const WORDS: [(Operation, u32); 4] = [
     (Operation::Send, 20_011),
     (Operation::WriteImm, 100_003),
@@ -76,7 +77,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         .await
 }
 
-/// Tests HCAs on taps that a VXLAN connects.
+/// Tests HCAs on tap interfaces that a VXLAN connects.
 async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16) -> Result<()> {
     site.join_by_vxlan(frames).await?;
     let mut hosts = Host::start_all(lab, run, site, |spec| {
@@ -106,7 +107,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     let before = site.fragments().await?;
     talk(&mut hosts, path_mtu).await?;
     let made = site.fragments().await? - before;
-    // Four packets of a READ response exceed one datagram of the tunnel.
+    // Four packets of a READ response are larger than one datagram of the tunnel.
     let is_cut = path_mtu > tunnels.mtu();
     ensure!(
         (made > 0) == is_cut,
@@ -116,7 +117,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     Host::stop_all(hosts).await
 }
 
-/// An HCA of a host.
+/// A host's HCA and its driver.
 struct Host {
     hca: Jingzhao<InProcess>,
     daemon: Daemon,
@@ -150,7 +151,7 @@ impl Host {
     }
 }
 
-/// Every pair of endpoints exchanges all messages in both directions.
+/// Makes every pair of endpoints exchange all messages in both directions.
 async fn talk(hosts: &mut [Host], path_mtu: u16) -> Result<()> {
     let mut seed = u64::from(path_mtu) << 40;
     for first in 0..hosts.len() {

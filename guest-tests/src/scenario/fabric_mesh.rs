@@ -1,4 +1,5 @@
-//! Many HCAs on one fabric, all connected to all others: over UDP with a NIC among them, and within one process.
+//! Many HCAs on one fabric, each connected to all others. They are connected over UDP together with a NIC, or within
+//! one process.
 //!
 //! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE. It is
 //! connected to only one HCA, which forwards its frames.
@@ -45,7 +46,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the process with eight HCAs exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
-/// All stations of the fabric; the NIC is the last.
+/// All stations of the fabric, the last of which is the NIC.
 struct Mesh {
     stations: Vec<Station>,
     specs: [HcaSpec; HCAS],

@@ -21,7 +21,7 @@ use crate::scenario::cell::{Cell, Operation};
 
 use agent::wire::Service;
 
-/// MTU for a path MTU of 4096 with its headers and those of VXLAN.
+/// MTU that fits a path MTU of 4096 with its headers and the VXLAN's.
 const MTU: &str = "4200";
 const OUTER_MTU: &str = "4300";
 
@@ -55,7 +55,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// An HCA on a tap.
+/// An HCA on a tap interface.
 struct Host {
     id: u16,
     hca: Jingzhao<InProcess>,
@@ -112,7 +112,7 @@ impl Networks {
         Ok(Self { near, far })
     }
 
-    /// Waits until links and addresses are in use, which takes the kernel a second or two.
+    /// Waits until links and addresses are ready, which takes the kernel a second or two.
     async fn settle(&self) -> Result<()> {
         self.near.settle().await?;
         self.far.settle().await
@@ -141,7 +141,7 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The kernel of a namespace resolves each HCA's MAC, and its pings are answered.
+/// Checks that a namespace's kernel resolves each HCA's MAC address and gets answers to its pings.
 async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let before = host.daemon.counter("/port/echo").await?;

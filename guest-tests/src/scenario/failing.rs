@@ -1,4 +1,4 @@
-//! Connections that are meant to fail: a verbs program at each end, with its statuses and events.
+//! Connections that are meant to fail. Each end runs a verbs program that reports statuses and events.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::stock_verbs::{FileRegion, Port, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 use crate::vm::Vm;
 
-/// Values of `ibv_wc_status` in rdma-core.
+/// Values of rdma-core's `ibv_wc_status`.
 pub(super) mod status {
     pub(in super::super) const SUCCESS: u32 = 0;
     pub(in super::super) const LOC_LEN_ERR: u32 = 1;
@@ -21,7 +21,7 @@ pub(super) mod status {
     pub(in super::super) const FATAL_ERR: u32 = 19;
 }
 
-/// Values of `ibv_event_type` in rdma-core.
+/// Values of rdma-core's `ibv_event_type`.
 pub(super) mod event {
     pub(in super::super) const CQ_ERR: u32 = 0;
     pub(in super::super) const QP_FATAL: u32 = 1;
@@ -29,13 +29,13 @@ pub(super) mod event {
     pub(in super::super) const DEVICE_FATAL: u32 = 8;
 }
 
-/// Size of each side's region in bytes.
+/// Default size of each side's region in bytes.
 pub(super) const REGION: u32 = 1 << 16;
 const LIMIT: Duration = Duration::from_secs(60);
-/// Time limit for an event after its cause.
+/// Time limit for an event to arrive after its cause.
 pub(super) const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
-/// A side of a connection.
+/// One side of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
     pub(super) verbs: StockVerbs,
@@ -43,7 +43,7 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// Address of a side for its peer.
+/// The address by which a side is known to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),
@@ -64,14 +64,14 @@ impl PeerAddress {
     }
 }
 
-/// Requested properties of a side.
+/// Properties of a side that can be requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SideOptions {
     pub(super) device: &'static str,
     pub(super) place: PeerAddress,
-    /// Capacity of its completion queue.
+    /// Capacity of the side's completion queue.
     pub(super) completions: Option<u32>,
-    /// Size of its region in bytes.
+    /// Size of the side's region in bytes.
     pub(super) region: u32,
 }
 
@@ -107,7 +107,8 @@ impl Side {
             PeerAddress::Lid(_) => 0,
             PeerAddress::Gid(index) => u32::try_from(index)?,
         };
-        // 67 ms, then 3 and 2 retries. RNR NAKs request 1.28 ms if the interface has a field for it.
+        // The ACK timeout is 67 ms. There are up to 3 retries, and up to 2 after RNR NAKs. These request a delay of
+        // 1.28 ms if the interface has a field for it.
         let connect = StockConnect {
             peer: StockPath { sgid_index, ..peer },
             mtu: 1024,
@@ -122,17 +123,17 @@ impl Side {
         self.verbs.connect(vm, self.qp, &connect).await
     }
 
-    /// Returns a list of one element: the first bytes of the region.
+    /// Returns a list with one element, which covers the first `len` bytes of the region.
     fn sges(&self, len: u32) -> Vec<(u64, u32, u32)> {
         vec![(self.region.addr, len, self.region.lkey)]
     }
 
-    /// Returns a SEND of the first bytes of the region.
+    /// Returns a SEND of the first `len` bytes of the region.
     pub(super) fn send(&self, len: u32) -> StockSend {
         StockSend { op: "send", sges: self.sges(len), imm: Hex(vec![0; 4]), ..StockSend::default() }
     }
 
-    /// Returns a WRITE of the first bytes of the region.
+    /// Returns a WRITE of the first `len` bytes of the region.
     pub(super) fn write(&self, va: u64, rkey: u32, len: u32) -> StockSend {
         StockSend { op: "write", va, rkey, ..self.send(len) }
     }
@@ -158,7 +159,7 @@ impl Side {
         Ok(())
     }
 
-    /// Checks that exactly this event was reported.
+    /// Checks that exactly this event has been reported.
     pub(super) async fn expect_event(&self, vm: &mut Vm, expected: u32) -> Result<()> {
         let found = self.verbs.events(vm, EVENT_LIMIT).await?;
         ensure!(found == [expected], "events are {found:?}, expected {expected}");

@@ -1,4 +1,4 @@
-//! An impaired link, configured with the daemon's impairment rules.
+//! An impaired link, configured through the daemon's impairment rules.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 use crate::daemon::Daemon;
 
-/// Time limit for frames that are expected at once.
+/// Time limit for frames that are expected immediately.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Rules of one device's link.
+/// Impairment rules for one device's link.
 #[derive(Debug, Default)]
 pub(super) struct Impairments(Vec<u64>);
 
 impl Impairments {
-    /// Returns whether no rule exists.
+    /// Returns whether there are no rules.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -29,17 +29,17 @@ impl Impairments {
         Ok(())
     }
 
-    /// Returns the number of frames that match the rules.
+    /// Returns the number of frames that have matched the rules.
     pub(super) async fn matched(&self, daemon: &Daemon) -> Result<u64> {
         Ok(self.column(daemon, "matched").await?.iter().sum())
     }
 
-    /// Returns the number of frames that the rules changed.
+    /// Returns the number of frames that the rules have changed.
     pub(super) async fn hits(&self, daemon: &Daemon) -> Result<u64> {
         Ok(self.hits_of_each(daemon).await?.iter().sum())
     }
 
-    /// Returns the number of changed frames per rule.
+    /// Returns the number of frames that each rule has changed.
     pub(super) async fn hits_of_each(&self, daemon: &Daemon) -> Result<Vec<u64>> {
         self.column(daemon, "hits").await
     }

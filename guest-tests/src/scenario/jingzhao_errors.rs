@@ -1,4 +1,4 @@
-//! Errors: invalid keys, missing receives, a silent peer, invalid commands, a killed guest.
+//! Error cases: invalid keys, missing receives, a silent peer, invalid commands, and a killed guest.
 
 mod commands;
 
@@ -21,7 +21,7 @@ use crate::vm::Vm;
 
 /// Opcode field of error completions of send queues (JingZhao interface, section 7.2).
 const OPCODE_SEND_ERROR: u8 = 0xff;
-/// Time limit for completions that are due at once.
+/// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -60,11 +60,11 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// The error in a remote address.
+/// The defect of a remote address or key.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Key,
-    /// The last byte is one past the end of the region.
+    /// The last byte is one byte past the end of the region.
     Bounds,
     /// The region does not permit the operation.
     Right,
@@ -81,7 +81,7 @@ impl Fault {
         }
     }
 
-    /// Returns the rights of the region, which may lack the right that `op` needs.
+    /// Returns the access rights of the region. They may lack the right that `op` needs.
     fn access(self, op: SendOp) -> Access {
         match (self, op) {
             (Self::Right, SendOp::Read) => Access { remote_read: false, ..Access::ALL },
@@ -92,7 +92,7 @@ impl Fault {
 
     fn remote(self, target: &MrInfo, len: u32) -> Remote {
         match self {
-            // A different index of the key table, and different upper bits.
+            // This key has a different index into the key table and different upper bits.
             Self::Key => Remote { rkey: target.key ^ 0x8000_0101, ..target.remote(0) },
             Self::Bounds => target.remote(target.len + 1 - u64::from(len)),
             Self::Right => target.remote(0),
@@ -100,7 +100,8 @@ impl Fault {
     }
 }
 
-/// JingZhao interface, sections 7.4, 9.5 and 10.5: memory of both ends is unchanged, and other queue pairs continue.
+/// Checks an access error (JingZhao interface, sections 7.4, 9.5 and 10.5): memory at both ends is unchanged, and other
+/// queue pairs continue.
 async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Result<()> {
     const SEED: u64 = 5;
     let other = Connection::create(pair, &Attributes::default()).await?;
@@ -139,7 +140,7 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
     other.destroy(pair).await
 }
 
-/// JingZhao interface, section 10.6: rnr_retry 7 is unlimited.
+/// Checks that an rnr_retry of 7 means unlimited retries (JingZhao interface, section 10.6).
 async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     const SEED: u64 = 9;
     const LEN: u32 = 5000;
@@ -164,7 +165,8 @@ async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// JingZhao interface, sections 7.4 and 10.6: the first RNR NAK and each retry take one interval of the RNR timer.
+/// Checks that the first RNR NAK and each retry take one interval of the RNR timer (JingZhao interface, sections 7.4
+/// and 10.6).
 async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     // The interval is 122.88 ms.
     let attributes = Attributes { rnr_retry: 3, rnr_timer: 27, ..Attributes::default() };
@@ -173,19 +175,20 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     expect_duration(took, 3 * interval)
 }
 
-/// JingZhao interface, section 10.6: the first transmission and each retry wait 4.096 us x 2^code for an answer.
+/// Checks that the first transmission and each retry wait 4.096 us x 2^code for an answer (JingZhao interface, section
+/// 10.6).
 async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     // The timeout is 268.4 ms.
     let attributes = Attributes { timeout: 16, retry, ..Attributes::default() };
     let interval = Duration::from_nanos(4096) * (1 << 16);
     let took = fails_with(pair, &attributes, syndrome::RETRY_EXCEEDED, async |vm, end| {
-        // Packets to a queue pair in RESET are dropped without an answer.
+        // A queue pair in RESET drops packets without answering them.
         end.to(vm, Transition::ToReset).await
     });
     expect_duration(took.await?, interval * (u32::from(retry) + 1))
 }
 
-/// Sends one message from a after `prepare_b`. Returns how long it took to fail with `expected`.
+/// Sends one message from a after calling `prepare_b`. Returns how long it took to fail with `expected`.
 async fn fails_with(
     pair: &mut Pair,
     attributes: &Attributes,
@@ -208,8 +211,8 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is not shorter than computed, and longer only by the delays of two busy emulated guests and
-/// the timer's resolution.
+/// Checks that the duration is not shorter than computed. It may be longer only by the delays of two busy emulated
+/// guests and by the timer's resolution.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     let latest = computed + computed / 2 + Duration::from_secs(1);
     ensure!(
@@ -219,7 +222,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The daemon notices that its guest was killed, and accepts the next guest on the same socket.
+/// Checks that the daemon notices when its guest is killed, and accepts another guest on the same socket.
 async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     const LEN: u32 = 65536;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -228,7 +231,7 @@ async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     let sink = region(&mut pair.b.vm, LEN.into(), 0).await?;
     let receives = vec![Vec::new(); 8];
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
-    // More messages than can be sent before the guest is killed.
+    // There are more messages than can be sent before the guest is killed.
     let endless = Flow::Send(SendFlow {
         qp: at_a.qp.id,
         op: SendOp::WriteImm,
@@ -258,7 +261,7 @@ fn send(from: &MrInfo, len: u32) -> SendRequest {
     SendRequest { data: Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
 }
 
-/// JingZhao interface, section 7.2: fields of an error CQE.
+/// Checks the fields of an error CQE (JingZhao interface, section 7.2).
 fn expect_error(cqe: Option<&Cqe>, syndrome: u8, wqe: Option<u32>) -> Result<()> {
     let cqe = cqe.context("a completion is missing")?;
     let seen = (cqe.syndrome, cqe.opcode, Some(cqe.wqe));

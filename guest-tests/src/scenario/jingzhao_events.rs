@@ -1,4 +1,5 @@
-//! Events: each type, delivered through MSI-X and compared byte by byte; masks, overflow, arming.
+//! Events of each type, which are delivered through MSI-X and compared byte by byte. Also tests masks, overflow and
+//! arming.
 
 mod commands;
 mod completions;

@@ -1,6 +1,6 @@
-//! The whole command interface: every opcode in its valid form and in all invalid ones, and every QP transition from
-//! every state. The tables of the interface are data here ([`spec`], [`expected`], [`transitions`]). Answers of the
-//! devices are compared with them in both directions.
+//! The whole command interface: every opcode in its valid form and in all invalid forms, and every QP transition from
+//! every state. The tables of the interface are included as data ([`spec`], [`expected`], [`transitions`]). The
+//! devices' answers are compared with the tables in both directions.
 
 mod answers;
 mod attributes;
@@ -28,7 +28,7 @@ use crate::report::Report;
 const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    // Device a has default options.
+    // Device a uses the default options.
     let options = [json!({}), json!({ "extended_status": true, "mad_ifc": true })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-full", options).await?;
     let hint = pair.hint();
@@ -73,7 +73,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Sections 2 and 3: all commands.
+/// Checks all commands (sections 2 and 3).
 async fn every_command(pair: &mut Pair) -> Result<()> {
     let (a, b) = tokio::try_join!(answers(&mut pair.a), answers(&mut pair.b))?;
     answers::judge(&[a, b])
@@ -110,7 +110,7 @@ async fn answers(node: &mut Node) -> Result<Answers> {
     Ok(answers)
 }
 
-/// Section 2, check a: undefined opcodes.
+/// Checks undefined opcodes (section 2, check a).
 async fn undefined_opcodes(pair: &mut Pair) -> Result<()> {
     const BAD_OP: u8 = 0x02;
     for result in issue(&mut pair.a.vm, commands::undefined().collect()).await? {
@@ -119,7 +119,7 @@ async fn undefined_opcodes(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Returns a service type as the interface writes it.
+/// Returns the interface's name for a service type.
 fn service_name(service: Service) -> &'static str {
     match service {
         Service::Rc => "RC",

@@ -1,5 +1,5 @@
-//! Properties that drivers rely on beyond data transfer: queue formats, kinds of regions, local errors, register rules,
-//! contexts in guest memory, and restarts of drivers.
+//! Properties that drivers rely on beyond data transfer: queue formats, kinds of memory regions, local errors, register
+//! rules, contexts in guest memory, and driver restarts.
 
 mod failures;
 mod queues;
@@ -14,7 +14,7 @@ use super::pair::Pair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Time limit for completions that are due at once.
+/// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -28,7 +28,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Returns a request with one element.
+/// Returns a request with one scatter/gather element.
 fn request(op: SendOp, sge: Sge) -> SendRequest {
     SendRequest { op, data: Data::Sges(vec![sge]), ..SendRequest::default() }
 }

@@ -1,4 +1,4 @@
-//! The HCA as a stock kernel sees it, before any driver uses it.
+//! The HCA as a stock kernel sees it before any driver uses it.
 
 use agent::wire::{BarInfo, DeviceInfo, DeviceSelector, GuestInfo, Info};
 use anyhow::{Context, Result, ensure};
@@ -30,7 +30,7 @@ fn hca(info: &GuestInfo) -> Result<&DeviceInfo> {
         .with_context(|| format!("no {vendor:04x}:{device:04x} among {:#?}", info.devices))
 }
 
-/// JingZhao interface, section 1: PCI identity.
+/// Checks the PCI identity (JingZhao interface, section 1).
 fn identity(hca: &DeviceInfo) -> Result<()> {
     let ids = (hca.class, hca.subsystem_vendor, hca.subsystem_device, hca.revision);
     ensure!(ids == (0x02_0700, 0x10ee, 0x0007, 1), "class, subsystem and revision: {ids:x?}");
@@ -38,7 +38,7 @@ fn identity(hca: &DeviceInfo) -> Result<()> {
     Ok(())
 }
 
-/// JingZhao interface, section 1: BARs and interrupts.
+/// Checks BARs and interrupts (JingZhao interface, section 1).
 fn resources(hca: &DeviceInfo) -> Result<()> {
     let shape = |bar: &BarInfo| (bar.index, bar.size, bar.wide, bar.prefetchable);
     let bars: Vec<_> = hca.bars.iter().map(shape).collect();

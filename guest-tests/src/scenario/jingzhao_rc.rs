@@ -1,4 +1,5 @@
-//! RC traffic between two JingZhao HCAs: operations, sizes, MTUs, memory layouts, many flows at once.
+//! RC traffic between two JingZhao HCAs, with various operations, sizes, MTUs and memory layouts, and with many
+//! simultaneous flows.
 
 use agent::wire::{Path, SendOp};
 use anyhow::{Result, ensure};
@@ -9,7 +10,7 @@ use super::transfer::{Plan, Planned, exchange, transfer};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Operations with their names in the output.
+/// Operations, with the names under which they are printed.
 pub(super) const OPS: [(&str, SendOp); 5] = [
     ("SEND", SendOp::Send),
     ("SEND_IMM", SendOp::SendImm),
@@ -17,7 +18,7 @@ pub(super) const OPS: [(&str, SendOp); 5] = [
     ("WRITE_IMM", SendOp::WriteImm),
     ("READ", SendOp::Read),
 ];
-/// Message sizes from zero, over one byte and odd numbers, to thousands of packets.
+/// Message sizes: zero, one byte, odd numbers, and up to thousands of packets.
 pub(super) const SIZES: [u32; 8] = [0, 1, 17, 256, 4096, 65536, 1 << 20, 16 << 20];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -70,7 +71,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// One plan, executed for each direction and connection.
+/// One plan, which is executed for each direction and each connection.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     plan: Plan,
@@ -97,7 +98,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Every flow has different content, so that none can be mistaken for another.
+                // Each flow has different content, so that none can be mistaken for another.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }
@@ -114,7 +115,8 @@ impl Case {
         Ok(())
     }
 
-    /// Every packet of the messages has consumed one PSN. A READ consumes one for each packet of its response.
+    /// Checks that each packet of the messages has consumed one PSN. A READ consumes one for each packet of its
+    /// response.
     async fn check_psns(&self, pair: &mut Pair, connection: &Connection, direction: Direction) -> Result<()> {
         let packets = self.plan.len.div_ceil(u32::from(self.mtu)).max(1) * self.plan.count;
         let first = self.psn[usize::from(direction == Direction::BToA)];
@@ -134,7 +136,7 @@ impl Case {
     }
 }
 
-/// Both ends of one queue pair are requester and responder at the same time.
+/// Makes both ends of a queue pair requester and responder at the same time.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

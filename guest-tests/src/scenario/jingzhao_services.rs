@@ -1,4 +1,5 @@
-//! UC, UD and atomics between two guests; contexts in the guests' memory; effects of packet loss.
+//! UC, UD and atomics between two guests, with checks of the contexts in the guests' memory and of the effects of
+//! packet loss.
 
 mod atomics;
 mod connected;
@@ -18,12 +19,12 @@ use super::pair::{Node, Pair};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Time limit for completions that are due at once.
+/// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
-/// Bytes that are not zero and all different.
+/// Immediate data whose bytes are non-zero and all different.
 const FIRST_IMM: [u8; 4] = [0xe1, 0xc3, 0x42, 0x81];
 
-/// Guest b reserves space for the network header before datagrams, guest a does not.
+/// Runs all cases. Guest b reserves space for the network header before datagrams, and guest a does not.
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let options = [json!({}), json!({ "ud_grh": true })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-services", options).await?;
@@ -37,7 +38,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A counter of a daemon and its earlier value.
+/// A counter of a daemon, together with its earlier value.
 struct Growth {
     place: &'static str,
     before: u64,

@@ -1,4 +1,4 @@
-//! The lab as a tool: commands of `guest-lab` as a user types them, on two guests with `ib_mthca`.
+//! The lab as a tool: runs commands of `guest-lab` as a user would type them, on two guests with `ib_mthca`.
 
 mod user;
 
@@ -13,17 +13,17 @@ use self::user::{Outcome, User};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Mount point of a host folder in the guests.
+/// Mount point of a shared host directory in the guests.
 const SHARE: &str = "/t";
-/// A stock kernel module that no other test uses, in the role of a user's own.
+/// A stock kernel module that no other test uses. It plays the role of a user's own module.
 const MODULE: &str = "rdma_rxe";
 
-/// Which part of the tests runs.
+/// Selects which of the tests run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Tests that need no package archive once the cache is filled.
+    /// Only tests that need no package archive once the cache is filled.
     Core,
-    /// Also tests that contact an archive each time.
+    /// Also tests that contact an archive each time they run.
     Full,
 }
 
@@ -122,7 +122,7 @@ async fn up(user: &User, shared: &Path) -> Result<()> {
 
 async fn streams(user: &User) -> Result<()> {
     let script = "cat; echo to stderr >&2; exit 3";
-    // Larger than the window of bytes in flight, and not text.
+    // The input is larger than the window of unacknowledged bytes, and is not text.
     let input: Vec<u8> = (0..3_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     let outcome = user.run_with(&input, &["exec", "ci:b", "--", "sh", "-c", script]).await?;
     ensure!(outcome.stdout == input, "received {} bytes, sent {}", outcome.stdout.len(), input.len());
@@ -191,7 +191,7 @@ async fn share(user: &User, shared: &Path) -> Result<()> {
     user.run(&["exec", "ci:a", "--", "sh", "-c", "echo from a > /t/result"]).await?.succeeded()?;
     let result = fs::read_to_string(shared.join("result")).context("data written by guest a")?;
     ensure!(result == "from a\n", "{result}");
-    // A change on the host is visible in the guest.
+    // A change made on the host is visible in the guest.
     fs::write(shared.join("result"), "from the host\n")?;
     let outcome = user.run(&["exec", "ci:b", "--", "cat", "/t/result"]).await?;
     ensure!(outcome.stdout == b"from the host\n", "{outcome:?}");
@@ -315,7 +315,7 @@ async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Writes the files of an example to a new directory.
+/// Writes the files of an example to a new directory, and returns its path.
 fn example(folder: &Path, files: &[(&str, &str)]) -> Result<String> {
     fs::create_dir_all(folder)?;
     for (name, text) in files {
@@ -349,7 +349,7 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Errors of the lab are distinguished from test results by exit status.
+/// Checks that errors of the lab and failed tests have different exit statuses.
 async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let from = shared.display().to_string();
     let ci = async |more: &[&str]| {
@@ -365,7 +365,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     fs::File::create(large.join("file"))?.set_len(257 << 20)?;
     let outcome = user.run(&["ci", "rxe", "--folder", &large.display().to_string(), "--", "true"]).await?;
     outcome.failed(&["half of the guest memory"])?;
-    // A CI system that cancels a job first sends SIGTERM.
+    // A CI system cancels a job by first sending SIGTERM.
     let mut running = user.start(&[
         "ci",
         "rxe",
@@ -385,7 +385,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Uses a separate cache, so that the user's guests stay unchanged.
+/// Tests the commands for the root file system, with a separate cache, so that the user's guests stay unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;
@@ -427,7 +427,7 @@ async fn bound(user: &User) -> Result<()> {
     let mut up = user.start(&["up", "rxe", "--count", "1", "--foreground"])?;
     up.line("ready").await?;
     let processes = user.processes("rxe").await?;
-    // As when the terminal is closed.
+    // This is the signal sent when the terminal is closed.
     up.signal(libc::SIGHUP)?;
     up.end().await?;
     user.expect_nothing_left(&processes).await

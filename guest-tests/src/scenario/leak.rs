@@ -1,7 +1,7 @@
 //! Detects whether a guest's kernel leaks memory when a driver is loaded and unloaded repeatedly.
 //!
 //! Free memory varies by many megabytes for other reasons: slabs fill up, and freed pages are kept in per-CPU lists. A
-//! leak recurs in each batch, so that the median batch is checked.
+//! leak, however, recurs in each batch, so the median loss per batch is checked.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ const PAGE_KIB: u64 = 4;
 /// Permanent loss per batch that is tolerated, in KiB.
 const LEAK_KIB: i64 = 1 << 10;
 
-/// Repetitions of a command in batches.
+/// A command that is repeated in batches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycles<'a> {
-    /// Shell commands of one repetition, without a final newline.
+    /// Shell commands of one repetition, without a trailing newline.
     pub(super) commands: &'a str,
     pub(super) batches: u32,
-    /// Number of operations in a batch.
+    /// Number of repetitions in a batch.
     pub(super) batch: u32,
     /// Time limit of a batch.
     pub(super) timeout: Duration,
@@ -32,9 +32,9 @@ impl Cycles<'_> {
         1 + self.batches * self.batch
     }
 
-    /// Fails if commands fail or memory is leaked.
+    /// Runs all batches. Fails if commands fail or memory is leaked.
     pub(super) async fn run(&self, vm: &mut Vm) -> Result<()> {
-        // The first repetition fills the kernel's caches, which is not a leak.
+        // The first repetition fills the kernel's caches, which does not count as a leak.
         vm.run_within(self.timeout, &["sh", "-c", &self.script(1)]).await?;
         let mut free = vec![free_memory(vm).await?];
         for _ in 0..self.batches {
@@ -72,7 +72,7 @@ async fn free_memory(vm: &mut Vm) -> Result<u64> {
     parse(&text).with_context(|| format!("no free memory in {text}"))
 }
 
-/// Sums up the free memory and the per-CPU lists of freed pages.
+/// Returns the sum of the free memory and the freed pages in per-CPU lists.
 fn parse(text: &str) -> Option<u64> {
     let number = |line: &str, key: &str| -> Option<u64> {
         line.trim_start().strip_prefix(key)?.split_whitespace().next()?.parse().ok()
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn leak_repeats_in_every_batch() {
+    fn leak_is_loss_that_recurs_in_every_batch() {
         assert_eq!(taken(&[438_060, 428_340, 428_400, 428_300, 428_310, 428_290]), 20);
         assert_eq!(taken(&[438_000, 436_000, 434_000, 435_000, 432_000, 430_000]), 2000);
         assert_eq!(taken(&[1, 2]), -1);

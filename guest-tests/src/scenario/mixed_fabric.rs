@@ -1,6 +1,6 @@
-//! Four endpoints with nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA, a
-//! guest with `irdma` on an E810, and a guest with soft-RoCE on a plain NIC. All pairs communicate over every service
-//! that both support, and every byte is checked at both ends.
+//! Four endpoints that have nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA,
+//! a guest with `irdma` on an E810, and a guest with soft-RoCE on an ordinary NIC. Each pair communicates over every
+//! service that both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};
@@ -23,7 +23,7 @@ use crate::run_dir::RunDir;
 
 /// Largest path MTU of `ib_mthca`.
 const MTU: u16 = 2048;
-/// Messages of each pair, by service. No length is a multiple of the path MTU.
+/// Messages that each pair exchanges, by service. No length is a multiple of the path MTU.
 const CELLS: &[(Service, &[(Operation, u32)])] = &[
     (
         Service::Rc,
@@ -46,7 +46,7 @@ const CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// Messages of pairs with an E810, which has neither UC nor atomics.
+/// Messages for pairs that include an E810, which supports neither UC nor atomics.
 const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     (
         Service::Rc,
@@ -98,7 +98,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, fabric.stop()).await
 }
 
-/// All messages of a pair on one connection.
+/// All messages that a pair exchanges on one connection.
 #[derive(Clone, Copy)]
 struct Talk {
     service: Service,
@@ -129,14 +129,14 @@ impl Fabric {
         mthca.explained = &RECORDS_LENT_AGAIN;
         mthca.trace = lab.trace();
         mthca.peers.push(Peer { addr: bind, leaf: true });
-        // Verbs programs expect the GRH area before datagrams.
+        // Verbs programs expect the GRH area in front of datagrams.
         jingzhao.options = json!({ "ud_grh": true });
         e810.interface = Interface::E810;
         e810.strict = true;
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
-        // Boot two at a time, because four would overload a small host.
+        // Boot only two guests at a time, because four would overload a small host.
         let (mthca, jingzhao) = tokio::try_join!(
             async {
                 let image = lab.debian_image(run).await?;

@@ -1,4 +1,4 @@
-//! All scenarios: a table of scenarios, each a sequence of cases on guests that boot once.
+//! All scenarios, as a table. Each is a sequence of cases on guests that boot once.
 
 mod boot;
 mod cell;
@@ -54,21 +54,21 @@ use crate::times;
 /// A named group of cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Name on the command line.
+    /// Name of the scenario on the command line.
     pub name: &'static str,
-    /// Description in one line.
+    /// Description that fits on one line.
     pub about: &'static str,
-    /// Whether its guests are a pair with an HCA each.
+    /// Whether the scenario's guests are a pair with one HCA each.
     pair: bool,
-    /// Whether it must run alone, because other load would change its results. It measures times or rates, or contains
-    /// tests with fixed delays.
+    /// Whether the scenario must run alone, because other load would change its results. Such a scenario measures times
+    /// or rates, or contains tests with fixed delays.
     alone: bool,
     run: Run,
 }
 
 type Run = for<'a> fn(&'a Lab, &'a mut Report) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// All scenarios, in the order of the help.
+/// All scenarios, in the order of the help text.
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "boot",
@@ -505,7 +505,7 @@ impl Scenario {
         ALL.iter().find(|scenario| scenario.name == name)
     }
 
-    /// Runs all its cases. An error that prevents them counts as one failed case.
+    /// Runs all cases of the scenario. An error that prevents them from running counts as one failed case.
     ///
     /// # Errors
     /// An outcome cannot be printed.

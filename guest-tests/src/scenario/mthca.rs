@@ -1,4 +1,4 @@
-//! Guests whose stock `ib_mthca` drives the HCA, verified with Debian's RDMA tools.
+//! Guests whose stock `ib_mthca` driver uses the HCA. Debian's RDMA tools verify it.
 
 mod counters;
 pub(super) mod doorbells;
@@ -14,7 +14,7 @@ pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 
-/// Violations that programs cause when they have no queue for a while (section 12, T55).
+/// Violations that occur when programs temporarily have no queue (section 12, T55).
 pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",

@@ -13,14 +13,14 @@ use crate::limits::Limit;
 /// Time limit for duplicate address detection and link activation, which take about a second.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A network namespace of the host.
+/// A network namespace on the host.
 #[derive(Debug)]
 pub(super) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Creates a namespace with its loopback interface up. The name is made unique.
+    /// Creates a namespace whose loopback interface is up. The name is extended to make it unique.
     pub(super) async fn create(name: &str) -> Result<Self> {
         if let Some(reason) = Limit::NetworkNamespaces.reason() {
             bail!(reason);
@@ -41,7 +41,7 @@ impl Namespace {
         self.show(arguments).await.map(drop)
     }
 
-    /// Waits until no interface has a tentative address, and all interfaces that are up can be used.
+    /// Waits until no interface has a tentative address and all interfaces that are up can be used.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -77,7 +77,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Processes in it have ended; the kernel frees it with the last of them.
+        // All processes in the namespace have ended or will end soon. The kernel frees it with the last of them.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }

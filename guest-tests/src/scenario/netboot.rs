@@ -1,5 +1,5 @@
-//! iPXE boots a guest over its only network device. iPXE's own drivers for the E810 and the InfiniHost get an address
-//! by DHCP from another guest, and a kernel by TFTP. Then the stock driver takes the device over.
+//! A guest that iPXE boots over its only network device. iPXE's own drivers for the E810 and the InfiniHost get an
+//! address by DHCP from another guest, and a kernel by TFTP. The stock driver then takes over the device.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::vm::{Image, Vm};
 /// Directory that the server serves by TFTP.
 const TFTP_ROOT: &str = "/srv/tftp";
 const TFTP_TAG: &str = "tftp";
-/// The network, in which the server is number 1. DHCP assigns addresses from 100 on.
+/// Prefix of the network, in which the server has number 1. DHCP assigns addresses from 100 on.
 const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -52,7 +52,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A guest that serves DHCP and TFTP, and one that boots from it.
+/// A guest that serves DHCP and TFTP, and a guest that boots from it.
 #[derive(Debug)]
 struct Network {
     card: Card,
@@ -97,13 +97,13 @@ impl Network {
              --dhcp-boot={BOOT_SCRIPT} --enable-tftp --tftp-root={TFTP_ROOT}"
         ))
         .await?;
-        // Port 67 in the kernel's notation.
+        // 0043 is port 67 in the kernel's notation.
         await_text(&mut server, &["/proc/net/udp"], &[":0043 "], SERVER_TIMEOUT).await.context("dnsmasq")?;
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the other guest. Its agent is in the initramfs that it fetches over the network, so that its answer shows
-    /// that everything arrived.
+    /// Boots the other guest. Its agent is in the initramfs that it fetches over the network, so the agent's answer
+    /// shows that everything has arrived.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {
@@ -144,7 +144,7 @@ impl Network {
     }
 }
 
-/// Loads the stock driver and configures an address of its network device. Returns the device's name.
+/// Loads the stock driver, and configures an address on its network device. Returns the name of that device.
 async fn bring_up(vm: &mut Vm, card: Card, host: u16) -> Result<String> {
     if let Interface::Mthca = card.interface {
         load_mthca(vm).await?;

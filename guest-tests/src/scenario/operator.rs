@@ -1,7 +1,7 @@
-//! Changes by an operator while guests run: devices are added, removed and changed, and a card is hot-plugged.
+//! Changes that an operator makes while guests run: devices are added, removed and changed, and a card is hot-plugged.
 //!
-//! One process serves guests a and b. They exchange messages all the time, and both ends check them. Neither must be
-//! disturbed.
+//! One process serves guests a and b. They exchange messages all the time, and both ends check them. Neither guest may
+//! be disturbed.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,17 +21,17 @@ use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready, await_text, spawn, wait};
 use crate::vm::{Image, Vm};
 
-/// Messages between a and b during the changes. They take about 7 s on an idle machine.
+/// Program that exchanges messages between a and b during the changes. It takes about 7 s on an idle machine.
 const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 20000";
 const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
 /// Port on which the server waits for its client.
 const PORT: u16 = 18515;
-/// Time limit from the press of a slot's button to an active port. The kernel waits 5 s for a second press, and the
-/// driver waits for a reset.
+/// Time limit for a port to become active after the slot's button has been pressed. The kernel waits 5 s for a second
+/// press, and the driver waits for a reset.
 const PLUG_LIMIT: Duration = Duration::from_secs(60);
-/// Name of the second HCA of `ib_mthca`.
+/// Name of the guest's second `ib_mthca` device.
 const SECOND: &str = "mthca1";
-/// Time limit for a daemon to apply its file.
+/// Time limit for a daemon to apply changes in its configuration file.
 const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -59,7 +59,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemon exits cleanly on SIGTERM", &hint, site.stop()).await
 }
 
-/// One daemon, its two guests, and the operator's files.
+/// A daemon, its two guests, and the operator's files.
 struct Site {
     a: Vm,
     b: Vm,
@@ -121,7 +121,7 @@ impl Site {
         Ok(())
     }
 
-    /// Runs `hcactl device add` with an entry that a user would write.
+    /// Runs `hcactl device add` with an entry such as a user would write.
     async fn add(&mut self) -> Result<()> {
         let entry = self.run.file("hca3.json");
         let socket = self.run.socket("hca3.sock");
@@ -137,7 +137,7 @@ impl Site {
         await_text(&mut self.a, &[&state], &["4: ACTIVE"], PLUG_LIMIT).await
     }
 
-    /// Adds one device and changes another that no guest uses. The guests' devices stay unchanged.
+    /// Adds one device and changes another that no guest uses. The guests' devices must stay unchanged.
     async fn reload(&mut self) -> Result<()> {
         let sockets = [4, 5].map(|id| (id, self.run.socket(&format!("hca{id}.sock"))));
         self.rewrite(|devices| devices.extend(sockets.iter().map(|(id, socket)| device(*id, socket))))?;
@@ -164,7 +164,7 @@ impl Site {
 
     async fn refuse(&mut self) -> Result<()> {
         let good = fs::read(&self.file)?;
-        // The file reuses the number of a device that `hcactl` has added, with a different name.
+        // The file reuses the number of a device added by `hcactl`, but with a different name.
         let socket = self.run.socket("hca9.sock");
         self.rewrite(|devices| {
             let mut wrong = device(9, &socket);
@@ -182,7 +182,7 @@ impl Site {
         self.devices_are(&[1, 2, 3]).await
     }
 
-    /// Runs a ping-pong between b and an HCA of a.
+    /// Runs a ping-pong between b and one of a's HCAs.
     async fn talk(&mut self, hca: &str) -> Result<()> {
         let command = |hca| format!("ibv_rc_pingpong -c -d {hca}");
         let client = format!("{} {}", command(hca), self.server);
@@ -199,7 +199,7 @@ impl Site {
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
-        // The driver would fail at once, because the device does not respond.
+        // The driver can no longer be used, because its device does not respond. The guest itself must still answer.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }
 
@@ -213,7 +213,7 @@ impl Site {
         Ok(())
     }
 
-    /// Changes the devices in the daemon's file, as an editor would.
+    /// Changes the devices in the daemon's configuration file, as a user with an editor would.
     fn rewrite(&self, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
         let mut config: Value = serde_json::from_slice(&fs::read(&self.file)?)?;
         change(config["devices"].as_array_mut().context("no devices in the daemon's file")?);
@@ -236,12 +236,13 @@ fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -
     })
 }
 
-/// Returns an entry of `devices` on the same fabric.
+/// Returns an entry of `devices` for a device on the same fabric.
 fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }
 
-/// Boots a guest with an HCA, a free slot, and an Ethernet NIC with the ends `wire`.
+/// Boots a guest that has an HCA, a free slot, and an Ethernet NIC. `wire` contains the addresses of both ends of the
+/// NIC's link.
 async fn boot(
     lab: &Lab,
     run: &RunDir,

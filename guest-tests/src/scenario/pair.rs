@@ -1,4 +1,4 @@
-//! Two guests with one HCA each, connected over UDP, and one daemon per HCA.
+//! Two guests with one HCA each, which are connected over UDP. Each HCA has its own daemon.
 
 use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcaInfo, HcrBase, OpenHca};
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::vm::{Image, Vm};
 
-/// Modules that a user-space driver needs in the guest.
+/// Modules that the guest needs for a user-space driver.
 pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
 /// A guest and its daemon.
@@ -17,9 +17,9 @@ pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 pub(super) struct Node {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
-    /// Location of the command register that its driver uses.
+    /// Location of the command register that the node's driver uses.
     hcr: HcrBase,
-    /// Whether the agent runs in a guest with a kernel.
+    /// Whether the agent runs in a guest that has a kernel.
     in_guest: bool,
 }
 
@@ -32,27 +32,27 @@ pub(super) struct Pair {
     run: RunDir,
 }
 
-/// Which guest sends the messages.
+/// The direction in which messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Guest a is the requester.
+    /// Guest a sends to guest b.
     AToB,
     /// Guest b sends to guest a.
     BToA,
 }
 
 impl Pair {
-    /// Starts both daemons, then both guests in parallel.
+    /// Starts both daemons, and then both guests in parallel.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_with_console(lab, scenario, "").await
     }
 
-    /// Starts the pair, with access to the console of one guest.
+    /// Starts the pair, and gives access to the console of one guest.
     pub(super) async fn start_with_console(lab: &Lab, scenario: &str, guest: &str) -> Result<Self> {
         Self::start_as(lab, scenario, guest, [json!({}), json!({})]).await
     }
 
-    /// Starts the pair with these options of the device interfaces.
+    /// Starts the pair with the given options for the device interfaces.
     async fn start_as(lab: &Lab, scenario: &str, console: &str, options: [Value; 2]) -> Result<Self> {
         let run = lab.new_run(scenario)?;
         let started = Self::start_in(lab, &run, console, options).await;
@@ -62,12 +62,12 @@ impl Pair {
     }
 
     /// Starts the pair and initialises both HCAs. One driver uses the command register at the public driver's location,
-    /// the other at the interface document's.
+    /// and the other uses it at the interface document's.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
 
-    /// Starts and initialises the pair with these interface options of a and b.
+    /// Starts the pair and initialises it with the given interface options of a and b.
     pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
         let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;
@@ -97,17 +97,17 @@ impl Pair {
         ))
     }
 
-    /// Names the files to inspect when a case fails.
+    /// Returns a text that names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
 
-    /// The directory of this run.
+    /// Returns the directory of this run.
     pub(super) fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// Returns requester and responder of one direction.
+    /// Returns requester and responder for one direction.
     pub(super) fn towards(&mut self, direction: Direction) -> (&mut Vm, &mut Vm) {
         match direction {
             Direction::AToB => (&mut self.a.vm, &mut self.b.vm),
@@ -115,7 +115,7 @@ impl Pair {
         }
     }
 
-    /// Kills guest a without warning, then attaches a new one to the same daemon.
+    /// Kills guest a without warning, and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;
@@ -133,7 +133,7 @@ impl Pair {
 }
 
 impl Node {
-    /// Boots a guest whose HCA `daemon` serves.
+    /// Boots a guest whose HCA is served by `daemon`.
     pub(super) async fn boot(
         lab: &Lab,
         run: &RunDir,

@@ -1,4 +1,4 @@
-//! perftest between two guests: how its programs run, their output, and the figures that compare devices.
+//! perftest between two guests: how to run its programs and parse their output, and the figures that compare devices.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::tools::{Exchange, Ready};
 use crate::vm::Vm;
 
-/// Port on which programs wait for their client, unless they connect by `rdma_cm`.
+/// Port on which servers wait for their clients, unless they connect through `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Number of times that a program may be restarted. If it is interrupted while it calibrates CPU cycles against the
+/// Maximum number of times that a program is restarted. If it is interrupted while it calibrates CPU cycles against the
 /// clock, it computes a frequency of zero and an infinite figure.
 const CALIBRATIONS: usize = 3;
 
-/// Two guests with devices on one network; the server runs at b.
+/// Two guests whose devices are on one network. The server runs at b.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     pub(super) a: &'a mut Vm,
@@ -27,11 +27,11 @@ pub(super) struct Ends<'a> {
 pub(super) struct Device {
     /// Name of the device in tables.
     pub(super) title: &'static str,
-    /// Its name in each guest, a's first, and further arguments, such as the GID index.
+    /// Name of the device in each guest, a's first, with further arguments such as the GID index.
     pub(super) names: [String; 2],
-    /// IP address of the server.
+    /// IP address on which the server can be reached.
     pub(super) server: String,
-    /// Whether it uses the smaller number of messages of a figure.
+    /// Whether the device uses the smaller of a figure's two numbers of messages.
     pub(super) slow: bool,
 }
 
@@ -40,25 +40,25 @@ pub(super) struct Device {
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
-    /// Numbers of messages, for a fast and for a slow device.
+    /// Number of messages for a fast device, and for a slow one.
     messages: [u32; 2],
-    /// Required ratio of HCAs to soft-RoCE.
+    /// Required ratio of an HCA to soft-RoCE.
     pub(super) bound: Option<Bound>,
     rounds: usize,
     estimate: Estimate,
 }
 
-/// How several values of a figure are combined.
+/// How several values of a figure are combined into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Estimate {
-    /// The best value, because other load on the host only slows a run down.
+    /// The best value is used, because other load on the host can only slow down a run.
     Best,
-    /// The mean, for figures that depend on the host's placement of threads on CPUs. Each value belongs to one
+    /// The mean is used, for figures that depend on how the host places threads on CPUs. Each value belongs to one
     /// placement, and a median would jump between them.
     Mean,
 }
 
-/// A requirement for a ratio.
+/// A requirement that a ratio must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
     AtLeast(f64),
@@ -67,13 +67,13 @@ pub(super) enum Bound {
 
 /// The figures that compare HCAs.
 pub(super) const FIGURES: &[Figure] = &[
-    // Enough messages of both kinds for a quarter of a second or more, so that short disturbances do not dominate the
-    // ratio.
+    // There are enough messages of both kinds to take at least a quarter of a second, so that short disturbances do not
+    // dominate the ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
     bounded(bandwidth("ib_read_bw", 65536, [4000, 60], None)),
-    // Enough messages that threads are placed anew several times meanwhile.
+    // There are so many messages that threads are placed anew several times during a run.
     typical(9, bandwidth("ib_send_bw", 64, [100_000, 2000], None)),
     latency("ib_write_lat", Some(Bound::AtMost(0.2))),
     latency("ib_send_lat", None),
@@ -88,7 +88,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Returns a latency figure with the mean of its values, because each value depends on the placement of the host's
+/// Returns a latency figure that uses the mean of its values, because each value depends on the placement of the host's
 /// threads.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
@@ -103,7 +103,7 @@ impl Figure {
         self.program.ends_with("_lat")
     }
 
-    /// Returns the operation of its messages: `write`, `read` or `send`.
+    /// Returns the operation of the figure's messages: `write`, `read` or `send`.
     pub(super) fn operation(&self) -> &'static str {
         self.program.split('_').nth(1).unwrap_or_default()
     }
@@ -113,7 +113,7 @@ impl Figure {
         self.size
     }
 
-    /// Returns its name in results: operation, size and quantity.
+    /// Returns the figure's name in results, which consists of operation, size and quantity.
     pub(super) fn key(&self) -> String {
         let size = match self.size {
             size if size >= 1 << 20 => format!("{}m", size >> 20),
@@ -124,12 +124,12 @@ impl Figure {
         format!("rc_{}_{size}_{quantity}", self.operation())
     }
 
-    /// Returns the name from program and size.
+    /// Returns the figure's name in tables, which consists of program and size.
     pub(super) fn name(&self) -> String {
         format!("{} of {} bytes", self.program, self.size)
     }
 
-    /// Returns the first columns of its row in a table.
+    /// Returns the first columns of the figure's row in a table.
     pub(super) fn row(&self) -> String {
         format!("{:34}", format!("{} {} B, {}", self.program, self.size, self.unit()))
     }
@@ -146,7 +146,7 @@ impl Figure {
         }
     }
 
-    /// Measures several devices in turn. A slow device is measured once if no requirement depends on it.
+    /// Measures several devices in turn. A slow device is measured only once if no requirement depends on it.
     pub(super) async fn in_turns(&self, ends: &mut Ends<'_>, devices: &[&Device]) -> Result<Vec<f64>> {
         let mut values = vec![Vec::new(); devices.len()];
         for round in 0..self.rounds {
@@ -159,7 +159,7 @@ impl Figure {
         Ok(values.iter().map(|values| self.estimate(values)).collect())
     }
 
-    /// Measures it once: the average bandwidth or the typical latency.
+    /// Measures the figure once, and returns the average bandwidth or the typical latency.
     pub(super) async fn take(&self, ends: &mut Ends<'_>, device: &Device) -> Result<f64> {
         let [fast, slow] = self.messages;
         let messages = if device.slow { slow } else { fast };
@@ -178,7 +178,7 @@ impl Figure {
 }
 
 impl Bound {
-    /// Checks the ratio of two values.
+    /// Checks whether the ratio of two values meets the requirement.
     pub(super) fn judge(self, value: f64, of: f64) -> Result<()> {
         let ratio = value / of;
         match self {
@@ -192,7 +192,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Returns its text in the name of a case.
+    /// Returns the requirement as text for the name of a case.
     pub(super) fn text(self) -> String {
         match self {
             Self::AtLeast(ratio) => format!("at least {ratio} times"),
@@ -201,7 +201,8 @@ impl Bound {
     }
 }
 
-/// Returns the heading of a table of figures: devices, then the ratios of the first to the others.
+/// Returns the heading of a table of figures. It lists the devices, and then the ratios of the first device to the
+/// others.
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in devices {
@@ -237,7 +238,7 @@ pub(super) fn table_row(title: &str, values: &[f64]) -> String {
 /// Runs a perftest program on both sides. Returns the rows of the client's table as numbers.
 pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device) -> Result<Vec<Vec<f64>>> {
     let [of_a, of_b] = &device.names;
-    // Without -F, it warns about CPUs whose frequency is unknown.
+    // Without -F, the program warns about CPUs whose frequency is unknown.
     let server = format!("{command} -F -d {of_b}");
     let client = format!("{command} -F -d {of_a} {}", device.server);
     let ready = if is_by_cm(command) { Ready::Cm } else { Ready::Tcp(PORT) };
@@ -247,12 +248,12 @@ pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device)
     Ok(rows)
 }
 
-/// Returns whether the program connects by `rdma_cm`.
+/// Returns whether the program connects through `rdma_cm`.
 pub(super) fn is_by_cm(command: &str) -> bool {
     command.contains(" -R")
 }
 
-/// Runs a program as [`measure`] does, and checks how many sizes it reports.
+/// Runs a program as [`measure`] does, and checks the number of sizes on which it reports.
 pub(super) async fn complete(
     ends: &mut Ends<'_>,
     command: &str,
@@ -264,7 +265,7 @@ pub(super) async fn complete(
     Ok(())
 }
 
-/// Returns lines that consist of numbers, the first of them a size in bytes.
+/// Returns the lines that consist of numbers, of which the first is a size in bytes.
 fn rows(text: &str) -> Vec<Vec<f64>> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_numeric_lines() {
+    fn numeric_lines_are_parsed_as_rows() {
         let text = " Number of qps   : 1\t\tTransport type : IB\n\
              #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
              65536      1000           612.04             611.98\t\t   0.009792\n---------------\n";
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_is_best_or_mean() {
+    fn figure_is_best_or_mean_of_its_values() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_inclusive() {
+    fn required_ratio_is_inclusive() {
         assert!(Bound::AtLeast(40.0).judge(80.0, 2.0).is_ok());
         assert!(Bound::AtLeast(40.0).judge(79.0, 2.0).is_err());
         assert!(Bound::AtMost(0.2).judge(2.0, 10.0).is_ok());

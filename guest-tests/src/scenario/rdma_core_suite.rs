@@ -1,5 +1,5 @@
-//! rdma-core's own device tests in a guest. They run as with their own runner, but in one process each. The results are
-//! compared with the known results of a driver.
+//! rdma-core's own device tests in a guest. They run as under their own runner, but each in a separate process. The
+//! results are compared with the known results for a driver.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,12 +14,12 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit of one test. Loading all modules, uncompiled, precedes the first.
+/// Time limit of one test. Before the first test, all modules are loaded without having been compiled.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// Modules of version 56 for any device. The others (`test_mlx5_*`, `test_efa*`) concern vendor-specific interfaces,
-/// and one of them breaks the suite without such a device.
+/// Modules of version 56 that concern any device. The others (`test_mlx5_*`, `test_efa*`) test vendor-specific
+/// interfaces, and one of them breaks the suite if there is no such device.
 const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -44,11 +44,11 @@ const MODULES: &[&str] = &[
     "test_tag_matching",
 ];
 
-/// A test that cannot pass because of the driver's own source.
+/// A test that cannot pass because of the driver's own source code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) test: &'static str,
-    /// The reason, with the place in the driver.
+    /// The reason, with the place in the driver's source code.
     pub(super) why: &'static str,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Failure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Skip {
     pub(super) tests: &'static str,
-    /// Part of the reason that it prints.
+    /// Substring of the reason that the test prints.
     pub(super) reason: &'static str,
     pub(super) why: &'static str,
 }
@@ -65,29 +65,29 @@ pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'stati
     Skip { tests, reason, why }
 }
 
-/// Known results of a driver.
+/// Known results for a driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
-    /// Skips; the first entry that names a test applies to it. All lists are searched in order.
+    /// Tests to skip. All lists are searched in order, and the first entry that names a test applies to it.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Methods of the suite, "module.Class.method", that must not run in two processes at once, because of races in the
-    /// driver's own source.
+    /// Methods of the suite, as "module.Class.method", that must not run in two processes at the same time, because of
+    /// races in the driver's own source code.
     pub(super) turns: &'static [&'static str],
 }
 
-/// Tests of the suite, "module.Class.method", that need delays, because they do not wait for what they have sent. The
-/// completion queue is resized below the number of SENDs in flight, and a later completion does not fit, with any
-/// device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// Tests of the suite, as "module.Class.method", that need delays, because they do not wait for the messages that they
+/// have sent. They resize the completion queue to fewer entries than there are SENDs in flight. With any device, a
+/// later completion then does not fit (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
-/// Prepares a guest whose next disk contains the tests and whose device exists already.
+/// Prepares a guest whose next disk contains the tests and whose device already exists.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     // Some tests need huge pages even before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
-    // Debian's base-files creates it in a maintainer script, which does not run here.
+    // Debian's base-files creates this directory in a maintainer script, which is not run here.
     vm.run(&["mkdir", "-p", "/mnt"]).await?;
     vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
@@ -116,12 +116,12 @@ pub(super) async fn run(
         .await
 }
 
-/// Result of a test, as the program in the guest reports it.
+/// The result of a test, as reported by the program in the guest.
 #[derive(Clone, Debug, Deserialize)]
 struct Verdict {
     test: String,
     outcome: Outcome,
-    /// Reason of the skip, or the error.
+    /// The reason for the skip, or the error.
     text: String,
 }
 
@@ -133,13 +133,13 @@ enum Outcome {
     Failed,
 }
 
-/// The suite while it runs.
+/// A run of the suite.
 struct Suite<'a> {
     vm: &'a mut Vm,
     known: Known,
     program: ProgramId,
     log: File,
-    /// First result of the module to be checked next.
+    /// First result of the module that is to be checked next.
     next: Option<Verdict>,
 }
 
@@ -157,12 +157,12 @@ impl<'a> Suite<'a> {
         Ok(suite)
     }
 
-    /// Returns the module of the next test, or `None` after the last.
+    /// Returns the module of the next test, or `None` after the last test.
     fn next_module(&self) -> Option<String> {
         self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
     }
 
-    /// Compares the results of a module's tests with the pinned results, up to the first test of another module.
+    /// Compares the results of a module's tests with the known results, up to the first test of another module.
     async fn judge(&mut self, name: &str) -> Result<()> {
         let mut wrong = Vec::new();
         while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {
@@ -173,13 +173,13 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
-    /// Waits for the next result or the end.
+    /// Waits for the next result or for the end of the suite.
     async fn step(&mut self) -> Result<()> {
         let timeout_ms = u32::try_from(LINE_TIMEOUT.as_millis())?;
         let step = Ask { program: self.program, line: None, timeout_ms };
         let line = match self.vm.call_within(LINE_TIMEOUT + ANSWER_MARGIN, step).await {
             Ok(said) => said.line,
-            // The output has ended. The exit status shows whether the program succeeded.
+            // The output has ended. The exit status shows whether the program has succeeded.
             Err(error) => {
                 let end = crate::tools::wait(self.vm, self.program, LINE_TIMEOUT).await?;
                 ensure!(end.status == ExitStatus::Code(0), "{error:#}: {:?}: {}", end.status, end.stderr);
@@ -218,7 +218,7 @@ impl Known {
         }
     }
 
-    /// Checks that all entries name modules that run, and give a reason.
+    /// Checks that all entries name modules that are run, and that they give a reason.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let known = |test: &str| MODULES.contains(&module(test));
@@ -231,7 +231,7 @@ impl Known {
     }
 }
 
-/// Returns `test_x` of `tests.test_x.Class.test_name`.
+/// Returns the module in the name of a test, such as `test_x` in `tests.test_x.Class.test_name`.
 fn module(test: &str) -> &str {
     test.split('.').nth(1).unwrap_or(test)
 }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pinned_tests_may_fail() {
+    fn only_tests_with_known_failure_may_fail() {
         let verdict = |outcome: &str| -> Verdict {
             let line =
                 format!(r#"{{"test":"tests.test_mr.MRTest.test_x","outcome":"{outcome}","text":"no"}}"#);

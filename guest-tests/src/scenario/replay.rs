@@ -1,5 +1,5 @@
-//! Devices used by stock drivers are recorded, and `hcad replay` repeats everything bit for bit without guest, QEMU and
-//! network.
+//! Records devices that are used by stock drivers. `hcad replay` must then repeat everything bit for bit, without
+//! guest, QEMU and network.
 
 mod pair;
 mod sessions;
@@ -22,28 +22,28 @@ use crate::report::{Report, line};
 /// Selects the sessions to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// One session of each driver, with its trace.
+    /// One session with each driver, including its trace.
     Core,
     /// Ten devices for a minute each, with random operations.
     Random,
-    /// The sessions that the device's own tests replay, to be recorded again.
+    /// The sessions that the device's own tests replay, which are recorded again.
     Kept,
 }
 
-/// Number of pairs of random sessions.
+/// Number of pairs in the random sessions.
 const PAIRS: u64 = 5;
 /// Time during which new programs are started in each session.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Time limit for the last program, and for setup and teardown.
+/// Time allowed for the last program and for setup and teardown.
 const MARGIN: Duration = Duration::from_secs(240);
 
-/// Probability of each impairment per frame.
+/// Probability with which each impairment affects a frame.
 const ONE_PERCENT: &str = "0.01";
 
 /// Program that shows that a pair still works.
 const AT_LAST: &str = "ibv_rc_pingpong -n 100";
 
-/// Interfaces of the loaded drivers and created devices.
+/// Device interfaces whose drivers are loaded and whose devices are created.
 const INTERFACES: [Interface; 2] = [Interface::Mthca, Interface::E810];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -59,7 +59,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
 }
 
-/// All kinds of events of a guest, its device and the link between both.
+/// Records all kinds of events of a guest, of its device, and of the link between two devices.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());
@@ -89,11 +89,11 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     Ok(())
 }
 
-/// Ten records of a minute each under loss.
+/// Records ten sessions of a minute each under loss.
 async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     let seed = match lab.chance().seed {
         Some(seed) => seed,
-        // A short seed is easier to type.
+        // A short seed is easy to type.
         None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
     };
     line(&format!("      seed {seed}; repeat with: guest-lab run replay-random --seed {seed}"))?;
@@ -135,7 +135,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     line(&format!("      {programs} programs"))
 }
 
-/// Replays a record, and its trace if there is one.
+/// Replays a record, and compares its trace if `traced` is set.
 async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {

@@ -1,7 +1,7 @@
-//! A JingZhao HCA with unmodified soft-RoCE in a stock guest, so that neither transport nor tools are the project's
-//! own.
+//! A JingZhao HCA with unmodified soft-RoCE in a stock guest. Transport and tools at that end are thus not the
+//! project's own.
 //!
-//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric: each frame is one UDP datagram.
+//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, and each frame is one UDP datagram.
 
 pub(super) mod loss;
 mod matrix;
@@ -25,16 +25,16 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Which part of the matrix runs.
+/// Selects which part of the matrix runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Every operation and role, and some of them with every size and path MTU.
+    /// Every operation in every role, and some of them with every size and path MTU.
     Core,
     /// All combinations of operations and sizes.
     Full,
-    /// Operations that tolerate loss: RC.
+    /// Only operations that tolerate loss, which are those of RC.
     Lossy,
-    /// Every operation and role over IPv6 link-local addresses.
+    /// Every operation in every role, over IPv6 link-local addresses.
     Ipv6,
 }
 
@@ -92,7 +92,7 @@ impl Bench {
         let [mut hca, rxe] = HcaSpec::pair()?;
         hca.prefer_ipv6 = extent == Extent::Ipv6;
         let ip = if hca.prefer_ipv6 { link_local } else { ip };
-        // Verbs programs expect the GRH area before datagrams.
+        // Verbs programs expect the GRH area in front of datagrams.
         hca.options = json!({ "ud_grh": true });
         let daemon = Daemon::start(&lab.hcad()?, &hca, run).await?;
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe.id), bind: rxe.bind, peer: hca.bind };
@@ -111,7 +111,7 @@ impl Bench {
         Ok((node, rxe_guest))
     }
 
-    /// Names the files to inspect when a case fails.
+    /// Returns a text that names the files to inspect when a case fails.
     fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
@@ -125,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Connects new queue pairs of both ends. Returns the numbers of the HCA's and of rxe's.
+    /// Connects new queue pairs at both ends. Returns the QP number of the HCA's and that of rxe's.
     async fn connect(&mut self, service: Service, mtu: u16) -> Result<[u32; 2]> {
         connect(&mut self.hca, &mut self.rxe, service, mtu).await
     }
@@ -138,7 +138,7 @@ impl Bench {
     }
 }
 
-/// Boots a guest with soft-RoCE on a NIC of this number, with its IPv4 address.
+/// Boots a guest with soft-RoCE on the NIC with this number, which has the corresponding IPv4 address.
 pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Stock> {
     let vm = rxe_guest(lab, run, id, nic).await?;
     Stock::open("rxe", vm, "rxe0", ip(id)).await
@@ -151,7 +151,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     let address = format!("{}/16", ip(id));
     for command in [
         &["modprobe", "-a", "virtio_net", "rdma_rxe"][..],
-        // MTU for a path MTU of 4096 with its headers.
+        // This MTU fits a path MTU of 4096 with its headers.
         &["ip", "link", "set", "eth0", "mtu", "4200", "up"],
         &["ip", "address", "add", &address, "dev", "eth0"],
         &["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"],
@@ -161,7 +161,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// The MAC is derived from the number, as for HCAs.
+/// Returns the MAC address for this number, by the same rule as for HCAs.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]
@@ -172,7 +172,7 @@ pub(super) fn ip(id: u16) -> IpAddr {
     Ipv4Addr::from([10, 77, high, low]).into()
 }
 
-/// Returns the link-local address derived from the MAC.
+/// Returns the link-local address derived from the MAC address.
 fn link_local(id: u16) -> IpAddr {
     Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, id]).into()
 }

@@ -1,6 +1,6 @@
-//! Which scenarios run in parallel: some run alone, the others share the CPUs.
+//! Determines which scenarios run in parallel. Some run alone, and the others share the CPUs.
 //!
-//! A guest uses all its CPUs to boot and then mostly waits, so a single scenario needs little more than one CPU.
+//! A guest uses all its CPUs while booting and then mostly waits, so a single scenario needs little more than one CPU.
 
 use std::num::NonZeroUsize;
 
@@ -11,8 +11,8 @@ use super::Scenario;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Runs up to `side_by_side` of the `scenarios` in parallel, then those that must run alone. If `side_by_side` is 1,
-/// the order is as given.
+/// Runs up to `side_by_side` of the `scenarios` in parallel, and then those that must run alone. If `side_by_side` is
+/// 1, all run in the given order.
 ///
 /// # Errors
 /// An outcome cannot be printed.
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exclusive_scenarios_run_alone() {
+    fn exclusive_scenarios_are_scheduled_alone() {
         let named = |name| Scenario::named(name).unwrap();
         let wanted = [named("speed-guests"), named("boot"), named("e810-speed"), named("mthca-probe")];
         let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();

@@ -1,6 +1,7 @@
 //! Figures of each HCA, measured in guests, as ratios to soft-RoCE. perftest runs on an E810, on `ib_mthca` and on
-//! soft-RoCE in the same guests; then the lab's own driver transfers the same messages on JingZhao HCAs in two other
-//! guests. `ci/bench --guests` runs it. `ci/test` checks no rates, because they depend on the load of the host.
+//! soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao HCAs in two other
+//! guests. `ci/bench --guests` runs this scenario. `ci/test` checks no rates, because they depend on the load of the
+//! host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,9 +24,9 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 
 const NAME: &str = "speed-guests";
-/// Number of measurements per figure and device. The median is stored.
+/// Number of measurements per figure and device, of which the median is stored.
 const ROUNDS: usize = 5;
-/// Columns of the table. The last is the reference of the others.
+/// Columns of the table. The last is the reference for the others.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
 /// Minimum ratio of an E810's rate to that of an `ib_mthca`.
 const E810_OF_MTHCA: f64 = 0.7;
@@ -33,12 +34,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
 const LOG_SLOTS: u8 = 8;
-/// Number of bytes of a run, enough for a large part of a second.
+/// Number of bytes in a run, which take a large part of a second.
 const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// Values of a figure by device; empty if it was not measured.
+/// Values of a figure for each device. The list for a device is empty if the figure was not measured.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],
@@ -51,7 +52,7 @@ impl Row {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// Returns the requirements: two indices of [`DEVICES`] and a ratio.
+    /// Returns the requirements, each given by two indices into [`DEVICES`] and a ratio.
     fn bounds(&self) -> Vec<(usize, usize, Bound)> {
         let soft_roce = DEVICES.len() - 1;
         let beside_mthca = match self.figure.is_latency() {
@@ -128,7 +129,7 @@ impl Pair {
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.image(run, VFIO_MODULES)?;
         let [a, b] = HcaSpec::pair()?;
-        // The names a and b belong to the other guests.
+        // The other guests already use the names a and b.
         let specs = [HcaSpec { name: "c".into(), ..a }, HcaSpec { name: "d".into(), ..b }]
             .map(|spec| HcaSpec { capture: false, ..spec });
         let hcad = lab.hcad()?;
@@ -184,7 +185,7 @@ impl Pair {
         })
     }
 
-    /// Returns the time of messages in nanoseconds. All messages use the same bytes, as in perftest.
+    /// Returns how long the messages take, in nanoseconds. All messages use the same bytes, as in perftest.
     #[expect(clippy::cast_precision_loss, reason = "a time for people")]
     async fn flow(&mut self, op: SendOp, len: u32, count: u32, depth: u32) -> Result<f64> {
         let send = SendFlow {
@@ -248,7 +249,7 @@ impl Pair {
     }
 }
 
-/// Returns one line per figure: the value of each device and its ratio to soft-RoCE.
+/// Returns one line per figure, with each device's value and its ratio to soft-RoCE.
 fn table(rows: &[Row]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in DEVICES {
@@ -271,7 +272,7 @@ fn table(rows: &[Row]) -> String {
     text + "\nxN: N times as much as soft-RoCE"
 }
 
-/// Writes the ratios in the format of `ci/bench`.
+/// Writes the ratios to a file in the format of `ci/bench`.
 fn keep(rows: &[Row], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for row in rows {

@@ -1,5 +1,6 @@
-//! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC connected
-//! to the other's. Tools use the Ethernet for their out-of-band communication, and soft-RoCE runs on it for comparison.
+//! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC that is
+//! connected to the other guest's. Tools use the Ethernet for their out-of-band communication, and soft-RoCE runs on it
+//! for comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,30 +17,31 @@ use crate::run_dir::RunDir;
 use crate::tools::{Ends, Exchange, await_text};
 use crate::vm::{Image, Vm};
 
-/// The kernel's name of the first device of `ib_mthca`.
+/// Name that the kernel gives to the first `ib_mthca` device.
 pub(super) const MTHCA: &str = "mthca0";
-/// Modules for tools: verbs, management datagrams and connections in user space.
+/// Modules that tools need for verbs, management datagrams and connections in user space.
 const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
-/// MTU of the Ethernet for a path MTU of 4096 with its headers.
+/// MTU of the Ethernet, which fits a path MTU of 4096 with its headers.
 pub(super) const ETHERNET_MTU: &str = "4200";
-/// Kernel messages of this level or more severe are errors.
+/// Kernel messages of at least this severity count as errors.
 const WARNING: u8 = 4;
 /// Time limit for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit from the start of the driver until its port is active. The driver waits a second for the device's reset.
+/// Time limit for the port to become active after the driver is started. The driver waits a second for the device's
+/// reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A guest, its HCA's daemon, and its Ethernet addresses.
+/// A guest, the daemon of its HCA, and its Ethernet addresses.
 #[derive(Debug)]
 pub(super) struct StockNode {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
     /// Number of the HCA, which is also its LID.
     pub(super) id: u16,
-    /// IP address of its NIC.
+    /// IP address of the guest's Ethernet NIC.
     pub(super) ip: Ipv4Addr,
     place: Place,
-    /// Number of kernel warnings already checked.
+    /// Number of kernel warnings that have been checked already.
     old_warnings: usize,
 }
 
@@ -75,12 +77,12 @@ pub(super) struct StockPair {
 }
 
 impl StockPair {
-    /// Starts daemons and guests without an HCA driver.
+    /// Starts daemons and guests, but does not load an HCA driver.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| spec).await
     }
 
-    /// Starts the pair in strict mode, with permitted violations.
+    /// Starts the pair in strict mode. The given violations are permitted.
     pub(super) async fn start_strict(
         lab: &Lab,
         scenario: &str,
@@ -89,7 +91,7 @@ impl StockPair {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| strict(Some(explained), spec)).await
     }
 
-    /// Starts the pair in an existing directory, with modified HCAs.
+    /// Starts the pair in an existing run directory, with modified HCAs.
     pub(super) async fn start_with(
         lab: &Lab,
         run: RunDir,
@@ -111,7 +113,7 @@ impl StockPair {
         let specs = HcaSpec::pair()?.map(|spec| {
             change(HcaSpec {
                 interface: Interface::Mthca,
-                // These tools transfer gigabytes.
+                // The tools transfer gigabytes, too much for a capture.
                 capture: false,
                 trace: lab.trace(),
                 ..spec
@@ -130,17 +132,17 @@ impl StockPair {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
 
-    /// Runs a client and a server program, with the server at b.
+    /// Runs a client program at a and a server program at b.
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
 
-    /// Returns its guests for perftest.
+    /// Returns the pair's guests for perftest.
     pub(super) fn ends(&mut self) -> perftest::Ends<'_> {
         perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns the HCA of both guests for perftest.
+    /// Returns the HCA that both guests have, for perftest.
     pub(super) fn mthca(&self) -> Device {
         Device {
             title: "ib_mthca",
@@ -150,13 +152,13 @@ impl StockPair {
         }
     }
 
-    /// Checks that neither kernel has logged a warning.
+    /// Checks that neither kernel has logged an unexpected warning.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         self.a.no_warnings().await?;
         self.b.no_warnings().await
     }
 
-    /// Starts captures of both HCAs' frames.
+    /// Starts capturing the frames of both HCAs.
     pub(super) async fn capture_on(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             let file = node.daemon.capture().display().to_string();
@@ -173,17 +175,17 @@ impl StockPair {
         Ok(())
     }
 
-    /// Names the files to inspect when a case fails.
+    /// Returns a text that names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs and command lines: {}", self.run.path().display())
     }
 
-    /// The directory of this run.
+    /// Returns the directory of this run.
     pub(super) fn folder(&self) -> &Path {
         self.run.path()
     }
 
-    /// Kills guest a without warning, then attaches a new one to the same daemon.
+    /// Kills guest a without warning, and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;
@@ -206,8 +208,8 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts a node without a peer, with these further disks. With `judged`, it is in strict mode with these permitted
-    /// violations.
+    /// Starts a node that has no peer and has these additional disks. If `judged` is given, the node is in strict mode,
+    /// and these violations are permitted.
     pub(super) async fn start_alone(
         lab: &Lab,
         run: &RunDir,
@@ -231,7 +233,7 @@ impl StockNode {
         self.daemon.stop().await
     }
 
-    /// Starts a daemon and its guest; `wire` contains the UDP addresses of the NIC and its peer.
+    /// Starts a daemon and its guest. `wire` contains the UDP addresses of the NIC and of its peer.
     async fn start(
         lab: &Lab,
         run: &RunDir,
@@ -255,7 +257,7 @@ impl StockNode {
         self.set_up().await
     }
 
-    /// Brings the Ethernet up. Earlier kernel warnings do not concern RDMA.
+    /// Brings the Ethernet interface up. Earlier kernel warnings are unrelated to RDMA.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -272,7 +274,7 @@ impl StockNode {
         port_is(&mut self.vm, state).await
     }
 
-    /// Returns whether the kernel logs the port's state. That of 6.12 does not.
+    /// Returns whether the kernel logs the state of the port. Kernel 6.12 does not.
     pub(super) async fn logs_port_state(&mut self) -> Result<bool> {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
@@ -303,45 +305,46 @@ impl StockNode {
     }
 }
 
-/// Returns whether a kernel reports that a management datagram arrived while its port had no agent to answer it. The
-/// subnet manager of every HCA queries NodeInfo of all others (IBTA 14.2.5.3) every ten seconds, as any subnet manager
-/// does. `ib_core` opens QP0 before it adds the port's agents, and removes them before it closes QP0. A request that
-/// arrives in between is lost with this message. No sender can avoid that, and real fabrics show the same.
+/// Returns whether a line reports that a management datagram arrived while its port had no agent to answer it. Every
+/// ten seconds, the subnet manager of each HCA queries NodeInfo of all others (IBTA 14.2.5.3), as any subnet manager
+/// does. `ib_core` opens QP0 before it adds the port's agents, and removes the agents before it closes QP0. A request
+/// that arrives in between is lost, and the kernel prints this message. No sender can avoid that, and the same happens
+/// on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband mthca") && line.contains("Unable to find port agent")
 }
 
-/// Returns the settings of an HCA: with `judged`, in strict mode with these permitted violations.
+/// Returns the settings of an HCA. If `judged` is given, the HCA is in strict mode, and these violations are permitted.
 fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
 }
 
-/// Loads `ib_mthca` and modules for tools, and waits until its port is active.
+/// Loads `ib_mthca` and the modules for tools, and waits until the device's port is active.
 pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
     port_is(vm, "4: ACTIVE").await
 }
 
-/// Creates a soft-RoCE device `rxe0` on a network device.
+/// Creates the soft-RoCE device `rxe0` on a network device.
 pub(super) async fn add_soft_roce(vm: &mut Vm, netdev: &str) -> Result<()> {
     vm.run(&[&["modprobe", "-a", "rdma_rxe"], MODULES].concat()).await?;
     vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", netdev]).await.map(drop)
 }
 
-/// Waits for a state of the port of `mthca0`, in sysfs notation.
+/// Waits until the port of `mthca0` is in a state, which is given in sysfs notation.
 async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
     let path = format!("/sys/class/infiniband/{MTHCA}/ports/1/state");
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// Returns the NIC of the guest whose HCA has this number; `wire` contains its UDP address and its peer's. Its MAC
-/// differs from the HCA's to tell the networks apart.
+/// Returns the Ethernet NIC of the guest whose HCA has this number. `wire` contains the UDP addresses of the NIC and of
+/// its peer. The NIC's MAC address differs from the HCA's, to tell the networks apart.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }
 }
 
-/// Returns the IP address of that NIC.
+/// Returns the IP address of the NIC with this number.
 pub(super) fn address(id: u16) -> Ipv4Addr {
     let [high, low] = id.to_be_bytes();
     Ipv4Addr::new(192, 168, high, low)
@@ -352,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unanswered_sweep_is_not_warning() {
+    fn only_unanswered_sweep_message_is_tolerated() {
         assert!(is_unanswered_sweep("infiniband mthca0: Unable to find port agent"));
         assert!(!is_unanswered_sweep("infiniband mthca0: Unable to find agent"));
         assert!(!is_unanswered_sweep("ib_mthca 0000:00:04.0: Catastrophic error detected"));

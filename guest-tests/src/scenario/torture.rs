@@ -1,5 +1,5 @@
-//! Random simultaneous disturbances of daemons, machines and guests, under traffic whose messages are all checked. Only
-//! the affected party may notice.
+//! Disturbs daemons, machines and guests at random and simultaneously, under traffic whose messages are all checked.
+//! Only the affected party may notice a disturbance.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b
@@ -10,11 +10,13 @@
 //! ```
 //!
 //! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of c and
-//! d are killed and stopped too; they are connected by a ring in shared memory. With an even seed, so are e and f,
-//! which send as fast as they can. All others use UDP. Each pair, the clients and the first process have their own
-//! lane: a plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A lane knows the expected effect of
-//! its own disturbance on the connection: none, or a lost end, which its peer must then report. Any other effect is a
-//! failure, whatever its cause.
+//! d are killed and stopped too. They are connected by a ring in shared memory. With an even seed, so are e and f,
+//! which send as fast as they can. All other HCAs use UDP.
+//!
+//! Each pair, the clients and the first process have a lane of their own, which executes a plan ([`plan`]) drawn from
+//! the seed. Lanes do not wait for each other. A lane knows the effect that its own disturbance should have on the
+//! connection: none, or the loss of an end, which the peer must then report. Any other effect is a failure, regardless
+//! of its cause.
 
 mod account;
 mod clients;
@@ -44,21 +46,22 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// Code of the ACK timeout of all connections, 1.07 s, and the time that it and 7 retries allow for a silent peer.
+/// ACK timeout code of all connections, which means 1.07 s. It is followed by the time that this timeout and 7 retries
+/// allow a peer to stay silent.
 const ACK_TIMEOUT: u8 = 18;
 const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
-/// Default duration of a run in minutes.
+/// Default duration of a run, in minutes.
 const MINUTES: u64 = 5;
-/// Additional time for disturbances that have begun or are still missing on a slow host.
+/// Additional time for disturbances that have already begun, or that have yet to occur on a slow host.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Number of polls of the daemons' resources, until two successive ones agree.
+/// Maximum number of times that the daemons' resources are polled until two successive results agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Time limit for daemons to release resources on a slow host.
+/// Time limit for daemons to release their resources on a slow host.
 const RELEASED: Duration = Duration::from_secs(60);
 
-/// Common context of all lanes.
+/// Context that all lanes share.
 #[derive(Debug)]
 struct LaneContext<'a> {
     lab: &'a Lab,
@@ -98,7 +101,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // Lanes were aborted, so their remaining resources mean nothing.
+        // Lanes have been aborted, so the resources that they still hold mean nothing.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;
@@ -109,7 +112,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
-/// All pairs, connected and exchanging messages.
+/// All pairs, which are connected and exchange messages.
 struct All<'a> {
     seed: u64,
     guests: [Pair<'a>; 2],
@@ -142,7 +145,7 @@ impl<'a> All<'a> {
             Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
-        // Start one pair after the other, because a booting guest needs a whole CPU.
+        // Start one pair after the other, because a guest that boots needs a whole CPU.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
         let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));
@@ -175,7 +178,7 @@ impl<'a> All<'a> {
         .map(drop)
     }
 
-    /// Returns the daemons' resources after they have noticed that the control client has disconnected.
+    /// Returns the daemons' resources, read after the daemons have noticed that the control client has disconnected.
     async fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         self.neighbour.settle().await?;
         let mut before = self.accounts_now()?;
@@ -207,7 +210,7 @@ impl<'a> All<'a> {
             let pairs = || before.iter().zip(&after);
             let is_like = pairs()
                 .try_for_each(|((name, before), (_, after))| after.is_like(before).context(name.clone()));
-            // A process releases the resources of its clients a while after they have disconnected.
+            // A process releases the resources of its clients some time after they have disconnected.
             if is_like.is_ok() || Instant::now() > deadline {
                 for ((name, before), (_, after)) in pairs() {
                     line(&format!("      {name}: {before}; then {after}"))?;
@@ -233,7 +236,7 @@ impl<'a> All<'a> {
     }
 }
 
-/// Returns the HCAs `a` to `f`, `h` and `g`, numbered from 1. Each has one peer.
+/// Returns the HCAs `a` to `f`, `h` and `g`, numbered from 1. Each HCA has one peer.
 fn specs(ground: &LaneContext<'_>) -> Result<[HcaSpec; 8]> {
     let ports = free_udp_ports::<8>()?;
     let [example, _] = HcaSpec::pair()?;
@@ -262,14 +265,14 @@ fn specs(ground: &LaneContext<'_>) -> Result<[HcaSpec; 8]> {
     Ok(specs)
 }
 
-/// Takes a port down for a while.
+/// Takes a port down for the given time.
 async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "down"]).await?;
     sleep(length).await;
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Captures for a while. The file is large and not kept, because other tests check captures.
+/// Switches the capture on for the given time. The file is large and is deleted, because other tests check captures.
 async fn switch_capture(
     ground: &LaneContext<'_>,
     name: &str,
@@ -287,6 +290,6 @@ async fn switch_capture(
 }
 
 fn seed_of_now() -> Result<u64> {
-    // A short seed is easier to type.
+    // A short seed is easy to type.
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000)
 }

@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of bytes before the first and after the last slot that must stay unchanged.
+/// Number of bytes before the first slot, and after the last one, that must stay unchanged.
 const GUARD: u64 = 64;
 /// Seed of the guard bytes.
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// Time limit of all flows together; 16 MiB take a second or two on an idle machine.
+/// Time limit of all flows together. On an idle machine, 16 MiB take a second or two.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Messages of one kind on one connection.
@@ -27,15 +27,15 @@ pub(super) struct Plan {
     pub(super) batch: u32,
     /// Whether the payload is inline in the WQE.
     pub(super) inline: bool,
-    /// Number of elements of the local scatter list and, for SEND, of the remote one.
+    /// Number of elements in the local scatter list and, for SEND, in the remote one.
     pub(super) pieces: u32,
-    /// Offset of the regions' start in a page.
+    /// Offset of the regions' start within a page.
     pub(super) page_offset: u32,
     pub(super) seed: u64,
 }
 
 impl Plan {
-    /// Creates a plan of a few unaligned messages of this size.
+    /// Creates a plan with a few unaligned messages of this size.
     pub(super) fn new(op: SendOp, len: u32) -> Self {
         let count = match len {
             0..=4096 => 24,
@@ -56,16 +56,16 @@ impl Plan {
     }
 
     fn scatter(&self) -> Scatter {
-        // The gap is odd and larger than the rest of a page, so that segments cross pages at varying offsets.
+        // The gap is odd and larger than the remainder of a page, so that segments cross pages at varying offsets.
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
-    /// Returns the distance of slots in scattered memory.
+    /// Returns the distance between slots in scattered memory.
     fn stride(&self) -> u64 {
         self.scatter().span(self.len).max(1)
     }
 
-    /// Returns the distance of slots in contiguous memory of the peer.
+    /// Returns the distance between slots in the peer's contiguous memory.
     fn flat_stride(&self) -> u64 {
         u64::from(self.len).max(1)
     }
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// A plan on a connection.
+/// A plan together with the connection on which it is executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planned<'a> {
     pub(super) connection: &'a Connection,
@@ -92,30 +92,30 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// Messages, bytes and time of a transfer.
+/// Number of messages, number of bytes, and time of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Time from the first post to the last completion, without filling and checking.
+    /// Time from the first post to the last completion, excluding filling and checking.
     pub(super) time: Duration,
 }
 
-/// Runs one plan from guest a to guest b.
+/// Executes one plan from guest a to guest b.
 pub(super) async fn transfer(pair: &mut Pair, connection: &Connection, plan: Plan) -> Result<Transfer> {
     let planned = Planned { connection, direction: Direction::AToB, plan };
     let mut transfers = exchange(pair, &[planned]).await?;
     transfers.pop().ok_or_else(|| anyhow::anyhow!("no transfer was run"))
 }
 
-/// Runs all plans at once.
+/// Executes all plans at the same time.
 pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<Vec<Transfer>> {
     let mut memory = Vec::new();
     for planned in plans {
         memory.push(prepare(pair, planned).await?);
     }
 
-    // Requester flow and responder flow of a direction go to different guests.
+    // The requester's flow and the responder's flow of a direction go to different guests.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {
@@ -157,7 +157,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
     Ok(transfers)
 }
 
-/// The regions of one plan.
+/// The memory regions of one plan.
 #[derive(Debug)]
 struct Memory {
     requester: MrInfo,
@@ -214,7 +214,7 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
     })
 }
 
-/// First immediate data. They differ between messages and contain no zero bytes.
+/// First immediate data. The values differ between messages and contain no zero bytes.
 const FIRST_IMM: u32 = 0x8142_c3e1;
 
 fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {
@@ -259,7 +259,8 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Checks what the flows could not: content written by WRITE at the responder, and unchanged memory at both ends.
+/// Checks what the flows could not check: the content that a WRITE stored at the responder, and that other memory at
+/// both ends is unchanged.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);
@@ -274,7 +275,7 @@ async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -
             expect_stream(requester_vm, part, &format!("message {i} at the requester")).await?;
             position += u64::from(len);
         }
-        // The content of a SEND was compared on arrival.
+        // The content of a SEND has already been compared on arrival.
         if !plan.is_send() {
             let off = slot(plan.flat_stride());
             let part = Verify { mr: responder.id, off, len: plan.len.into(), seed, position: 0 };

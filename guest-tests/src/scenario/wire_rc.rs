@@ -1,7 +1,8 @@
-//! RC with a peer that sends single packets: answers of the responder, and the requester's reaction to answers.
+//! RC with a peer that sends single packets. The cases check the responder's answers, and the requester's reactions to
+//! answers.
 //!
-//! The HCA is driven over its vfio-user socket, without a guest. The peer is independent of hcad's encoder: scapy
-//! builds and parses every packet, and checks every ICRC.
+//! The HCA is driven over its vfio-user socket, without a guest. The peer is independent of hcad's encoder, because
+//! scapy builds and parses every packet and checks every ICRC.
 
 mod link;
 mod requester;
@@ -28,7 +29,7 @@ struct Case {
     run: fn(&mut Link<'_>) -> Result<()>,
 }
 
-/// The HCA's driver, its peer and its daemon.
+/// The HCA's driver, the HCA's peer and its daemon.
 #[derive(Debug)]
 struct Bench {
     agent: Agent,
@@ -82,7 +83,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     tokio::task::spawn_blocking(work).await.context("a case panicked")?
 }
 
-/// 4.096 us x 2^code (JingZhao interface, section 10.6).
+/// Returns the ACK timeout for a code, which is 4.096 us x 2^code (JingZhao interface, section 10.6).
 fn ack_timeout(code: u8) -> Duration {
     Duration::from_nanos(4096) * (1 << code)
 }

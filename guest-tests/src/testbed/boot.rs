@@ -1,4 +1,4 @@
-//! Boots the guests of a testbed: daemons, machines, network, folders, drivers.
+//! Boots the guests of a testbed, with their daemons, machines, network, shared directories and drivers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// MTU of the Ethernet for a path MTU of 4096 with its headers.
+/// MTU of the Ethernet, which fits a path MTU of 4096 with its headers.
 const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit from the start of the driver until its port is active.
+/// Time limit for the port to become active after the driver is started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Path of the script in a guest that sets up the RDMA device's network.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
-/// Console log level: informational messages too, because driver authors need them.
+/// Console log level. It includes informational messages, because driver authors need them.
 const CONSOLE_LEVEL: &str = "7";
 
-/// A guest that accepts commands.
+/// A booted guest, which accepts commands.
 #[derive(Debug)]
 pub(super) struct Booted {
     pub(super) place: Place,
@@ -40,35 +40,35 @@ pub(super) struct Booted {
     pub(super) ports: Ports,
 }
 
-/// Addresses and device of a guest.
+/// The addresses and the device of a guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
-    /// Number of its HCA, from which addresses are derived.
+    /// Number of the guest's HCA, from which addresses are derived.
     pub(super) id: u16,
     pub(super) device: Device,
-    /// Whether soft-RoCE uses a NIC on the fabric of the HCAs.
+    /// Whether soft-RoCE uses a NIC on the fabric that connects the HCAs.
     among_hcas: bool,
 }
 
 impl Place {
-    /// Returns the places of all guests.
+    /// Returns the places of all guests in the testbed.
     pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
         let among_hcas = wanted.kind == Kind::Mixed;
         let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
         GuestName::first(wanted.count).zip(1..).map(place).collect()
     }
 
-    /// Returns its address on the Ethernet between the guests.
+    /// Returns the guest's address on the Ethernet between the guests.
     pub(super) fn ip(self) -> Ipv4Addr {
         let [high, low] = self.id.to_be_bytes();
         Ipv4Addr::new(192, 168, high, low)
     }
 
-    /// Returns its address on the HCA's network device, if the driver creates one.
+    /// Returns the guest's address on the HCA's network device, if the driver creates one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // The address with which HCAs of other kinds reach this number.
+        // HCAs of other kinds reach the HCA with this number at this address.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -77,25 +77,25 @@ impl Place {
         }
     }
 
-    /// Returns whether it has a NIC on the fabric of the HCAs and no HCA.
+    /// Returns whether the guest has no HCA but a NIC on the fabric of the HCAs.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
 
-    /// Returns the MAC of the NIC on that Ethernet.
+    /// Returns the MAC address of the NIC on that Ethernet.
     fn mac(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC of a NIC on the fabric, as for HCAs.
+    /// Returns the MAC address of a NIC on the fabric, which follows the rule for HCAs.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]
     }
 }
 
-/// Boots all guests at once and reports their progress to `events`.
+/// Boots all guests at the same time, and reports their progress to `events`.
 ///
 /// # Errors
 /// A guest does not boot.
@@ -119,17 +119,17 @@ pub(super) async fn all(
     Ok((try_all(boots).await?, switch))
 }
 
-/// The fabric device of a guest.
+/// The device that connects a guest to the fabric.
 enum End {
-    /// The fabric of an HCA.
+    /// The guest has an HCA.
     Hca(HcaSpec),
-    /// A NIC, connected through an HCA.
+    /// The guest has a NIC that is connected through another guest's HCA.
     Nic(Nic),
-    /// The guest has neither.
+    /// The guest has neither an HCA nor a NIC on the fabric.
     None,
 }
 
-/// Connects the fabric of the HCAs. NICs on it are connected to the first HCA.
+/// Connects the HCAs' fabric. NICs on it are connected to the first HCA.
 fn fabric(places: &[Place]) -> Result<Vec<End>> {
     let mut specs = HcaSpec::mesh_of(places.len())?;
     let is_hca = |place: &Place| place.device.interface().is_some();
@@ -154,7 +154,7 @@ fn fabric(places: &[Place]) -> Result<Vec<End>> {
     Ok(places.iter().zip(specs).map(end).collect())
 }
 
-/// Runs all futures at once. The first error cancels the others.
+/// Runs all futures at the same time. The first error cancels the others.
 async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
     let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
@@ -180,7 +180,7 @@ async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec
     Ok(done.into_iter().flatten().collect())
 }
 
-/// Everything needed to boot one guest.
+/// Everything that is needed to boot one guest.
 struct GuestBoot<'a> {
     lab: &'a Lab,
     run: &'a RunDir,
@@ -303,17 +303,18 @@ impl GuestBoot<'_> {
     }
 
     fn report(&self, place: Place, stage: Stage) {
-        // If no receiver is left, the guests end anyway.
+        // If there is no receiver any more, the guests will be stopped anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }
 }
 
-/// Returns the script that sets up the RDMA device's network after each load of its driver, if needed.
+/// Returns the script that sets up the RDMA device's network after each load of its driver, or `None` if there is
+/// nothing to set up.
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
         Device::Mthca | Device::Jingzhao => return None,
-        // The network device of the card, whose name depends on its bus.
+        // The name of the card's network device depends on the bus.
         Device::E810 => format!(
             "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \
              ip link set ${{d##*/}} up && ip address replace {ip}/16 dev ${{d##*/}};; esac; done"
@@ -329,8 +330,8 @@ fn network(place: Place) -> Option<String> {
     })
 }
 
-/// Returns shell code that sets `$n` to the interface with this address. Interface names depend on the order of
-/// detection.
+/// Returns shell code that sets `$n` to the interface with this MAC address. The names of interfaces depend on the
+/// order in which they are detected.
 fn find_interface(mac: [u8; 6]) -> String {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
     format!("for d in /sys/class/net/*; do [ \"$(cat $d/address)\" = {mac} ] && n=${{d##*/}}; done;")

@@ -1,4 +1,5 @@
-//! Exec ports of a guest, at the supervisor: their allocation, and the relay between a port and a user's connection.
+//! The supervisor's side of a guest's exec ports: their allocation, and the relay between a port and a user's
+//! connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,9 +13,9 @@ use tokio::sync::watch;
 
 use super::frames;
 
-/// Limit of concurrent commands in a guest.
+/// Maximum number of commands that can run in a guest at the same time.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Limit of output that the lab itself stores.
+/// Maximum size in bytes of output that the lab itself stores.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -42,7 +43,7 @@ impl Ports {
         Self { count: free.len(), free: Arc::new(Mutex::new(free)) }
     }
 
-    /// Number of commands that run.
+    /// Returns the number of commands that are running.
     pub(super) fn busy(&self) -> usize {
         self.count - self.lock().len()
     }
@@ -61,10 +62,11 @@ impl Ports {
         Ok(Taken { port, home: self.clone() })
     }
 
-    /// Runs a command of the lab itself, which must succeed, and returns its output.
+    /// Runs one of the lab's own commands, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// The command cannot be started or fails; the error contains its standard error. Or the guest has ended.
+    /// The guest has ended, or the command cannot be started or fails. In the last case, the error contains its
+    /// standard error.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let mut port = self.take()?.begin()?;
         let owned = argv.iter().map(|&word| word.to_owned()).collect();
@@ -107,7 +109,8 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. It is freed when its command has ended or was never started, and closed if its state is unknown.
+/// An allocated port. The port is freed if its command has ended or was never started, and closed if its state is
+/// unknown.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -121,8 +124,8 @@ impl Drop for Taken {
 }
 
 impl Taken {
-    /// Starts a command and relays frames between user and guest until it has ended. If the user disconnects, the
-    /// command is ended.
+    /// Starts a command, and relays frames between user and guest until it has ended. If the user disconnects, the
+    /// command is terminated.
     ///
     /// # Errors
     /// The guest has ended or sends an invalid frame.
@@ -146,7 +149,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Returns the port, whose state is unknown from now on.
+    /// Takes the port out, because its state is unknown from now on.
     fn begin(&mut self) -> Result<Port> {
         self.port.take().context("the command port is already in use")
     }
@@ -162,11 +165,11 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // A partial frame is lost when the command ends, but is no longer needed.
+            // A partial frame is lost when the command ends, but is not needed any more.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // The command was already started.
+            // The command has already been started.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {
@@ -177,7 +180,7 @@ async fn forward(
     }
 }
 
-/// Relays frames from the guest to the user, or discards them after the user has disconnected.
+/// Relays frames from the guest to the user. After the user has disconnected, discards them.
 async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
     let mut listens = true;
     loop {
@@ -194,7 +197,7 @@ async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrit
 mod tests {
     use super::*;
 
-    /// Returns a guest with one port that the test answers.
+    /// Returns a guest with a single port, which the test answers itself.
     fn guest() -> (Ports, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Ports::new(vec![ours]), theirs)
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn disconnected_user_ends_command() {
+    async fn user_disconnect_ends_command() {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -242,14 +245,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unused_port_is_freed() {
+    async fn allocated_port_without_command_is_freed() {
         let (ports, _guest) = guest();
         drop(ports.take().unwrap());
         assert_eq!(ports.busy(), 0);
     }
 
     #[tokio::test]
-    async fn port_of_ended_guest_is_released() {
+    async fn port_is_released_when_guest_ends() {
         let (ports, guest) = guest();
         drop(guest);
         assert!(ports.run(&["true"], b"").await.is_err());
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lab_input_respects_window() {
+    async fn input_of_lab_command_respects_window() {
         let (ports, mut guest) = guest();
         let input = vec![7; 2 * INPUT_WINDOW];
         let serve = tokio::spawn(async move {

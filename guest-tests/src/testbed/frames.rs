@@ -1,11 +1,12 @@
-//! Frames of [`agent::wire::exec`] on sockets.
+//! Sends and receives frames of [`agent::wire::exec`] on sockets.
 
 use std::io;
 
 use agent::wire::exec::{Frame, HEADER, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Reads one frame, or `None` at the end of the input. Cancel only if the input is dropped too.
+/// Reads one frame, or returns `None` at the end of the input. If the future is cancelled, the input must not be used
+/// any more.
 ///
 /// # Errors
 /// The input ends inside a frame, cannot be read, or contains an invalid frame.
@@ -21,7 +22,7 @@ pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::
     Ok(Some(F::of_parts(kind, payload)?))
 }
 
-/// Writes one frame. Cancel only if the output is dropped too.
+/// Writes one frame. If the future is cancelled, the output must not be used any more.
 ///
 /// # Errors
 /// The frame cannot be written.

@@ -1,4 +1,4 @@
-//! Kinds of testbeds: HCA, driver and device name of their guests.
+//! Kinds of testbeds, which determine the HCA, driver and device name of their guests.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns its name on the command line.
+    /// Returns the kind's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// Returns the device of a guest, counted from 1.
+    /// Returns the device of the guest with this number, counted from 1.
     pub const fn of_guest(self, number: u16) -> Device {
         match (self, number % 3) {
             (Self::Mthca, _) | (Self::Mixed, 0) => Device::Mthca,
@@ -44,21 +44,21 @@ impl Kind {
     }
 }
 
-/// RDMA device of a guest.
+/// The RDMA device of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// An HCA with `ib_mthca`.
+    /// An HCA that `ib_mthca` drives.
     Mthca,
-    /// An HCA without a stock driver.
+    /// An HCA that has no stock driver.
     Jingzhao,
-    /// A NIC with `ice` and `irdma`.
+    /// A NIC that `ice` and `irdma` drive.
     E810,
-    /// Soft-RoCE of the Linux kernel.
+    /// The Linux kernel's soft-RoCE.
     Rxe,
 }
 
 impl Device {
-    /// Returns its name for users.
+    /// Returns the name that users see.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",
@@ -68,7 +68,7 @@ impl Device {
         }
     }
 
-    /// Returns the interface of the HCA, if there is one.
+    /// Returns the device interface, if the device is an HCA.
     pub const fn interface(self) -> Option<Interface> {
         match self {
             Self::Mthca => Some(Interface::Mthca),
@@ -78,7 +78,7 @@ impl Device {
         }
     }
 
-    /// Returns violations that the stock driver may cause.
+    /// Returns the violations that the stock driver may cause.
     pub const fn explained(self) -> &'static [Explained] {
         match self {
             Self::Mthca => &RECORDS_LENT_AGAIN,
@@ -86,7 +86,7 @@ impl Device {
         }
     }
 
-    /// Returns modules to load: drivers, and modules for verbs programs.
+    /// Returns the modules to load, which are drivers and modules for verbs programs.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
@@ -106,12 +106,12 @@ impl Device {
         }
     }
 
-    /// Returns whether it is a card behind a root port, as its driver expects.
+    /// Returns whether the device is a card behind a root port, as its driver expects.
     pub const fn is_card(self) -> bool {
         matches!(self, Self::E810)
     }
 
-    /// Returns the minimum number of CPUs and the minimum memory in MiB.
+    /// Returns the minimum number of CPUs and the minimum memory in MiB for a guest.
     pub const fn least(self) -> (u32, u32) {
         match self {
             // The driver creates queue pairs with buffers for two CPUs.
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mixed_pair_has_roce_devices() {
+    fn mixed_testbed_has_only_roce_devices() {
         let devices = |kind: Kind, count| (1..=count).map(|n| kind.of_guest(n).name()).collect::<Vec<_>>();
         assert_eq!(devices(Kind::Mixed, 4), ["e810", "rxe", "mthca", "e810"]);
         assert_eq!(devices(Kind::Jingzhao, 2), ["jingzhao", "jingzhao"]);

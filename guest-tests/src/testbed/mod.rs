@@ -1,22 +1,23 @@
-//! Guests for the tests of users: one command boots them, other commands use and stop them.
+//! Guests for users' own tests. One command boots them, and other commands use and stop them.
 //!
 //! # Processes
-//! `guest-lab up` fetches missing parts and checks what it can. Then it starts a [`supervisor`] in a new session, which
-//! boots and owns the guests, their daemons and the `switch` of their Ethernet. They end with the supervisor, whatever
-//! ends it: through its own code or through the kernel ([`crate::process`]). Both are connected by a socket, the lease.
-//! If it closes before `up` has sent [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops
-//! everything. With `--foreground`, `up` never sends it. With `--for-pid`, the end of another process also stops
-//! everything.
+//! `guest-lab up` fetches missing parts and checks what it can. It then starts a [`supervisor`] in a new session. The
+//! supervisor boots and owns the guests, their daemons and the `switch` of their Ethernet. They end together with the
+//! supervisor, either through its own code or, if it is killed, through the kernel ([`crate::process`]).
+//!
+//! `up` and the supervisor are connected by a socket, the lease. If the lease closes before `up` has sent
+//! [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops everything. With `--foreground`,
+//! `up` never sends that message. With `--for-pid`, the end of another process also stops everything.
 //!
 //! # State
-//! A testbed has a folder (`state`) with a lock that the supervisor holds, its socket, and temporary files. A folder
-//! with a free lock belongs to a killed supervisor, and the next command that finds it removes it. Logs are stored
-//! elsewhere and stay.
+//! A testbed has a directory (`state`) that contains its socket, temporary files, and a lock held by the supervisor. If
+//! the lock is free, the supervisor was killed, and the next command that finds the directory removes it. Logs are
+//! stored elsewhere and are kept.
 //!
 //! # Protocol
-//! A command connects to the supervisor's socket, sends a line ([`protocol::Request`]) and reads one. For a command
-//! that runs in a guest, frames of [`agent::wire::exec`] follow in both directions. The supervisor relays them to a
-//! port of the guest and inspects no more than necessary (`commands`).
+//! A command connects to the supervisor's socket, sends one line ([`protocol::Request`]) and reads one line. If the
+//! request runs a command in a guest, frames of [`agent::wire::exec`] follow in both directions. The supervisor relays
+//! them to a port of the guest, and inspects no more of them than necessary (`commands`).
 
 mod boot;
 pub mod client;
@@ -38,10 +39,10 @@ use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
 
-/// Limit of guests in a testbed. They are named by letters, and each has a QEMU.
+/// Maximum number of guests in a testbed. They are named by letters, and each has its own QEMU.
 pub const MOST_GUESTS: u8 = 8;
 
-/// Directory of the cache with the logs of testbeds.
+/// Cache subdirectory that contains the logs of testbeds.
 const LOGS: &str = "testbeds";
 
 /// Options of `up`: the guests to boot.
@@ -76,16 +77,16 @@ pub struct UpOptions {
     pub options: Options,
 }
 
-/// Returns the directory with the state of running testbeds, created if it is missing.
+/// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
 ///
 /// # Errors
-/// It cannot be created, or others can write to it.
+/// The directory cannot be created, or others can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }
 
 impl UpOptions {
-    /// Returns the smallest memory size of a guest in MiB.
+    /// Returns the minimum memory of a guest in MiB.
     fn memory_mib(&self) -> u32 {
         let least = |number| self.kind.of_guest(number).least().1;
         (1..=u16::from(self.count)).map(least).min().unwrap_or_default().max(self.options.memory)

@@ -1,4 +1,4 @@
-//! Names on the command line: of testbeds, of guests, of files in guests.
+//! Names on the command line, which refer to testbeds, to guests, or to files in guests.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_GUESTS;
 
-/// Limit of characters in a testbed's name, which is part of socket paths.
+/// Maximum number of characters in a testbed's name, which becomes part of socket paths.
 const LONGEST: usize = 24;
 
-/// Reason why a name is invalid.
+/// The reason why a name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadName(String);
 
@@ -23,7 +23,7 @@ impl fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// Name of a testbed: letters, digits and dashes, without a leading dash.
+/// Name of a testbed, which consists of letters, digits and dashes, without a leading dash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TestbedName(String);
@@ -68,13 +68,13 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// Name of a guest in a testbed: a letter from `a` on.
+/// Name of a guest in a testbed, which is a single letter from `a` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestName(char);
 
 impl GuestName {
-    /// Yields the first `count` names.
+    /// Yields the names of the first `count` guests.
     pub fn first(count: u8) -> impl Iterator<Item = Self> {
         ('a'..='z').take(count.min(MOST_GUESTS).into()).map(Self)
     }
@@ -110,7 +110,7 @@ impl fmt::Display for GuestName {
     }
 }
 
-/// One guest of one testbed: `NAME:GUEST`.
+/// One guest in one testbed, written as `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub testbed: TestbedName,
@@ -134,11 +134,11 @@ impl fmt::Display for Target {
     }
 }
 
-/// All guests of a testbed, or one: `NAME` or `NAME:GUEST`.
+/// All guests in a testbed, written as `NAME`, or one of them, written as `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
     pub testbed: TestbedName,
-    /// The guest, if only one is meant.
+    /// The guest, if only one is selected.
     pub guest: Option<GuestName>,
 }
 
@@ -153,7 +153,7 @@ impl FromStr for Targets {
     }
 }
 
-/// Source or target of a copy: a path of the host, or `NAME:GUEST:PATH`.
+/// Source or destination of a copy, written as a path on the host or as `NAME:GUEST:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A path on the host.
@@ -165,7 +165,8 @@ pub enum Place {
 impl FromStr for Place {
     type Err = BadName;
 
-    /// A path with colons belongs to the host if a slash precedes them, as in `./a:b:c`.
+    /// Parses a source or destination. A path that contains colons is on the host if a slash precedes them, as in
+    /// `./a:b:c`.
     fn from_str(text: &str) -> Result<Self, BadName> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let [testbed, guest, path] = parts[..] else { return Ok(Self::Host(text.into())) };
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_valid_folder_names() {
+    fn testbed_names_are_valid_folder_names() {
         for good in ["ci", "mthca", "Run-12", "0"] {
             assert_eq!(good.parse::<TestbedName>().unwrap().as_str(), good);
         }
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn target_is_testbed_and_guest() {
+    fn target_consists_of_testbed_and_guest() {
         assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
         assert_eq!(
             "ci".parse::<Target>().unwrap_err().to_string(),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn path_with_two_colons_is_in_guest() {
+    fn text_with_two_colons_is_path_in_guest() {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("./a:b:c"), Ok(Place::Host("./a:b:c".into())));
         assert_eq!(place("file"), Ok(Place::Host("file".into())));

@@ -1,4 +1,4 @@
-//! Progress of long operations: lines that change on a terminal, or plain lines in the log.
+//! Progress of long operations, shown as lines that change on a terminal or as plain lines in the log.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Redraw interval of the spinner.
+/// Interval at which the spinner is redrawn.
 const TICK: Duration = Duration::from_millis(120);
-/// Minimum interval between two lines about the same download in a log.
+/// Minimum interval between two log lines about the same download.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 static LINES: LazyLock<MultiProgress> = LazyLock::new(|| {
@@ -17,7 +17,7 @@ static LINES: LazyLock<MultiProgress> = LazyLock::new(|| {
     MultiProgress::with_draw_target(target)
 });
 
-/// The progress of one operation. Its line on a terminal disappears on drop.
+/// The progress of one operation. On a terminal, its line disappears on drop.
 #[derive(Debug)]
 pub struct Line {
     bar: ProgressBar,
@@ -27,7 +27,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Starts a line with the name of the operation.
+    /// Starts a progress line for the operation with this name.
     pub fn begin(name: impl Into<String>) -> Self {
         let (name, begun) = (name.into(), Instant::now());
         let style = ProgressStyle::with_template("{spinner} {prefix:15} {msg} ({elapsed})");
@@ -38,12 +38,12 @@ impl Line {
         Self { bar, name, begun, logged: Mutex::new(begun) }
     }
 
-    /// Shows the current step on a terminal.
+    /// Shows the current step if there is a terminal.
     pub fn show(&self, step: impl Into<String>) {
         self.bar.set_message(step.into());
     }
 
-    /// Shows the current step. Logs it if there is no terminal.
+    /// Shows the current step, or logs it if there is no terminal.
     pub fn step(&self, step: impl Into<String>) {
         let step = step.into();
         if self.bar.is_hidden() {
@@ -53,7 +53,7 @@ impl Line {
         self.show(step);
     }
 
-    /// Shows the progress of a download. Without a terminal, logs it every `LOG_INTERVAL`.
+    /// Shows the progress of a download. If there is no terminal, logs it every `LOG_INTERVAL`.
     pub fn bytes(&self, done: u64, all: u64) {
         let step = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Line {
         self.show(step);
     }
 
-    /// Logs the result with the time it took.
+    /// Logs the result and the time that the operation took.
     pub fn done(&self, result: &str) {
         tracing::info!("{}: {result} ({:.0} s)", self.name, self.begun.elapsed().as_secs_f64());
     }
@@ -81,7 +81,7 @@ pub fn mebibytes(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
-/// Standard error for a log. Progress lines are hidden while a log line is written.
+/// Standard error as the destination of a log. Progress lines are hidden while a log line is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stderr;
 

@@ -1,4 +1,4 @@
-//! Messages between commands and a supervisor: one JSON object per line.
+//! Messages between commands and a supervisor. Each is one JSON object on one line.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrit
 use super::kind::Kind;
 use super::name::{GuestName, TestbedName};
 
-/// Limit of a line in bytes. Kernel messages are the longest.
+/// Maximum length of a line in bytes. Kernel messages make up the longest lines.
 const LONGEST_LINE: u64 = 16 << 20;
 
-/// A request from a command to the supervisor, one per connection.
+/// A request from a command to the supervisor. Each connection carries one request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Requests a description of the testbed.
     Describe,
-    /// Runs a command. Frames follow the reply [`Reply::Go`].
+    /// Runs a command. Frames follow after the reply [`Reply::Go`].
     Exec { guest: GuestName, start: Start },
     /// Requests all kernel messages of a guest.
     Messages { guest: GuestName },
-    /// Stops guests and daemons. The reply follows when they have ended.
+    /// Stops guests and daemons. The reply is sent when they have ended.
     Down,
 }
 
@@ -33,19 +33,19 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     Description(Description),
-    /// Reply to [`Request::Exec`]: the command is being started.
+    /// Reply to [`Request::Exec`], which says that the command is being started.
     Go,
     Messages(Vec<String>),
-    /// Reply to [`Request::Down`], with problems found meanwhile, such as driver violations.
+    /// Reply to [`Request::Down`], with the problems found while stopping, such as driver violations.
     Down {
         /// Error messages for the user.
         complaints: Vec<String>,
     },
-    /// The request is rejected for this reason.
+    /// The request is rejected for the given reason.
     Refused(String),
 }
 
-/// An event from the supervisor to `up`, through the lease.
+/// An event that the supervisor sends to `up` through the lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -53,20 +53,20 @@ pub enum Event {
     Guest { name: GuestName, stage: Stage },
     /// All guests are ready.
     Up(Description),
-    /// The guests did not boot, and everything was stopped.
+    /// The guests did not boot, and everything has been stopped.
     Failed {
-        /// Reason why the guest ended.
+        /// The reason why the guests did not boot.
         reason: String,
-        /// Consoles and logs, as far as they exist.
+        /// Directory of consoles and logs, as far as they exist.
         folder: Option<PathBuf>,
     },
 }
 
-/// A message from `up` to the supervisor, through the lease.
+/// A message that `up` sends to the supervisor through the lease.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// The guests keep running when the lease closes.
+    /// Tells the supervisor to keep the guests running when the lease closes.
     Keep,
 }
 
@@ -74,9 +74,9 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The kernel of the guest boots.
+    /// The guest's kernel is booting.
     Booting,
-    /// Its kernel runs; network, folders and drivers are being set up.
+    /// The guest's kernel is running. Network, shared folders and drivers are being set up.
     SettingUp,
     /// The guest accepts commands.
     Ready,
@@ -85,7 +85,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Describes the stage for the user.
+    /// Describes the stage in words for the user.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Booting => "booting",
@@ -96,7 +96,7 @@ impl Stage {
     }
 }
 
-/// A testbed, as `ps --json` prints it.
+/// A running testbed, as printed by `ps --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub name: TestbedName,
@@ -114,31 +114,31 @@ pub struct Description {
     pub guests: Vec<GuestDescription>,
 }
 
-/// A guest, as `ps --json` prints it.
+/// A guest, as printed by `ps --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestDescription {
     pub name: GuestName,
-    /// Kind of its RDMA device.
+    /// Kind of the guest's RDMA device.
     pub device: String,
-    /// Progress of its boot.
+    /// Stage that the guest's boot has reached.
     pub stage: Stage,
-    /// Address on the Ethernet between the guests. It does not use the HCA, except with soft-RoCE.
+    /// Address on the Ethernet between the guests. Traffic to it does not use the RDMA device, except with soft-RoCE.
     pub ip: Ipv4Addr,
     /// Address on the HCA's network device, if the driver creates one.
     pub rdma_ip: Option<Ipv4Addr>,
     /// Name of the RDMA device, if a stock driver creates one.
     pub rdma_device: Option<String>,
-    /// Milliseconds from QEMU's start to the agent's first answer.
+    /// Time from the start of QEMU to the agent's first answer, in milliseconds.
     pub boot_ms: u64,
-    /// Number of commands that run in it.
+    /// Number of commands that are running in the guest.
     pub commands: usize,
-    /// Process ID of QEMU, while it runs.
+    /// Process ID of QEMU while it is running.
     pub qemu: Option<u32>,
-    /// Control socket of the HCA's daemon, for hcactl.
+    /// Control socket of the HCA's daemon, for use by hcactl.
     pub control_socket: Option<PathBuf>,
 }
 
-/// Writes a line.
+/// Writes a message as one line.
 ///
 /// # Errors
 /// The other end has disconnected.
@@ -148,7 +148,7 @@ pub async fn send(output: &mut (impl AsyncWrite + Unpin), message: &impl Seriali
     Ok(output.write_all(&line).await?)
 }
 
-/// Reads a line, or `None` at the end of the input.
+/// Reads a message from one line. Returns `None` at the end of the input.
 ///
 /// # Errors
 /// The line is too long or invalid.

@@ -1,11 +1,11 @@
-//! Folders of the host that guests mount.
+//! Folders on the host that guests mount.
 
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use crate::qemu::Share;
 
-/// Parsed from `DIR:/AT` or `DIR:/AT:ro`.
+/// A shared folder, which is parsed from `DIR:/AT` or `DIR:/AT:ro`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFolder {
     folder: PathBuf,
@@ -14,7 +14,7 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// Returns QEMU's arguments, with a tag of this number.
+    /// Returns the share for QEMU, whose tag contains this number.
     pub(super) fn device(&self, number: usize) -> Share {
         Share { folder: self.folder.clone(), tag: format!("share{number}"), read_only: self.read_only }
     }
@@ -26,7 +26,7 @@ impl SharedFolder {
 
     /// Returns the mount options in the guest.
     pub(super) fn mount_options(&self) -> String {
-        // Cache as little as possible, because the host changes files too.
+        // Cache as little as possible, because the host changes files as well.
         let mode = if self.read_only { "ro" } else { "rw" };
         format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
     }
@@ -45,7 +45,7 @@ impl FromStr for SharedFolder {
                 "'{text}' is not of the form DIR:/AT or DIR:/AT:ro, where /AT is an absolute path in the guest"
             ))
         };
-        // The host's folder may have colons in its name.
+        // The name of the host's folder may contain colons.
         let (folder, at) =
             rest.rsplit_once(':').filter(|(folder, _)| !folder.is_empty()).ok_or_else(usage)?;
         let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
@@ -62,7 +62,7 @@ impl FromStr for SharedFolder {
     }
 }
 
-/// Reason why a text is not a valid shared folder.
+/// The reason why a text is not a valid shared folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadShare(String);
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_needs_existing_folder_and_absolute_path() {
+    fn share_requires_existing_folder_and_absolute_mount_point() {
         let share: SharedFolder = "/usr/../usr:/t".parse().unwrap();
         assert_eq!((share.folder.as_path(), share.at(), share.read_only), (Path::new("/usr"), "/t", false));
         let share: SharedFolder = "/usr:/t/tests:ro".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Directories of testbeds: their locks, and the removal of those whose supervisors were killed.
+//! Directories of testbeds, with their locks. Directories whose supervisors were killed are removed.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -10,20 +10,20 @@ use super::name::TestbedName;
 
 /// Lock held while directories are created or removed.
 const LOCK: &str = "lock";
-/// Lock in a testbed's directory, held as long as its supervisor lives.
+/// Lock in a testbed's directory, which is held as long as the testbed's supervisor lives.
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// Parent of the directories: `$HCAD_LAB_STATE`, or else below `$XDG_RUNTIME_DIR`, or else in the directory for
-/// temporary files, named after the user. Other users cannot enter it.
+/// Parent of the testbeds' directories. It is `$HCAD_LAB_STATE`, or else below `$XDG_RUNTIME_DIR`, or else a directory
+/// named after the user in the directory for temporary files. Other users cannot enter it.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 
 impl States {
-    /// Finds or creates it.
+    /// Finds or creates the parent directory.
     ///
     /// # Errors
-    /// It cannot be created, or belongs to another user.
+    /// The directory cannot be created, or belongs to another user.
     pub(super) fn open() -> Result<Self> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user = rustix::process::getuid().as_raw();
@@ -40,7 +40,8 @@ impl States {
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("cannot create {name}"))?;
-        // Do not follow links: in a directory for all users, another user may have created one of this name.
+        // Do not follow links: in a directory that all users share, another user may have created a link with this
+        // name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
         ensure!(stat.is_dir(), "{name} is not a directory; set HCAD_LAB_STATE to a directory");
         ensure!(
@@ -57,7 +58,7 @@ impl States {
     /// Creates the directory of a new testbed.
     ///
     /// # Errors
-    /// A testbed of this name exists.
+    /// A testbed with this name exists already.
     pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
         let _lock = self.lock()?;
         let folder = self.0.join(name.as_str());
@@ -77,7 +78,8 @@ impl States {
         Ok(State { states: self.clone(), folder, _alive: alive })
     }
 
-    /// Returns the names of all running testbeds in order. Removes the directories of others.
+    /// Returns the names of all running testbeds, in order. Removes the directories of testbeds that are no longer
+    /// running.
     ///
     /// # Errors
     /// Directories cannot be read or removed.
@@ -86,7 +88,7 @@ impl States {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0).with_context(|| self.0.display().to_string())? {
             let entry = entry?;
-            // The lock, or an unknown file.
+            // Any other name is that of the lock or of an unknown file.
             let Some(Ok(name)) = entry.file_name().to_str().map(str::parse) else { continue };
             if entry.file_type()?.is_dir() && !remove_if_dead(&entry.path())? {
                 names.push(name);
@@ -122,7 +124,7 @@ impl States {
     }
 }
 
-/// The directory of a running testbed, removed on drop.
+/// The directory of a running testbed, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct State {
     states: States,
@@ -131,12 +133,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Socket to which commands connect.
+    /// Returns the path of the socket to which commands connect.
     pub(super) fn socket(&self) -> PathBuf {
         self.folder.join(SOCKET)
     }
 
-    /// Returns the directory, for files that are removed with it.
+    /// Returns the directory. Files created in it are removed together with it.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -145,19 +147,19 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let _lock = self.states.lock();
-        // If the removal fails, the next command that finds the directory repeats it.
+        // If the removal fails, the next command that finds the directory tries again.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Removes the directory of a dead testbed. Returns whether it did.
+/// Removes the directory of a testbed that is no longer running. Returns whether it was removed.
 fn remove_if_dead(folder: &Path) -> Result<bool> {
     match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
         Ok(Err(TryLockError::WouldBlock)) => return Ok(false),
         Ok(Err(TryLockError::Error(error))) => {
             return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
-        // A directory without a lock was never finished.
+        // A directory without a lock was never completed.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder).with_context(|| {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn remains_of_killed_supervisor_are_removed() {
+    fn directory_of_killed_supervisor_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let states = States::at(root.path().to_owned()).unwrap();
         for left in ["listed", "claimed"] {

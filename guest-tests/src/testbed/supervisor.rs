@@ -1,4 +1,4 @@
-//! The process that owns a testbed's guests and daemons, and serves its socket.
+//! The process that owns a testbed's guests and daemons and serves the testbed's socket.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -28,10 +28,11 @@ use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Boots guests and keeps them until `down`, a signal, or the end of the lease or the watched process.
+/// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the watched
+/// process.
 ///
 /// # Errors
-/// The guests do not boot, or a problem was found until the end. The owner of the lease was notified.
+/// The guests do not boot, or a problem has been found by the end. The owner of the lease has been notified.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
     let (reader, mut writer) =
@@ -40,7 +41,7 @@ pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
     if let Err(error) = &result {
-        // The receiver may have disconnected.
+        // The receiver may have disconnected already.
         let _ = send(&mut writer, &Event::Failed { reason: format!("{error:#}"), folder }).await;
     }
     result
@@ -122,7 +123,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Before the reply, because the client may reuse the name at once.
+    // Do this before replying, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
     if let Some(wish) = wish {
@@ -131,16 +132,16 @@ async fn supervise(
     Ok(())
 }
 
-/// Reason why a boot was aborted.
+/// The reason why a boot was aborted.
 enum NotBooted {
     Because(Error),
     Wished(StopRequest),
 }
 
-/// Reason to stop everything, or to continue.
+/// The reason to stop everything, or to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The lease was released, so that its end has no meaning any more.
+    /// The lease has been released, so its end has no effect any more.
     Kept,
     LeaseClosed,
     Signal,
@@ -158,7 +159,7 @@ impl Reason {
     }
 }
 
-/// Causes that end a testbed, apart from `down`.
+/// The events that end a testbed, apart from `down`.
 struct Ends {
     signals: [tokio::signal::unix::Signal; 3],
     process: Option<oneshot::Receiver<()>>,
@@ -176,9 +177,9 @@ impl Ends {
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
-                    // The thread may live as long as the watched process, and does not keep this process alive.
+                    // The thread may live as long as the watched process, but does not keep this process alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
-                    // If the receiver was dropped, everything has already ended.
+                    // If the receiver has been dropped, everything has already ended.
                     let _ = ended.send(());
                 });
                 Some(end)
@@ -189,7 +190,7 @@ impl Ends {
         Ok(Self { signals: [a?, b?, c?], process })
     }
 
-    /// Returns the next reason. Can be cancelled at any time.
+    /// Returns the next reason. The future can be cancelled at any time.
     async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
         let [terminate, interrupt, hangup] = &mut self.signals;
         tokio::select! {
@@ -211,9 +212,9 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// Returns the meaning of the lease's next message.
+/// Returns what the next message on the lease means.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
-    // A partial line stays in the buffer. It is consumed only when it is complete.
+    // A partial line stays in the buffer, because a line is consumed only when it is complete.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -224,17 +225,17 @@ async fn read_lease(lease: &mut LeaseReader) -> Reason {
     }
 }
 
-/// A client that requests the end of the testbed and waits for it.
+/// A client that has requested the end of the testbed and is waiting for it.
 struct StopRequest(OwnedWriteHalf);
 
 impl StopRequest {
     async fn answer(mut self, reply: &Reply) {
-        // The client may have disconnected.
+        // The client may have disconnected already.
         let _ = send(&mut self.0, reply).await;
     }
 }
 
-/// The state of a testbed that commands access.
+/// The part of a testbed's state that commands access.
 struct Testbed {
     name: TestbedName,
     wanted: UpOptions,
@@ -246,7 +247,7 @@ struct Testbed {
     downs: mpsc::Sender<StopRequest>,
 }
 
-/// A guest that accepts commands.
+/// A running guest, which accepts commands.
 struct RunningGuest {
     place: Place,
     boot_ms: u64,
@@ -319,7 +320,7 @@ impl Testbed {
             let booted = self.guest(place.name).ok();
             let (stage, qemu) = match &booted {
                 Some(guest) => {
-                    // A guest that is busy with a request is alive.
+                    // A guest that is busy with a request must be alive.
                     let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
                     let ended = state.unwrap_or(false);
                     (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
@@ -351,7 +352,7 @@ impl Testbed {
         }
     }
 
-    /// Returns the environment of every command in a guest.
+    /// Returns the environment variables for commands in a guest.
     fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
@@ -376,7 +377,7 @@ impl Testbed {
         environment
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would. Returns the problems found.
+    /// Shuts the guests down, then stops the daemons as an operator would. Returns the problems that were found.
     async fn end(&self) -> Vec<String> {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();
@@ -394,7 +395,7 @@ impl Testbed {
     }
 }
 
-/// Serves commands, each in its own task.
+/// Serves clients, each in its own task.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     loop {
         match listener.accept().await {
@@ -421,7 +422,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
-            // One request is enough. Other clients wait for the end of their connections.
+            // One request is enough. Other clients wait until their connections are closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }
@@ -440,7 +441,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     send(&mut writer, &reply).await
 }
 
-/// Allocates a port for a command, and adds the common environment to the command.
+/// Allocates a port for a command, and adds the guest's environment variables to the command's.
 fn begin(bed: &Testbed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
     let guest = bed.guest(guest)?;
     let mut environment = bed.environment(&guest);

@@ -1,7 +1,7 @@
-//! The Ethernet between guests: a learning switch for NICs with UDP links.
+//! The Ethernet between guests, which is a learning switch for NICs with UDP links.
 //!
-//! Tests use it for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest, so that
-//! the receiving socket identifies the sender.
+//! Tests use it for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest, so the
+//! receiving socket identifies the sender.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 const LARGEST: usize = 65_536;
-/// Length of two addresses and a type.
+/// Length of an Ethernet header, which contains two addresses and a type.
 const HEADER: usize = 14;
-/// Limit of learned addresses. Frames to other addresses are flooded.
+/// Maximum number of learned addresses. Frames to other addresses are flooded.
 const MOST_ADDRESSES: usize = 1024;
 
 type Mac = [u8; 6];
@@ -28,7 +28,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Connects NICs that receive frames at these UDP addresses.
+    /// Starts a switch that connects NICs that receive frames at these UDP addresses.
     ///
     /// # Errors
     /// No ports are free.
@@ -52,7 +52,7 @@ impl Switch {
         Ok(Self { ends, _tasks: tasks })
     }
 
-    /// Returns the UDP address to which each NIC sends its frames, in the given order.
+    /// Returns the UDP addresses to which the NICs send their frames, in the given order.
     pub(super) fn ends(&self) -> &[SocketAddr] {
         &self.ends
     }
@@ -62,13 +62,13 @@ async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Tab
     let mut frame = vec![0; LARGEST];
     let Some(socket) = sockets.get(port).cloned() else { return };
     loop {
-        // If a NIC is not running, the socket reports an error for each frame sent to it.
+        // If a NIC is not running, the socket reports an error for each frame sent to that NIC.
         let Ok(len) = socket.recv(&mut frame).await else { continue };
         let Some(frame) = frame.get(..len) else { continue };
         let target = table.lock().await.target(port, frame);
         for (other, socket) in sockets.iter().enumerate() {
             if target.reaches(port, other) {
-                // A frame that does not fit in the socket buffer is lost, as on any network.
+                // A frame for which the socket buffer has no space is lost, as on any network.
                 let _ = socket.try_send(frame);
             }
         }
@@ -93,12 +93,12 @@ impl Target {
     }
 }
 
-/// Ports by MAC address.
+/// The port behind which each MAC address was learned.
 #[derive(Debug, Default)]
 struct Table(HashMap<Mac, usize>);
 
 impl Table {
-    /// Learns the source of a received frame, and returns its destination.
+    /// Learns the source address of a received frame, and returns the frame's destination.
     fn target(&mut self, from: usize, frame: &[u8]) -> Target {
         let addresses = frame.get(..HEADER).and_then(|header| header.first_chunk::<12>());
         let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Nobody };
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn switch_learns_addresses_and_floods_others() {
+    fn switch_learns_addresses_and_floods_unknown_ones() {
         let mut table = Table::default();
         assert_eq!(table.target(0, &frame(4, 2)), Target::Others);
         assert_eq!(table.target(1, &frame(2, 4)), Target::One(0));
@@ -132,13 +132,13 @@ mod tests {
         assert_eq!(table.target(2, &frame(0xff, 6)), Target::Others);
         assert_eq!(table.target(0, &frame(2, 2)), Target::Nobody);
         assert_eq!(table.target(0, &[0; 13]), Target::Nobody);
-        // A group address is never a source.
+        // A group address is never a valid source.
         table.target(2, &frame(2, 5));
         assert_eq!(table.target(0, &frame(5, 2)), Target::Others);
     }
 
     #[tokio::test]
-    async fn frames_are_not_returned_to_sender() {
+    async fn frame_is_not_returned_to_its_sender() {
         let mut nics = Vec::new();
         for _ in 0..3 {
             nics.push(UdpSocket::bind("127.0.0.1:0").await.unwrap());

@@ -1,4 +1,4 @@
-//! One running command: its threads, and the frames from the host.
+//! One running command, with its threads and the frames that it receives from the host.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,9 +18,9 @@ use crate::guest::{PATH, pidfd, wait_for};
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, Start, ToGuest, ToHost};
 
-/// Default working directory of commands, if it exists.
+/// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
-/// How long an output may stay open without data after the command has ended. A child process may still hold it.
+/// How long an output may stay open without data after the command has ended; a child process may still hold it open.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Time between SIGHUP and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const CHUNK: usize = 32 << 10;
 /// A running command, as seen through its port.
 pub(super) struct Running {
     command: Arc<Group>,
-    /// Dropped at the end of the input.
+    /// Sender for the command's input, dropped at the end of the input.
     input: Option<Sender<Vec<u8>>>,
     waiting: Arc<Mutex<usize>>,
     terminal: Option<Terminal>,
@@ -146,11 +146,11 @@ impl Drop for Running {
     }
 }
 
-/// Restores default signal handlers. Ignored signals are inherited, and a shell cannot trap a signal that was ignored
-/// at its start.
+/// Restores the default signal handlers. Ignored signals are inherited, and a shell cannot trap a signal that was
+/// ignored when it started.
 fn with_default_signals(command: &mut Command) {
     // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and accesses no memory. For the
-    // two signals that cannot be changed, it fails without effect.
+    // two signals whose handlers cannot be changed, it fails without effect.
     unsafe {
         command.pre_exec(|| {
             for number in 1..=libc::SIGSYS {
@@ -161,7 +161,8 @@ fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// The process group of a command. Empty after the command was reaped, because its process ID may then be reused.
+/// The process group of a command, or `None` once the command has been reaped, because its process ID may then be
+/// reused.
 struct Group(Mutex<Option<Child>>);
 
 impl Group {
@@ -169,7 +170,7 @@ impl Group {
         if let Some(child) = lock(&self.0).as_ref()
             && let Ok(group) = libc::pid_t::try_from(child.id())
         {
-            // SAFETY: kill takes no pointers. A child that was not reaped keeps its process ID and its group ID.
+            // SAFETY: kill takes no pointers. A child that has not been reaped keeps its process ID and its group ID.
             unsafe { libc::kill(-group, signal) };
         }
     }
@@ -196,7 +197,7 @@ impl Group {
     }
 }
 
-/// Forwards an output of the command until the output is closed, or is silent after the command has ended.
+/// Forwards one of the command's outputs until it is closed, or stays silent after the command has ended.
 fn output(
     host: &Host,
     source: Option<File>,
@@ -260,7 +261,7 @@ fn write_all(target: &mut File, mut bytes: &[u8], end: &OwnedFd) -> io::Result<(
     Ok(())
 }
 
-/// Waits until a file is ready. Returns `false` if the command has ended and the file is not ready.
+/// Waits until a file is ready. Returns `false` if the command has ended before that.
 fn ready(file: &File, events: i16, end: &OwnedFd) -> io::Result<bool> {
     let both = [(file.as_fd(), events), (end.as_fd(), libc::POLLIN)];
     if wait_for(&both, None)?.first() == Some(&true) {

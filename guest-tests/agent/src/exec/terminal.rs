@@ -1,4 +1,4 @@
-//! A pseudo-terminal for a command. The command's end controls its session.
+//! A pseudo-terminal for a command. The command's end is the controlling terminal of its session.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ const FOLDER: &str = "/dev/pts";
 pub(super) struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// Opens a pseudo-terminal; returns the master and the command's end.
+    /// Opens a pseudo-terminal, and returns the master and the command's end.
     pub(super) fn open(size: Size) -> Result<(Self, OwnedFd)> {
         if !Path::new(FOLDER).join("ptmx").exists() {
             std::fs::create_dir_all(FOLDER).context(FOLDER)?;
@@ -60,7 +60,7 @@ impl Terminal {
         self.0.try_clone().map(File::from)
     }
 
-    /// Changes the size. The kernel notifies programs on the terminal with SIGWINCH.
+    /// Changes the size. The kernel notifies the programs on the terminal with SIGWINCH.
     pub(super) fn resize(&self, size: Size) -> io::Result<()> {
         let size = of(size);
         // SAFETY: the size outlives the call, which only reads it.
@@ -69,7 +69,7 @@ impl Terminal {
     }
 }
 
-/// Makes the command a session leader with this controlling terminal.
+/// Makes the command a session leader with `terminal` as its controlling terminal.
 pub(super) fn control(command: &mut Command, terminal: &OwnedFd) -> io::Result<()> {
     command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
     // SAFETY: only setsid and ioctl are called between fork and exec. They are async-signal-safe and access no memory.

@@ -5,7 +5,7 @@ use super::*;
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start};
 
-/// Time limit of each wait, generous for a busy host.
+/// Time limit of each wait; generous, because the host may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The host's end of an exec port.
@@ -34,7 +34,7 @@ impl Port {
         ToHost::read(&mut self.0).unwrap().unwrap()
     }
 
-    /// Reads both outputs to their end, and returns them with the exit status.
+    /// Reads both outputs to the end, and returns them with the exit status.
     fn rest(&mut self) -> (String, String, ExitStatus) {
         let (mut output, mut errors) = (Vec::new(), Vec::new());
         loop {
@@ -71,7 +71,7 @@ fn successive_commands_share_port() {
         port.send(&ToGuest::Input(b"a\0b".to_vec()));
         port.send(&ToGuest::InputEnd);
         assert_eq!(port.rest(), ("a\0b".into(), "no\n".into(), ExitStatus::Code(code)));
-        // This signal is for a command that has already ended.
+        // This signal arrives after its command has ended.
         port.send(&ToGuest::Signal(libc::SIGKILL));
     }
 }
@@ -89,7 +89,7 @@ fn failed_start_frees_port() {
 }
 
 #[test]
-fn command_has_own_environment_and_folder() {
+fn command_uses_given_environment_and_folder() {
     let mut port = Port::open();
     let argv = ["sh", "-c", "echo $X; pwd"].map(str::to_owned).to_vec();
     let env = [("X".to_owned(), "a b".to_owned())].into();
@@ -111,7 +111,7 @@ fn signal_reaches_command_with_unread_input() {
 }
 
 #[test]
-fn input_beyond_window_ends_command() {
+fn exceeding_input_window_ends_command() {
     let mut port = Port::open();
     port.start("trap '' HUP; echo ready; exec sleep 600", None);
     port.until("ready");
@@ -142,7 +142,7 @@ fn hangup_ends_command_that_ignores_sighup() {
 }
 
 #[test]
-fn command_ends_while_child_holds_output() {
+fn command_ends_while_child_holds_output_open() {
     let mut port = Port::open();
     port.start("sleep 600 & head -c 300000 /dev/zero | tr '\\0' x", None);
     let (output, errors, status) = port.rest();
@@ -150,7 +150,7 @@ fn command_ends_while_child_holds_output() {
 }
 
 #[test]
-fn terminal_has_size_and_ctrl_c_interrupts() {
+fn terminal_has_given_size_and_ctrl_c_interrupts() {
     let mut port = Port::open();
     let script =
         "trap 'echo interrupted; stty size; exit 7' INT; stty size; tty; while :; do sleep 0.1; done";
@@ -164,7 +164,7 @@ fn terminal_has_size_and_ctrl_c_interrupts() {
 }
 
 #[test]
-fn end_of_input_reaches_terminal_program() {
+fn end_of_input_reaches_program_on_terminal() {
     let mut port = Port::open();
     port.start("cat; echo over", Some(Size { rows: 24, columns: 80 }));
     port.send(&ToGuest::Input(b"line\n".to_vec()));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partial_verify_finds_wrong_byte() {
+    fn verifying_part_of_file_finds_wrong_byte() {
         let path = std::env::temp_dir().join(format!("hcad-agent-file-{}", std::process::id()));
         let (off, len) = (5, 3 * CHUNK + 7);
         let file = File::create(&path).unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_covers_missing_file() {
+    fn waiting_for_text_tolerates_missing_file() {
         let path = std::env::temp_dir().join(format!("hcad-agent-await-{}", std::process::id()));
         let step = AwaitText {
             paths: vec!["/nonexistent".into(), path.display().to_string()],

@@ -1,4 +1,4 @@
-//! Kernel of the guest: messages, modules and shutdown.
+//! The guest's kernel: messages, modules and shutdown.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ const LOG: &str = "/dev/kmsg";
 /// Log level of warnings; lower numbers are more severe.
 const WARNING: u8 = 4;
 
-/// Returns a description of the guest.
+/// Returns a description of the guest and its PCI devices.
 pub(crate) fn info() -> Result<GuestInfo> {
     let read = |path: &str| -> Result<String> {
         Ok(fs::read_to_string(path).with_context(|| path.to_owned())?.trim().to_owned())
@@ -39,7 +39,7 @@ pub(crate) fn uptime() -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Returns kernel messages of at least this severity.
+/// Returns the kernel messages of at least this severity, or all messages for `None`.
 pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     let mut log = File::options()
         .read(true)
@@ -58,7 +58,7 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
                 );
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // The kernel overwrote records during the read. Continue with the oldest that remains.
+            // The kernel overwrote records during the read. Continue with the oldest record that remains.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => return Err(error).context("cannot read the kernel's log"),
         }
@@ -75,7 +75,7 @@ pub(crate) fn say(line: &str) {
     }
 }
 
-/// Loads modules in the given order. Modules that are already loaded are not an error.
+/// Loads modules in the given order. A module that is already loaded is not an error.
 pub(crate) fn load_modules(paths: &[String]) -> Result<LoadedModules> {
     let mut result = LoadedModules::default();
     for path in paths {
@@ -108,8 +108,8 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
             shell.args(["-c", command]);
             shell
         }
-        // /dev/console cannot be a controlling terminal, but the terminal behind it can. Ctrl-C reaches programs only
-        // through a controlling terminal.
+        // /dev/console cannot be a controlling terminal, but the terminal behind it can. Ctrl-C reaches only programs
+        // that have a controlling terminal.
         None => {
             let mut shell = Command::new("/bin/busybox");
             shell.args(["setsid", "cttyhack", "/bin/sh"]);
@@ -127,7 +127,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
         ShutdownKind::PowerOff => libc::RB_POWER_OFF,
         ShutdownKind::Reboot => libc::RB_AUTOBOOT,
     };
-    // SAFETY: neither call accesses memory. Data that the sync did not write is knowingly lost.
+    // SAFETY: neither call accesses memory. Data that sync did not write is deliberately lost.
     let result = unsafe {
         libc::sync();
         libc::reboot(how)
@@ -135,7 +135,8 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
     if result < 0 { Err(io::Error::last_os_error()).context("cannot shut down the guest") } else { Ok(()) }
 }
 
-/// Parses log records `facility-and-level,sequence,time,flags;text`, which detail lines follow. Returns level and text.
+/// Parses log records of the form `facility-and-level,sequence,time,flags;text`. Skips the detail lines that follow a
+/// record. Returns level and text of each record.
 fn parse_record(record: &str) -> impl Iterator<Item = (u8, String)> {
     record
         .split_once(';')
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_record_keeps_level_and_first_line() {
+    fn kernel_record_yields_level_and_first_line() {
         let record = "30,512,9876,-;vfio: group 3 attached\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:05.0\n";
         let parsed: Vec<_> = parse_record(record).collect();
         assert_eq!(parsed, [(6, "vfio: group 3 attached".to_owned())]);

@@ -1,4 +1,4 @@
-//! The guest: kernel messages, modules, PCI functions, root file system, programs and shutdown.
+//! Handling of the guest: kernel messages, modules, PCI functions, root file system, programs and shutdown.
 
 pub(crate) mod file;
 mod kernel;

@@ -1,4 +1,4 @@
-//! Mounts file systems of the guest.
+//! Mounts the guest's file systems.
 
 use std::ffi::CString;
 use std::io;

@@ -24,7 +24,7 @@ pub(crate) fn link_name(link: &Path) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Lists all PCI functions in order of their addresses.
+/// Lists all PCI functions in address order.
 pub(crate) fn functions() -> Result<Vec<DeviceInfo>> {
     let mut addresses = fs::read_dir(DEVICES)
         .with_context(|| format!("cannot list {DEVICES}"))?
@@ -60,7 +60,7 @@ fn describe(address: String) -> Result<DeviceInfo> {
     })
 }
 
-/// Parses the first six lines of `resource`: start, end and flags of each BAR.
+/// Parses the first six lines of `resource`, which contain start, end and flags of each BAR.
 fn bars(resources: &str) -> Vec<BarInfo> {
     const PREFETCHABLE: u64 = 0x2000;
     const WIDE: u64 = 0x10_0000;
@@ -83,23 +83,23 @@ fn bars(resources: &str) -> Vec<BarInfo> {
         .collect()
 }
 
-/// MSI-X capability of a function whose table and pending bits are in BAR0.
+/// The MSI-X capability of a function whose vector table and pending bits are in BAR0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Msix {
-    /// Offset of Message Control in configuration space.
+    /// Offset of the Message Control word in configuration space.
     pub(crate) control: u64,
     pub(crate) vectors: u16,
-    /// Offset of the table in BAR0.
+    /// Offset of the vector table in BAR0.
     table: u64,
-    /// Offset of the pending bits in BAR0.
+    /// Offset of the pending bit array in BAR0.
     pub(crate) pending: u64,
 }
 
 impl Msix {
-    /// Message Control: MSI-X Enable.
+    /// The MSI-X Enable bit of Message Control.
     #[cfg(feature = "vfio-user")]
     pub(crate) const ENABLE: u16 = 1 << 15;
-    /// Message Control: Function Mask.
+    /// The Function Mask bit of Message Control.
     pub(crate) const FUNCTION_MASK: u16 = 1 << 14;
 
     /// Finds the MSI-X capability in configuration space.
@@ -109,7 +109,7 @@ impl Msix {
         let byte = |offset: usize| config.get(offset).copied().unwrap_or(0);
         let word = |at: usize| u32::from_le_bytes([byte(at), byte(at + 1), byte(at + 2), byte(at + 3)]);
         let mut at = usize::from(byte(CAPABILITY_LIST));
-        // Configuration space has room for 48 capabilities. The limit ends loops in the list.
+        // Configuration space has room for 48 capabilities. This limit stops the search if the list has a loop.
         for _ in 0..48 {
             if at == 0 {
                 return None;
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn used_bars_are_listed_with_kind() {
+    fn implemented_bars_are_listed_with_kind() {
         let text = "0x00000000fea00000 0x00000000feafffff 0x0000000000140204\n\
                     0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
                     0x00000000fe000000 0x00000000fe7fffff 0x000000000014220c\n";
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn msix_capability_is_found_after_others() {
+    fn msix_capability_is_found_behind_other_capabilities() {
         let mut config = [0u8; 256];
         config[0x34] = 0x40;
         config[0x40..0x42].copy_from_slice(&[0x10, 0x80]);

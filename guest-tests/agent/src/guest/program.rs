@@ -1,4 +1,4 @@
-//! Starts programs of the guest, exchanges lines with them and waits for their end.
+//! Starts programs in the guest, exchanges lines with them, and waits for them to end.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write as _};
@@ -13,13 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use crate::error::{bad_step, timeout};
 use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 
-/// Limit of stored output in bytes, per stream. Further output is read and dropped.
+/// Maximum number of output bytes stored per stream. Further output is read and dropped.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Limit of programs that run in the background.
+/// Maximum number of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// How long outputs may stay open after the program has ended. A child process may still hold them.
+/// How long outputs may stay open after the program has ended; a child process may still hold them open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Search path of programs. The kernel starts the agent without one.
+/// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug, Default)]
@@ -34,7 +34,8 @@ impl Programs {
         let limit = Duration::from_millis(step.timeout_ms.into());
         if let Some(mut input) = program.stdin.take() {
             let text = step.stdin.clone();
-            // Write from a thread: the program may print before it has read all its input, or not read it at all.
+            // Write from a separate thread: the program may print before it has read all its input, or never read it at
+            // all.
             std::thread::spawn(move || input.write_all(text.as_bytes()));
         }
         program.end(limit)
@@ -127,7 +128,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits for the end of the program. Kills the program at the time limit.
+    /// Waits until the program ends, and kills it at the time limit.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
@@ -166,7 +167,7 @@ impl Drop for Program {
     }
 }
 
-/// Output stream of a program, collected by a thread.
+/// An output stream of a program, collected by a thread.
 #[derive(Debug, Default)]
 struct Output {
     buffer: Mutex<Buffer>,
@@ -210,7 +211,7 @@ impl Output {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the output after the stream was closed or a short wait has expired.
+    /// Returns the output once the stream is closed or a short wait has expired.
     fn rest(&self) -> String {
         let (mut buffer, _) = self
             .changed
@@ -230,7 +231,8 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits until a descriptor is ready for its events, or closed. Returns the ready ones, or none after `limit`.
+/// Waits until a descriptor is closed or ready for its events. Returns the ready descriptors, or none if `limit`
+/// expires.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =
@@ -240,7 +242,7 @@ pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let milliseconds = left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX));
-        // SAFETY: the entries outlive the call, and their number is passed.
+        // SAFETY: the entries outlive the call, which receives their number.
         if unsafe { libc::poll(polled.as_mut_ptr(), count, milliseconds) } >= 0 {
             return Ok(polled.iter().map(|entry| entry.revents != 0).collect());
         }
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_program_is_normal_result() {
+    fn failing_program_is_answer_not_failure() {
         let end = run("cat; echo no >&2; exit 3", "yes", 10_000).unwrap();
         let expected =
             ProgramEnd { status: ExitStatus::Code(3), stdout: "yes".into(), stderr: "no\n".into() };
@@ -281,17 +283,18 @@ mod tests {
     }
 
     #[test]
-    fn late_program_is_killed_with_children() {
+    fn program_past_time_limit_is_killed_with_children() {
         let begun = Instant::now();
         let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
         assert_eq!(failure.kind, FailureKind::Timeout);
         assert!(failure.message.contains("standard output: begun"), "{}", failure.message);
-        // The sleep holds both outputs. If it survived, the output threads would block longer than this.
+        // The sleep process holds both outputs open. If it survived, the output threads would block for longer than
+        // this.
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
-    fn program_answers_lines_until_input_closes() {
+    fn program_answers_lines_until_input_is_closed() {
         let mut programs = Programs::default();
         let script = "echo ready; while read -r line; do echo \"got $line\"; done; echo end";
         let Spawned { program } = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap();
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_or_silent_program_fails_with_stderr() {
+    fn waiting_for_ended_or_silent_program_reports_stderr() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

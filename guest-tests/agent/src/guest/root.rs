@@ -1,4 +1,4 @@
-//! Switches from the initramfs to a root file system on disks.
+//! Switches from the initramfs to a root file system on disk.
 
 use std::fs;
 
@@ -7,17 +7,18 @@ use anyhow::{Context as _, Result};
 use super::mount::mount;
 use crate::wire::EnterRoot;
 
-/// Mount point of the disks before the switch.
+/// Mount point of the system disk before the switch.
 const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
 
-/// Runs an [`EnterRoot`]. Mounts on the old root's directories move to the new root.
+/// Executes an [`EnterRoot`]. File systems mounted on the old root's directories move to the new root.
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
-    // Files of the image belong to the user that built it, which need not be root. Hence set-user-id bits are ignored.
+    // Files in the image belong to the user that built it, which need not be root. Set-user-ID bits are therefore
+    // ignored.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;
     for folder in ["/upper/data", "/upper/work"] {

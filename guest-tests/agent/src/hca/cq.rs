@@ -1,4 +1,4 @@
-//! Completion queues: rings whose entries change owner through an owner byte.
+//! Completion queues: rings of entries, each with an owner byte that passes between device and software.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,17 +20,17 @@ pub(crate) struct Cq {
     /// Number of the CQ, upper bits included.
     pub(crate) cqn: u32,
     ring: EntryRing,
-    /// Entries consumed from the ring and not taken yet.
+    /// Entries that were consumed from the ring but have not been returned yet.
     kept: VecDeque<Cqe>,
 }
 
 impl Cq {
-    /// Consumes the next entry if the device has written it.
+    /// Returns the next entry if the device has written one.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<Cqe> {
         self.kept.pop_front().or_else(|| self.consume(arena))
     }
 
-    /// Drops the entries of a QP that was reset.
+    /// Drops the entries of a QP that has been reset.
     pub(crate) fn forget(&mut self, arena: &Arena, qpn: u32) {
         while let Some(cqe) = self.consume(arena) {
             self.kept.push_back(cqe);
@@ -113,8 +113,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion. The flag tells whether it completes the oldest outstanding work request of its queue, as
-    /// it must.
+    /// Takes one completion. The flag is `true` if it completes the oldest outstanding work request of its queue, as it
+    /// must.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -1,15 +1,16 @@
-//! Rings of entries that the device writes: completions and events. The owner byte of an entry hands it over.
+//! Rings of entries that the device writes: completions and events. The owner byte of an entry passes it between device
+//! and software.
 
 use super::mr::Region;
 use crate::vfio::Arena;
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 pub(crate) const ENTRY: usize = 32;
-/// Offset of the owner byte.
+/// Offset of the owner byte in an entry.
 const OWNER: usize = 0x1f;
 const OWNED_BY_DEVICE: u8 = 0x80;
 
-/// A ring, and how far it has been read.
+/// A ring of entries and the current read position.
 #[derive(Debug)]
 pub(crate) struct EntryRing {
     pub(crate) region: Region,
@@ -29,10 +30,10 @@ impl EntryRing {
         }
     }
 
-    /// Takes the next entry, if the device has written it, and gives its place back.
+    /// Takes the next entry if the device has written it, and returns its slot to the device.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<[u8; ENTRY]> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // Entries never cross a page: both are powers of two and the ring starts at a page.
+        // An entry never crosses a page boundary: both sizes are powers of two, and the ring starts at a page.
         let at = self.region.locate(slot as usize * ENTRY);
         if arena.observe_byte(at + OWNER) & OWNED_BY_DEVICE != 0 {
             return None;

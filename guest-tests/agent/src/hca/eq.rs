@@ -1,4 +1,4 @@
-//! Event queues, and the interrupts that announce events.
+//! Event queues, and the interrupts that announce their events.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.6, 3.9, 3.10 and 8.
@@ -99,7 +99,7 @@ impl Hca {
         Ok(Events { eqes })
     }
 
-    /// Enables MSI-X and counts interrupts of each vector.
+    /// Enables MSI-X and counts the interrupts of each vector.
     pub(crate) fn enable_interrupts(&mut self, step: EnableInterrupts) -> Result<()> {
         let signals = (0..step.vectors).map(|_| Signal::new()).collect::<std::io::Result<Vec<_>>>();
         let signals = signals.context("cannot create a counter of interrupts")?;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_is_little_endian() {
+    fn event_queue_entry_is_little_endian() {
         let raw = hex("00 0A 00 00 34 12 00 00 00 00 00 03 88 77 66 55
              44 33 22 11 00 00 00 00 00 00 00 00 00 00 00 00");
         let eqe = parse_eqe(raw.as_slice().try_into().unwrap());

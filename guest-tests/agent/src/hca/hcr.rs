@@ -1,4 +1,4 @@
-//! The command register (HCR): seven words written in order, then polling.
+//! The command register (HCR): seven words written in order, then polled for completion.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.2 to 1.4 and 2.
@@ -10,16 +10,16 @@ use anyhow::{Result, ensure};
 use crate::error::timeout;
 use crate::wire::{Failure, FailureKind, HcrBase};
 
-/// Time limit of a command. The public driver waits 60 s; a working device is much faster.
+/// Time limit of a command. The public driver waits 60 s, but a working device is much faster.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Offset of the word that starts a command and reports its completion.
 const CONTROL: u64 = 0x18;
-/// Position of the go bit in the interface document.
+/// The go bit where the interface document puts it.
 const GO: u32 = 1 << 23;
-/// Position of the go bit that the public driver polls.
+/// The go bit where the public driver polls it.
 const GO_DRIVER: u32 = 1 << 15;
-/// E: reports the completion through an event too.
+/// The E bit: the device also reports the completion through an event.
 const EVENT: u32 = 1 << 22;
 /// Token that the public driver always writes.
 const TOKEN: u16 = 0xffff;
@@ -112,7 +112,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     let mut busy_polls = 0;
     loop {
         let word = registers.read(base + CONTROL)?;
-        // Both positions of the go bit must have the same value, because each kind of software polls only one of them.
+        // Both go bits must have the same value, because each kind of software polls only one of them.
         ensure!(
             (word & GO != 0) == (word & GO_DRIVER != 0),
             "control word {word:#010x} after command {:#05x}: bits 23 and 15 disagree",
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Records register writes, and answers reads of the control word from a list.
+    /// Records register writes, and answers reads of the control word from a prepared list.
     struct Script {
         written: RefCell<Vec<(u64, [u8; 4])>>,
         control: RefCell<Vec<u32>>,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn last_of_seven_words_starts_command() {
+    fn seventh_word_starts_command() {
         let registers = script(&[0x0080_9ffa, 0x0000_1ffa]);
         let command = Command {
             op: Op::MapIcm as u16,
@@ -222,14 +222,14 @@ mod tests {
                 (0x8_000c, [2, 0, 0, 0]),
                 (0x8_0010, [0x00, 0x10, 0, 0]),
                 (0x8_0014, [0, 0, 0xff, 0xff]),
-                // Vector 14.1: starts MAP_ICM with op_modifier 1.
+                // Vector 14.1: the word that starts MAP_ICM with op_modifier 1.
                 (0x8_0018, [0xfa, 0x1f, 0x80, 0x00]),
             ]
         );
     }
 
     #[test]
-    fn event_request_sets_token_and_bit() {
+    fn completion_event_request_sets_token_and_e_bit() {
         let registers = script(&[0x31]);
         let command = Command { op: 0x31, event: Some(0x1234), ..Command::default() };
         execute(&registers, 0, &command).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_opcode_returns_status() {
+    fn unknown_opcode_returns_bad_opcode_status() {
         let registers = script(&[u32::from_le_bytes([0x55, 0x00, 0x00, 0x02])]);
         let command = Command { op: 0x55, ..Command::default() };
         let outcome = execute(&registers, 0, &command).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn partly_busy_control_word_is_error() {
+    fn control_word_with_one_go_bit_is_rejected() {
         let registers = script(&[0x0080_0003]);
         assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
     }

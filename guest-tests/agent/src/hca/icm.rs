@@ -1,4 +1,4 @@
-//! ICM: the location of tables in the device's address space, and the arena pages mapped there.
+//! ICM: the addresses of the tables in the device's virtual address space, and the arena pages mapped there.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5 and 5.
@@ -9,7 +9,7 @@ use super::layout::{DevLim, IcmRun, InitHca, MTT_ENTRY};
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{ContextTable, IcmOptions};
 
-/// Name spaces of tables: contexts, or regions and translation.
+/// Name space of the context tables. Regions and translation entries are in another name space.
 const CONTEXTS: u8 = 1;
 const TRANSLATION: u8 = 2;
 
@@ -29,12 +29,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Size of the pages in bytes.
+    /// Returns the total size of the table's pages in bytes.
     const fn bytes(&self) -> usize {
         (self.entry << self.log_entries).next_multiple_of(PAGE)
     }
 
-    /// Number of pages mapped with MAP_ICM.
+    /// Returns the number of pages mapped with MAP_ICM.
     pub(crate) const fn page_count(&self) -> usize {
         self.pages.len()
     }
@@ -48,7 +48,7 @@ impl Table {
         bytes
     }
 
-    /// Returns the runs of pages that MAP_ICM maps for the table.
+    /// Returns the page runs with which MAP_ICM maps the table.
     pub(crate) fn runs(&self, arena: &Arena) -> Vec<IcmRun> {
         let mut runs: Vec<IcmRun> = Vec::new();
         for (i, &page) in self.pages.iter().enumerate() {
@@ -70,7 +70,7 @@ pub(crate) struct Icm {
 }
 
 impl Icm {
-    /// Places the tables by descending size and allocates their pages from the arena.
+    /// Places the tables in order of descending size, and allocates their pages from the arena.
     pub(crate) fn new(arena: &mut Arena, lim: &DevLim, options: &IcmOptions) -> Result<Self> {
         for (name, log, most) in [
             ("QPs", options.log_qps, 24),
@@ -129,14 +129,14 @@ impl Icm {
         }
     }
 
-    /// All tables, in the order QPC, CQC, EQC, MPT, MTT.
+    /// Returns all tables, in the order QPC, CQC, EQC, MPT, MTT.
     pub(crate) const fn tables(&self) -> &[Table; 5] {
         &self.tables
     }
 }
 
-/// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered`, runs of 1, 2, 4 and 3 pages are
-/// taken from the end.
+/// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered` is set, takes runs of 1, 2, 4
+/// and 3 pages from the end.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn scattered_pages_are_mapped_once() {
+    fn each_scattered_page_is_mapped_once() {
         let mut arena = Arena::detached(4 << 20);
         let icm = Icm::new(&mut arena, &LIM, &IcmOptions::default()).unwrap();
         let qpc = icm.table(ContextTable::Qpc);
         let runs = qpc.runs(&arena);
         assert_eq!(runs.iter().map(|run| usize::from(run.pages)).sum::<usize>(), qpc.page_count());
         assert!(runs.len() > 16, "{runs:x?}");
-        // Entry 17 is in ICM page 1 and thus in the second run, whose pages precede the last page.
+        // Entry 17 is in ICM page 1 and thus in the second run, whose pages come before the last page.
         let bus = runs[1].bus + 256;
         let offset = usize::try_from(bus - arena.iova(0)).unwrap();
         arena.write(offset, &[0xab; 4]);

@@ -1,21 +1,22 @@
-//! Waits for the device without occupying the CPU. An emulated guest and its device share the host's CPUs, and so do a
-//! benchmark and the measured device.
+//! Waits for the device without occupying the CPU. An emulated guest shares the host's CPUs with its device, as does a
+//! benchmark with the device that it measures.
 
 use std::thread;
 use std::time::Duration;
 
 /// Number of empty polls before the first sleep.
 const SPINS: u32 = 32;
-/// Number of empty polls while a single request is outstanding. Its latency may be measured, so sleeping starts later.
+/// Number of empty polls before the first sleep while only one request is outstanding. The request's latency may be
+/// being measured, so sleeping starts later.
 const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
 
-/// Sleeps that adapt to how often events arrive.
+/// Sleeps whose length adapts to how often completions arrive.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,
-    /// Completions found since the last sleep.
+    /// Number of completions found since the last sleep.
     found: usize,
     next: Duration,
 }
@@ -24,7 +25,7 @@ impl Idle {
     /// Creates a waiter for the calling thread.
     pub(crate) fn new() -> Self {
         // With the default timer slack, the kernel wakes up to 50 us late, which exceeds the shortest sleep. SAFETY:
-        // the call sets a number of the calling thread. If it fails, sleeps are longer.
+        // the call only sets a number in the calling thread. If it fails, sleeps are longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
@@ -35,7 +36,7 @@ impl Idle {
         self.found += 1;
     }
 
-    /// Pauses after an empty poll; `under_way` requests are outstanding.
+    /// Pauses after an empty poll while `under_way` requests are outstanding.
     pub(crate) fn pause(&mut self, under_way: usize) {
         let spins = if under_way == 1 { SPINS_FOR_ONE } else { SPINS };
         if self.spins < spins {
@@ -46,8 +47,8 @@ impl Idle {
         }
     }
 
-    /// Returns the time to sleep. It grows after a sleep without completions. It shrinks after a sleep with so many
-    /// completions that the device may soon be idle.
+    /// Returns the time to sleep. It grows after a sleep that yielded no completions. It shrinks after a sleep that
+    /// yielded so many that the device may soon be idle.
     fn sleep(&mut self, under_way: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);

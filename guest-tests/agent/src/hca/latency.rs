@@ -1,4 +1,4 @@
-//! Ping-pong of RDMA WRITEs.
+//! Round trips of RDMA WRITEs, for latency measurements.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value is never 0, the initial content, and differs from that of the previous round.
+            // The value is never 0, the initial content, and it differs from that of the previous round.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -33,7 +33,7 @@ impl Hca {
                     waiting.elapsed() < patience,
                     timeout(format!("message {round} was not received within {patience:?}"))
                 );
-                // The device and its peer may need this CPU.
+                // The device or the peer may need this CPU.
                 thread::yield_now();
             }
             if !step.first {
@@ -44,8 +44,7 @@ impl Hca {
             self.take_pings(step, 1)?;
         }
         self.take_pings(step, self.qp(step.qp)?.send_slots())?;
-        // Reset the mark for the next exchange now. At the start of that exchange, the peer may already have written
-        // it.
+        // Reset the last byte now. By the start of the next exchange, the peer may already have written it again.
         self.arena().publish_byte(mark, 0);
         taken.sort_unstable();
         let at = |part: usize| -> Result<u64> {

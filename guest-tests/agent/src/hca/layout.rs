@@ -1,4 +1,4 @@
-//! Mailboxes of all commands except those of queue pairs, in big-endian byte order.
+//! Mailboxes of all commands except queue pair commands, in big-endian byte order.
 //!
 //! # Spec
 //! JingZhao interface, sections 3, 4.4 to 4.6; vectors in 14.2 to 14.6.
@@ -9,9 +9,9 @@ use crate::wire::{Access, CqArm};
 
 /// Size of a mailbox in bytes.
 pub(crate) const MAILBOX: usize = 4096;
-/// Limit of entries in a MAP_ICM mailbox.
+/// Maximum number of entries in a MAP_ICM mailbox.
 pub(crate) const MAP_ICM_MAX: usize = 256;
-/// Limit of addresses in a WRITE_MTT mailbox.
+/// Maximum number of addresses in a WRITE_MTT mailbox.
 pub(crate) const WRITE_MTT_MAX: usize = 508;
 /// Size of a translation entry in bytes.
 pub(crate) const MTT_ENTRY: usize = 8;
@@ -40,7 +40,7 @@ fn get16(bytes: &[u8], offset: usize) -> u16 {
     bytes.get(offset..offset + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_be_bytes)
 }
 
-/// Fields of QUERY_DEV_LIM's output mailbox that this driver uses.
+/// The fields of QUERY_DEV_LIM's output mailbox that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DevLim {
     /// Binary logarithms of the numbers of reserved QPs, CQs and EQs.
@@ -61,7 +61,7 @@ impl DevLim {
     /// Length of the output mailbox in bytes.
     pub(crate) const LEN: usize = 0x40;
 
-    /// Parses the output mailbox, and rejects values with which no driver can work.
+    /// Parses the output mailbox, and rejects values that no driver can work with.
     pub(crate) fn parse(outbox: &[u8]) -> Result<Self> {
         let lim = Self {
             log_reserved: [0, 1, 2].map(|i| outbox.get(i).map_or(0, |b| b & 0xf)),
@@ -93,7 +93,7 @@ pub(crate) fn board_id(outbox: &[u8]) -> u64 {
     get64(outbox, 0x18)
 }
 
-/// Input mailbox of INIT_HCA: for each table, ICM base and binary logarithm of the number of entries.
+/// Input mailbox of INIT_HCA, with each table's ICM base and the binary logarithm of its number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitHca {
     pub(crate) qpc: (u64, u8),
@@ -116,18 +116,18 @@ impl InitHca {
     }
 }
 
-/// A run of ICM pages and the bus pages mapped there.
+/// A run of consecutive ICM pages, and the bus pages mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmRun {
     /// ICM address of the first page.
     pub(crate) virt: u64,
     /// Bus address of the first page.
     pub(crate) bus: u64,
-    /// Number of pages, below 4096.
+    /// Number of pages, less than 4096.
     pub(crate) pages: u16,
 }
 
-/// Returns the input mailbox of MAP_ICM: 16-byte entries, swapped in pairs.
+/// Returns the input mailbox of MAP_ICM, whose 16-byte entries are swapped in pairs.
 pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     let mut inbox = vec![0; runs.len().div_ceil(2) * 0x20];
     for (i, run) in runs.iter().enumerate() {
@@ -138,7 +138,8 @@ pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     inbox
 }
 
-/// Returns the input mailbox of WRITE_MTT with the first [`WRITE_MTT_MAX`] addresses, in reversed groups of four.
+/// Returns the input mailbox of WRITE_MTT. It contains the first [`WRITE_MTT_MAX`] addresses, in groups of four with
+/// reversed order.
 pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     let pages = &pages[..pages.len().min(WRITE_MTT_MAX)];
     let mut inbox = vec![0; 0x20 + pages.len().div_ceil(4) * 0x20];
@@ -149,7 +150,7 @@ pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     inbox
 }
 
-/// A memory region entry.
+/// An entry of the memory region table (MPT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mpt {
     pub(crate) access: Access,
@@ -197,7 +198,7 @@ pub(crate) struct Cqc {
     pub(crate) log_entries: u8,
     pub(crate) pd: u32,
     pub(crate) lkey: u32,
-    /// Event queue that receives its completion events.
+    /// Event queue that receives the completion events.
     pub(crate) eqn: u32,
     pub(crate) arm: CqArm,
 }
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_match_specification_vectors() {
+    fn region_entries_match_specification_vectors() {
         let cq_buffer = Mpt {
             access: Access { local_write: true, ..Access::default() },
             zero_based: false,
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn cq_context_names_eq_and_arm_condition() {
+    fn cq_context_contains_eq_and_arm_condition() {
         let cqc = Cqc { cqn: 0x123, log_entries: 5, pd: 3, lkey: 0x21, eqn: 9, arm: CqArm::Any };
         assert_eq!((cqc.emit()[2], &cqc.emit()[0x10..0x14]), (1, &[0, 0, 0, 9][..]));
         assert_eq!(Cqc { arm: CqArm::Solicited, ..cqc }.emit()[2], 4);

@@ -1,4 +1,4 @@
-//! Memory regions: their arena pages, translation entries and keys.
+//! Memory regions, with their arena pages, translation entries and keys.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use crate::wire::{Access, CreateMr, MrId, MrInfo};
 /// A registered memory region.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
-    /// The key of both local and remote access.
+    /// Key for both local and remote access.
     pub(crate) key: u32,
-    /// Address of byte 0 in work requests.
+    /// Address of the region's first byte, as used in work requests.
     addr: u64,
     len: usize,
     /// Arena offset of each page, in the order of the region's addresses.
@@ -29,7 +29,7 @@ pub(crate) struct Region {
     mtt: u32,
     /// Arena offset of the allocation.
     allocation: usize,
-    /// Whether memory and translation entries belong to a different region.
+    /// Whether memory and translation entries belong to another region.
     shared: bool,
 }
 
@@ -38,7 +38,7 @@ impl Region {
         self.len
     }
 
-    /// Returns the address of byte `off` in work requests.
+    /// Returns the address of byte `off`, as used in work requests.
     pub(crate) const fn addr(&self, off: u64) -> u64 {
         self.addr.wrapping_add(off)
     }
@@ -88,7 +88,8 @@ impl Region {
         }
     }
 
-    /// Compares with the pattern stream of `seed` from byte `position` on. Returns the offset of the first difference.
+    /// Compares a range with the pattern stream of `seed` from byte `position` on. Returns the offset of the first
+    /// difference.
     pub(crate) fn first_difference(
         &self,
         arena: &Arena,
@@ -128,7 +129,7 @@ impl Region {
         digest.finish()
     }
 
-    /// Splits a range at 4 KiB page boundaries. Yields the arena offset of each part and its range.
+    /// Splits a range at 4 KiB page boundaries. Yields the arena offset and the range of each part.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
         let mut off = range.start;
         std::iter::from_fn(move || {
@@ -145,7 +146,7 @@ impl Region {
 }
 
 impl Hca {
-    /// Registers memory as a step requests.
+    /// Registers memory as requested by a step.
     pub(crate) fn create_mr(&mut self, step: &CreateMr) -> Result<MrInfo> {
         let region = self.register(step)?;
         let id = MrId(self.next_id());
@@ -160,7 +161,7 @@ impl Hca {
         Ok(info)
     }
 
-    /// Registers the buffer of a queue. Its addresses start at 0, and its pages are scattered.
+    /// Registers a queue's buffer. Its addresses start at 0, and its pages are scattered.
     pub(crate) fn register_queue(&mut self, len: usize, pd: u32, local_write: bool) -> Result<Region> {
         self.register(&CreateMr {
             len: len as u64,
@@ -247,7 +248,7 @@ impl Hca {
         Ok(region)
     }
 
-    /// Registers another key for the memory of `other`.
+    /// Registers another key for the memory of the region `other`.
     fn register_over(&mut self, step: &CreateMr, other: MrId) -> Result<Region> {
         let mut region = self.mr(other)?.clone();
         let index = self.mpts.alloc(1, 1).ok_or_else(|| bad_step("no free memory region"))?;
@@ -261,7 +262,7 @@ impl Hca {
         Ok(region)
     }
 
-    /// Makes the region's key valid; `start` is the address of its first byte.
+    /// Makes the region's key valid. `start` is the address of the region's first byte.
     fn enter(&mut self, step: &CreateMr, region: &Region, start: u64) -> Result<()> {
         let mpt = Mpt {
             access: step.access,
@@ -276,8 +277,8 @@ impl Hca {
         self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
-    /// Writes a region's translation entries. As in the public driver, each command contains the number of all entries
-    /// that remain.
+    /// Writes a region's translation entries. As in the public driver, each command contains the total number of
+    /// entries left to write.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);
@@ -302,12 +303,13 @@ impl Hca {
     }
 }
 
-/// Returns an address that differs from all bus addresses of the arena and is unique to the key.
+/// Returns an address that is unique to the key and differs from all bus addresses of the arena.
 fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
 
-/// Returns `0..count` in order. If `scattered`, no two neighbours stay adjacent, as far as the number of pages permits.
+/// Returns `0..count` in order or, if `scattered` is set, in an order that separates all neighbours, as far as `count`
+/// permits.
 fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let step = if scattered { coprime_step(count) } else { 1 };
     (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)
@@ -328,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scattered_order_contains_every_page_once() {
+    fn scattered_order_visits_every_page_once() {
         for count in 1..200 {
             let order: Vec<usize> = page_order(count, true).collect();
             let mut sorted = order.clone();
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn content_crosses_scattered_unaligned_pages() {
+    fn content_is_contiguous_across_scattered_unaligned_pages() {
         let mut arena = Arena::detached(1 << 20);
         let allocation = arena.alloc(4, PAGE).unwrap();
         let region = Region {

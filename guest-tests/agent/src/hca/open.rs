@@ -22,17 +22,17 @@ use crate::wire::{
 
 /// Default size of the arena in MiB.
 const ARENA_MIB: u32 = 48;
-/// Initial content of an output mailbox. It shows which bytes the device has written.
+/// Fill byte of output mailboxes, which shows which bytes the device has written.
 const UNWRITTEN: u8 = 0xa5;
-/// Content after the end of an input, which the device must not read.
+/// Fill byte after the end of an input, which the device must not read.
 const UNREADABLE: u8 = 0xd7;
 /// Length of QUERY_ADAPTER's output mailbox in bytes.
 const ADAPTER: usize = 0x20;
 
-/// Input of a command.
+/// Input parameter of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbox<'a> {
-    /// in_param of the command is 0.
+    /// No input: in_param of the command is 0.
     None,
     Value(u64),
     Bytes(&'a [u8]),
@@ -40,7 +40,7 @@ pub(crate) enum Inbox<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Hca {
-    // Declared first: closing the function ends its DMA before the memory is freed.
+    // Declared first, so that the function is closed, and its DMA stopped, before the memory is freed.
     pub(super) device: Device,
     pub(super) arena: Arena,
     address: String,
@@ -53,7 +53,7 @@ pub(crate) struct Hca {
     pub(super) cqns: Units,
     pub(super) eqns: Units,
     pub(super) qpns: Units,
-    /// Number of uses of each region index. It forms the upper bits of the next key.
+    /// How many times each region index has been used. The count forms the upper bits of the next key.
     key_uses: BTreeMap<u32, u32>,
     pub(super) mrs: BTreeMap<MrId, Region>,
     pub(super) cqs: BTreeMap<CqId, Cq>,
@@ -76,7 +76,7 @@ impl Hca {
         Self::bring_up(device, address, arena, step.clone())
     }
 
-    /// Resets the function as a VMM does, which destroys all objects, and initialises the device again with the same
+    /// Resets the function as a VMM does, which destroys all objects. Then initialises the device again with the same
     /// memory.
     pub(crate) fn reset(self) -> Result<(Self, HcaInfo)> {
         let Self { device, address, mut arena, opened, .. } = self;
@@ -135,7 +135,7 @@ impl Hca {
         Ok((hca, info))
     }
 
-    /// Tears everything down in the order of the public driver.
+    /// Tears everything down in the public driver's order.
     pub(crate) fn close(mut self, step: CloseHca) -> Result<()> {
         if step.abrupt {
             return Ok(());
@@ -164,7 +164,7 @@ impl Hca {
         self.command(Op::CloseHca, 0, 0, Inbox::None)
     }
 
-    /// Issues a command without output. Any status except OK is an error.
+    /// Issues a command that has no output. Any status except OK is an error.
     pub(crate) fn command(
         &mut self,
         op: Op,
@@ -227,17 +227,17 @@ impl Hca {
         Ok(CommandResult { status, word, busy_polls, outbox: Hex(outbox) })
     }
 
-    /// Access to the device, for steps that read or write registers.
+    /// Returns the device, for steps that read or write registers.
     pub(crate) const fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The memory mapped for the device.
+    /// Returns the memory mapped for the device.
     pub(crate) const fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Reads an entry of a table in ICM memory.
+    /// Reads a table entry from ICM memory.
     pub(crate) fn read_context(&self, step: &ReadContext) -> Result<ContextBytes> {
         let bytes = self.icm()?.table(step.table).read(&self.arena, step.index);
         Ok(ContextBytes { bytes: Hex(bytes) })
@@ -254,7 +254,7 @@ impl Hca {
         self.last_id
     }
 
-    /// Returns a key for a region index that differs from all earlier keys of that index.
+    /// Returns a key for a region index. The key differs from all earlier keys of that index.
     pub(super) fn new_key(&mut self, index: u32) -> u32 {
         let uses = self.key_uses.entry(index).or_default();
         let key = uses.wrapping_shl(self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) | index;
@@ -267,17 +267,17 @@ impl Hca {
         key & ((1 << self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) - 1)
     }
 
-    /// Binary logarithm of the size of the QP table.
+    /// Returns the binary logarithm of the QP table's size.
     pub(super) fn log_qps(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Qpc))
     }
 
-    /// Binary logarithm of the size of the CQ table.
+    /// Returns the binary logarithm of the CQ table's size.
     pub(super) fn log_cqs(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Cqc))
     }
 
-    /// Returns a 24-bit number with bits set above the table's mask.
+    /// Returns a 24-bit object number whose bits above the table's index mask are set to `high_bits`.
     pub(super) const fn full_number(&self, log_entries: u32, index: u32, high_bits: u32) -> u32 {
         (high_bits.wrapping_shl(log_entries) | index) & 0xff_ffff
     }

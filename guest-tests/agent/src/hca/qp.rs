@@ -1,4 +1,4 @@
-//! Queue pairs: rings, transitions, posting and accounting.
+//! Queue pairs: rings, state transitions, posting and accounting.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -16,7 +16,7 @@ use crate::wire::{
     SendRequest, Sge, Transition,
 };
 
-/// [`UNIT`] with the type of queue arithmetic.
+/// [`UNIT`] in the integer type of the queue arithmetic.
 const UNIT_BYTES: u32 = 16;
 const _: () = assert!(UNIT_BYTES as usize == UNIT);
 
@@ -32,13 +32,13 @@ pub(crate) struct Qp {
     rq: WorkQueue,
 }
 
-/// A ring of work request slots.
+/// A ring of slots for work requests.
 #[derive(Debug)]
 struct WorkQueue {
     ring: Region,
     slots: u32,
     slot_bytes: u32,
-    /// Numbers of slots posted and completed, free-running.
+    /// Number of slots posted and number of slots completed; both are free-running.
     posted: u32,
     completed: u32,
 }
@@ -52,7 +52,7 @@ impl WorkQueue {
         self.slots - self.posted.wrapping_sub(self.completed)
     }
 
-    /// Returns the byte offset of a slot from its free-running count.
+    /// Returns the byte offset of the slot with this free-running count.
     const fn offset(&self, count: u32) -> u32 {
         (count & (self.slots - 1)) * self.slot_bytes
     }
@@ -68,7 +68,7 @@ impl WorkQueue {
         Ok((0..count).map(|i| self.offset(first.wrapping_add(i))).collect())
     }
 
-    /// Frees slots up to the one at byte offset `wqe`. Returns whether that slot was the oldest.
+    /// Frees slots up to and including the one at byte offset `wqe`. Returns whether that slot was the oldest.
     fn complete(&mut self, wqe: u32) -> Result<bool> {
         let outstanding = self.posted.wrapping_sub(self.completed);
         let distance = (wqe / self.slot_bytes).wrapping_sub(self.completed) & (self.slots - 1);
@@ -85,22 +85,22 @@ impl WorkQueue {
 }
 
 impl Qp {
-    /// Number of the QP, upper bits included.
+    /// Returns the number of the QP, upper bits included.
     pub(crate) const fn qpn(&self) -> u32 {
         self.fixed.qpn
     }
 
-    /// Number of free send slots.
+    /// Returns the number of free send slots.
     pub(crate) const fn free_sends(&self) -> u32 {
         self.sq.free()
     }
 
-    /// Number of slots of the send queue.
+    /// Returns the number of slots in the send queue.
     pub(crate) const fn send_slots(&self) -> u32 {
         self.sq.slots
     }
 
-    /// Number of slots of the receive queue.
+    /// Returns the number of slots in the receive queue.
     pub(crate) const fn recv_slots(&self) -> u32 {
         self.rq.slots
     }
@@ -196,7 +196,7 @@ impl Qp {
         }
     }
 
-    /// Retires the work request of a completion. Returns whether it was the oldest of its queue.
+    /// Retires the work request that a completion belongs to. Returns whether it was the oldest in its queue.
     pub(crate) fn account(&mut self, arena: &Arena, cqe: &Cqe) -> Result<bool> {
         if cqe.is_send {
             return self.sq.complete(cqe.wqe);

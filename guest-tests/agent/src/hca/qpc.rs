@@ -1,4 +1,4 @@
-//! The QP context image: the mailbox of the MODIFY_QP commands and of QUERY_QP.
+//! The QP context image, which is the mailbox of the MODIFY_QP commands and of QUERY_QP.
 //!
 //! The driver keeps one image per queue pair. For each transition, it changes the affected fields and sends the whole
 //! image, as the public driver does.
@@ -15,7 +15,7 @@ use crate::wire::{Changes, Hex, Path, QpAttributes, Service};
 /// Length of the image in bytes.
 pub(crate) const LEN: usize = 0xc0;
 
-/// Attribute bits of opt_param_mask, with the numbering of the interface document.
+/// Attribute bits of opt_param_mask, numbered as in the interface document.
 mod mask {
     pub(super) const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
     pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
@@ -33,7 +33,7 @@ mod mask {
     pub(super) const DEST_QPN: u32 = 1 << 20;
 }
 
-/// State codes in the image of a command.
+/// State codes in a command's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
@@ -58,7 +58,7 @@ pub(crate) struct Queue {
     pub(crate) log_slot: u8,
 }
 
-/// Attributes that stay the same during the life of a queue pair.
+/// Attributes that stay constant during the life of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) service: Service,
@@ -157,7 +157,7 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // The interface permits the value in the upper bits of the byte too; both forms are unambiguous here.
+        // The interface permits the value in the upper bits of the byte too. Both forms are unambiguous here.
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));
@@ -246,7 +246,7 @@ mod tests {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0);
         image.prepare_rtr(9, 1024, 0x12_3456, 12, &Path::default()).unwrap();
-        // The vector contains the public driver's mask.
+        // The vector includes the public driver's mask.
         image.put(0, 0x40);
         let mut expected = hex("00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
              00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_mac_and_address_fill_address_words() {
+    fn peer_mac_and_gid_fill_address_words() {
         let mut image = Image::new(&fixed());
         let path = Path {
             dmac: Some([0x02, 0, 0, 0, 0x12, 0x34]),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_set_only_named_attributes() {
+    fn change_sets_only_named_attributes() {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0x11);
         let before = image.clone();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn rts2sqd_requests_event_in_mask() {
+    fn rts2sqd_requests_drain_event_in_mask() {
         let mut image = Image::new(&fixed());
         image.prepare_sqd(true);
         assert_eq!((image.0[0x03], image.0[0x08] >> 4), (4, 5));

@@ -1,4 +1,4 @@
-//! Flows: many messages on queue pairs, posted, completed and checked without the host.
+//! Flows: sequences of many messages on a queue pair, posted, completed and checked without the host.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::mpsc::Sender;
@@ -19,9 +19,9 @@ use crate::wire::{
 
 /// Default time limit of flows.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Content of a slot before a message arrives, and of its gaps afterwards.
+/// Fill byte of a slot before a message arrives; gaps keep it afterwards.
 const UNTOUCHED: u8 = 0xee;
-/// Number of bytes after a message that are checked for stray writes, if the slot has room.
+/// Number of bytes checked for stray writes after a message, if the slot has room.
 const TAIL: u64 = 64;
 
 /// The state of a running flow.
@@ -29,10 +29,10 @@ struct Running<'a> {
     flow: &'a Flow,
     qpn: u32,
     slots: Slots,
-    /// Prepared WQEs by slot, if all messages of a slot have the same WQE. They keep the driver's own cost as low as
+    /// Prepared WQEs by slot, if all messages in a slot use the same WQE. They keep the driver's own cost as low as
     /// that of real libraries.
     prepared: Prepared,
-    /// Numbers of messages posted and completed.
+    /// Number of messages posted and number completed.
     posted: u32,
     completed: u32,
     /// Byte offsets of the WQEs of outstanding messages.
@@ -43,7 +43,7 @@ struct Running<'a> {
 
 /// WQEs that are built once and posted repeatedly.
 enum Prepared {
-    /// Every message needs its own WQE.
+    /// Nothing is prepared, because every message needs its own WQE.
     Nothing,
     Sends(Vec<SendWqe>),
     Receives(Vec<Vec<u8>>),
@@ -71,7 +71,7 @@ impl Slots {
         self.seed.wrapping_add(if self.fresh { message } else { message % self.count } as u64)
     }
 
-    /// Yields for each segment of a message its offset in the region, its length and its position in the message.
+    /// Yields each segment of a message: its offset in the region, its length and its position in the message.
     fn pieces(self, message: u32) -> impl Iterator<Item = (u64, u32, u64)> {
         let start = self.start(message);
         let mut position = 0;
@@ -83,7 +83,7 @@ impl Slots {
     }
 
     fn sges(self, region: &Region, message: u32) -> Vec<Sge> {
-        // An empty message may have no segment.
+        // An empty message may have no segments.
         self.pieces(message)
             .filter(|_| self.len > 0)
             .map(|(at, len, _)| Sge { lkey: region.key, addr: region.addr(at), len })
@@ -97,7 +97,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Number of bytes from a slot's start that a message, its gaps and the checked tail occupy.
+    /// Returns the number of bytes from a slot's start that a message, its gaps and the checked tail occupy.
     fn watched(self) -> u64 {
         (self.scatter.span(self.len) + TAIL).min(self.stride)
     }
@@ -107,7 +107,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Checks the content of a message. With `around`, also checks that the rest of the slot is unchanged.
+    /// Checks the content of a message. If `around` is set, also checks that the rest of the slot is unchanged.
     fn check(self, arena: &Arena, region: &Region, message: u32, around: bool) -> Result<()> {
         let seed = self.seed(message);
         let mut untouched_from = self.start(message);
@@ -206,7 +206,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Number of outstanding messages.
+    /// Returns the number of outstanding messages.
     const fn under_way(&self) -> usize {
         (self.posted - self.completed) as usize
     }
@@ -215,7 +215,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Builds WQEs before the first message, outside the measured time.
+    /// Builds WQEs before the first message, so that building them is not measured.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let used = self.slots.count.min(self.count());
         if self.slots.len > 0 {
@@ -271,7 +271,7 @@ impl<'a> Running<'a> {
             let room = flow.depth.max(1).min(flow.slots).saturating_sub(outstanding);
             let room = room.min(hca.qp(flow.qp)?.free_sends());
             let batch = flow.batch.max(1).min(flow.count - self.posted);
-            // Post only whole batches, because a smaller batch would measure something else.
+            // Post only full batches, because a smaller batch would change what is measured.
             if batch == 0 || room < batch.min(flow.depth.max(1)) {
                 return Ok(());
             }
@@ -411,7 +411,7 @@ impl<'a> Running<'a> {
         let (what, opcode_fits) = if self.is_send() {
             ("send", cqe.opcode == wqe::opcode(op))
         } else {
-            // Transport opcode of the last packet: SEND or WRITE, last or only.
+            // The transport opcode of the last packet is that of a SEND or a WRITE, last or only.
             let last = cqe.opcode & 0x1f;
             let fits = match op {
                 SendOp::Send => matches!(last, 0x02 | 0x04),
@@ -438,8 +438,8 @@ impl<'a> Running<'a> {
 }
 
 impl Hca {
-    /// Arranges that the next traffic step notifies `posted` after its first posts. If the step fails earlier, the
-    /// channel is closed.
+    /// Registers a channel that the next traffic step notifies after its first posts. If the step fails before that,
+    /// the channel is closed.
     pub(crate) fn announce(&mut self, posted: Sender<()>) {
         self.posted = Some(posted);
     }
@@ -473,7 +473,7 @@ impl Hca {
             // The receiver of the notification may have stopped waiting.
             let _ = posted.send(());
         }
-        // With thousands of flows, look-ups and counts per completion must take constant time.
+        // With thousands of flows, look-ups and counts must take constant time per completion.
         let places: HashMap<_, _> =
             running.iter().enumerate().map(|(i, flow)| ((flow.qpn, flow.is_send()), i)).collect();
         let mut left = running.iter().filter(|flow| !flow.done()).count();
@@ -481,7 +481,7 @@ impl Hca {
         while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
-                // Take one entry per queue and turn, so that no flow waits for the checks of another.
+                // Take one entry per queue and turn, so that no flow waits while the messages of another are checked.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();
@@ -513,7 +513,7 @@ impl Hca {
             idle.pause(under_way);
         }
         let elapsed_ns = elapsed_ns(started);
-        // Report in the order of the step, not in the order of execution.
+        // Report the flows in the order of the step, not of execution.
         let flows = step
             .flows
             .iter()
@@ -523,7 +523,8 @@ impl Hca {
     }
 }
 
-/// An RDMA WRITE with immediate consumes a receive request but not its scatter list.
+/// Returns whether a receive flow has scatter elements. An RDMA WRITE with immediate consumes a receive request but
+/// does not use its scatter list.
 fn has_elements(flow: &ReceiveFlow) -> bool {
     flow.op != SendOp::WriteImm && flow.len > 0
 }
@@ -532,7 +533,7 @@ fn scatter_fits(slots: &Slots) -> bool {
     slots.scatter.span(slots.len) <= slots.stride
 }
 
-/// Selects an element round robin by message number.
+/// Returns the element whose turn it is, round robin by message number.
 fn in_turn<T: Copy>(all: &[T], message: u32) -> Option<T> {
     all.get(message as usize % all.len().max(1)).copied()
 }
@@ -572,13 +573,13 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_used_round_robin() {
+    fn elements_are_used_round_robin() {
         assert_eq!([0, 1, 2, 3].map(|message| in_turn(&[7, 8, 9], message)), [7, 8, 9, 7].map(Some));
         assert_eq!(in_turn::<u8>(&[], 1), None);
     }
 
     #[test]
-    fn slots_repeat_content_unless_fresh() {
+    fn slots_repeat_content_unless_fresh_is_set() {
         assert_eq!((SLOTS.seed(1), SLOTS.seed(5)), (8, 8));
         let fresh = Slots { fresh: true, ..SLOTS };
         assert_eq!((fresh.seed(1), fresh.seed(5)), (8, 12));

@@ -12,11 +12,11 @@ use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 /// Unit of WQE positions and sizes, in bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// Largest send WQE in units: the size field of a link has 6 bits.
+/// Maximum size of a send WQE in units; the size field of a link has 6 bits.
 const MAX_UNITS: usize = 63;
-/// lkey of the terminator in the kernel driver's format.
+/// lkey of the terminating entry in the kernel driver's format.
 const INVALID_LKEY: u32 = 0x100;
-/// The V bit in the first word of a posted receive slot, in the user library's format.
+/// The V bit in the first word of a posted receive slot, used in the user library's format.
 pub(crate) const VALID: u32 = 1 << 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl SendWqe {
         link
     }
 
-    /// Returns words 0 and 1 of the doorbell for a chain that starts with this WQE. `head` counts units and does not
+    /// Returns words 0 and 1 of the doorbell for a chain that starts with this WQE. `head` is in units and does not
     /// wrap at the end of the queue.
     pub(crate) fn doorbell(&self, qpn: u32, head: u32) -> (u32, u32) {
         let word0 = head << 8 | u32::from(self.fence) << 5 | u32::from(self.opcode);
@@ -120,12 +120,12 @@ pub(crate) const fn opcode(op: SendOp) -> u8 {
     }
 }
 
-/// Returns a receive WQE in the user library's format, from offset 10h on. [`VALID`] posts it.
+/// Returns a receive WQE in the user library's format, from offset 10h on. [`VALID`] marks the slot as posted.
 pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, [0; UNIT])
 }
 
-/// Returns a receive WQE in the kernel driver's format, from offset 10h on. [`kernel_slot`] contains its link.
+/// Returns a receive WQE in the kernel driver's format, from offset 10h on. Its link is in [`kernel_slot`].
 pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, kernel_terminator())
 }
@@ -168,7 +168,8 @@ fn push_sge(bytes: &mut Vec<u8>, sge: &Sge) {
 
 fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     let path = &datagram.path;
-    // The first value is the LID or the low two bytes of the MAC; the second contains the high four bytes of the MAC.
+    // The first value is the LID or the low two bytes of the MAC address. The second contains the MAC address's high
+    // four bytes.
     let address = |lid: Option<u16>, mac: Option<[u8; 6]>| match (lid, mac) {
         (Some(_), Some(_)) => Err(bad_step("a LID and a MAC share a field")),
         (lid, None) => Ok((lid.unwrap_or(0), 0)),

@@ -1,4 +1,4 @@
-//! The memory mapped for the device, once, at bus addresses that differ from its process addresses.
+//! The memory mapped for the device. It is mapped once, at bus addresses that differ from its process addresses.
 
 use std::fs::File;
 use std::io;
@@ -18,11 +18,11 @@ pub(crate) const PAGE: usize = 4096;
 
 /// First bus address. It is above 4 GiB, so that truncated addresses are detected, and far from the interrupt window.
 const IOVA: u64 = 0x1_4000_0000;
-/// Alignment of the arena in the process and on the bus.
+/// Alignment of the arena, both in the process and on the bus.
 const ALIGN: usize = 2 << 20;
 
-/// Memory shared with the device. The device may write any of it at any time, so no references into it exist. Data is
-/// copied, and words that both sides poll are accessed atomically.
+/// Memory shared with the device. The device may write to any of it at any time, so no references into it exist. Data
+/// is copied, and words that both sides poll are accessed atomically.
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: NonNull<u8>,
@@ -31,7 +31,7 @@ pub(crate) struct Arena {
     map_time: Duration,
 }
 
-// SAFETY: the arena owns its mapping, and every access to it copies or is atomic.
+// SAFETY: the arena owns its mapping, and every access to it is atomic or a copy.
 unsafe impl Send for Arena {}
 
 impl Arena {
@@ -65,7 +65,7 @@ impl Arena {
         Self { base, len, pages, map_time: Duration::ZERO }
     }
 
-    /// Time that the IOMMU mapping took.
+    /// Returns how long the IOMMU mapping took.
     pub(crate) const fn map_time(&self) -> Duration {
         self.map_time
     }
@@ -121,7 +121,7 @@ impl Arena {
     /// Copies bytes into the arena.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: as in `read`, with the directions swapped.
+        // SAFETY: as in `read`, with source and destination exchanged.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -136,23 +136,24 @@ impl Arena {
     pub(crate) fn publish_word(&self, offset: usize, value: u32) {
         assert!(offset.is_multiple_of(4), "word at {offset:#x} is not aligned");
         let at = self.at(offset, 4).cast::<u32>();
-        // SAFETY: aligned, inside the mapping, and accessed by this process only through atomics or copies.
+        // SAFETY: the word is aligned and inside the mapping, and this process accesses it only through atomics or
+        // copies.
         unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Ordering::Release);
-        // The following doorbell is a store to uncached memory. Order it as a driver does.
+        // The doorbell that follows is a store to uncached memory. Order it after this store, as a driver does.
         fence(Ordering::SeqCst);
     }
 
-    /// Reads an owner byte with acquire ordering. The device's earlier writes are then visible.
+    /// Reads an owner byte with acquire ordering. The device's earlier writes are visible afterwards.
     pub(crate) fn observe_byte(&self, offset: usize) -> u8 {
         let at = self.at(offset, 1);
-        // SAFETY: inside the mapping; bytes are always aligned.
+        // SAFETY: the byte is inside the mapping, and bytes are always aligned.
         unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
     }
 
     /// Stores an owner byte with release ordering, after all earlier reads.
     pub(crate) fn publish_byte(&self, offset: usize, value: u8) {
         let at = self.at(offset, 1);
-        // SAFETY: inside the mapping; bytes are always aligned.
+        // SAFETY: the byte is inside the mapping, and bytes are always aligned.
         unsafe { AtomicU8::from_ptr(at) }.store(value, Ordering::Release);
     }
 
@@ -166,14 +167,14 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `reserve`, and no reference into it exists.
+        // SAFETY: the range is the mapping created in `reserve`, and no reference into it exists.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
 /// Creates an anonymous memory file.
 fn memory_file(len: usize) -> io::Result<File> {
-    // SAFETY: the name is a C string; the result is checked and then owned by the file alone.
+    // SAFETY: the name is a C string. The result is checked, and then only the file owns it.
     let file = unsafe {
         let fd = libc::memfd_create(c"arena".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -185,16 +186,16 @@ fn memory_file(len: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reserves `len` bytes of memory aligned to [`ALIGN`], anonymous or from a file that is longer by [`ALIGN`]. Also
-/// returns the offset in the file.
+/// Reserves `len` bytes of memory aligned to [`ALIGN`], either anonymous or from a file that is longer than `len` by
+/// [`ALIGN`]. Also returns the memory's offset in the file.
 fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(NonNull<u8>, usize)> {
     let advice = if huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     let (sharing, fd) = match file {
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping affects no existing memory. The unmapped parts are inside it, and only the aligned part is
-    // kept.
+    // SAFETY: a new mapping affects no existing memory. The parts that are unmapped lie inside it, and only the aligned
+    // part is kept.
     unsafe {
         let raw =
             libc::mmap(std::ptr::null_mut(), len + ALIGN, libc::PROT_READ | libc::PROT_WRITE, sharing, fd, 0);
@@ -209,7 +210,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         if skip < ALIGN {
             libc::munmap(base.byte_add(len), ALIGN - skip);
         }
-        // Without huge page support the advice fails, which only affects speed.
+        // Without huge page support, the advice fails, which affects only speed.
         libc::madvise(base, len, advice);
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         Ok((base, skip))

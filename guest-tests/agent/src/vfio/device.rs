@@ -1,5 +1,5 @@
-//! An open PCI function: behind the vfio driver of the guest's kernel, or behind a vfio-user socket, where this program
-//! acts as the VMM.
+//! An open PCI function, either behind the vfio driver of the guest's kernel or behind a vfio-user socket. In the
+//! latter case, this program acts as the VMM.
 
 use std::fs::File;
 
@@ -13,7 +13,7 @@ use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::{DeviceSelector, Mask};
 
-/// Regions that the agent uses.
+/// The regions that the agent uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bar {
     Zero,
@@ -21,7 +21,7 @@ pub(crate) enum Bar {
     Config,
 }
 
-/// The value of one store to BAR2.
+/// The value written by one store to BAR2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doorbell {
     Word(u32),
@@ -31,15 +31,15 @@ pub(crate) enum Doorbell {
 /// An open function with bus mastering enabled.
 #[derive(Debug)]
 pub(crate) enum Device {
-    /// Through the vfio-pci driver of the guest's kernel.
+    /// A function behind the vfio-pci driver of the guest's kernel.
     Kernel(kernel::Function),
-    /// Served over a Unix socket.
+    /// A function that a vfio-user server provides over a Unix socket.
     #[cfg(feature = "vfio-user")]
     Socket(socket::Function),
 }
 
 impl Device {
-    /// Opens the selected function and returns its address too.
+    /// Opens the selected function, and returns it together with its address.
     pub(crate) fn open(selector: &DeviceSelector) -> Result<(Self, String)> {
         match selector {
             #[cfg(feature = "vfio-user")]
@@ -53,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Returns whether device memory must be backed by a file that can be shared.
+    /// Returns whether device memory must be backed by a file, so that it can be shared.
     pub(super) const fn wants_file(&self) -> bool {
         match self {
             Self::Kernel(_) => false,
@@ -62,12 +62,12 @@ impl Device {
         }
     }
 
-    /// Maps `len` bytes for the device at bus address `iova`. They are at `vaddr` in this process and at the given
+    /// Maps `len` bytes for the device at bus address `iova`. The bytes are at `vaddr` in this process and at the given
     /// offset of the file.
     pub(super) fn map_dma(&self, vaddr: u64, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
         match self {
             Self::Kernel(function) => {
-                // The kernel pins the pages, so that no file is needed.
+                // The kernel pins the pages, so no file is needed.
                 let _ = file;
                 function.map_dma(vaddr, iova, len)
             }
@@ -94,7 +94,7 @@ impl Device {
         }
     }
 
-    /// Reads registers with one access of `into`'s length.
+    /// Reads `into.len()` bytes of registers with a single access.
     pub(crate) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
         match self {
             Self::Kernel(function) => function.read(bar, offset, into),
@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Writes registers with one access of `bytes`' length.
+    /// Writes `bytes.len()` bytes of registers with a single access.
     pub(crate) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Kernel(function) => function.write(bar, offset, bytes),
@@ -112,7 +112,7 @@ impl Device {
         }
     }
 
-    /// Stores a little-endian 32-bit or 64-bit number to BAR2, through a mapping if possible.
+    /// Stores a little-endian 32-bit or 64-bit number to BAR2, using a mapping if possible.
     pub(crate) fn ring(&self, offset: u64, value: Doorbell) -> Result<()> {
         match self {
             Self::Kernel(function) => function.ring(offset, value),
@@ -124,7 +124,7 @@ impl Device {
         }
     }
 
-    /// Enables MSI-X. `signals[v]` counts interrupts of vector v.
+    /// Enables MSI-X. `signals[v]` counts the interrupts of vector v.
     pub(crate) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         match self {
             Self::Kernel(function) => function.enable_interrupts(signals),

@@ -1,4 +1,4 @@
-//! The vfio ioctls that the agent uses: argument layouts and request numbers of `linux/vfio.h`.
+//! The vfio ioctls that the agent uses, with the argument layouts and request numbers of `linux/vfio.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,7 +18,7 @@ const DEVICE_GET_REGION_INFO: u64 = request(8);
 const DEVICE_SET_IRQS: u64 = request(10);
 const IOMMU_MAP_DMA: u64 = request(13);
 
-/// The second version of the type 1 IOMMU interface.
+/// Identifies the second version of the type 1 IOMMU interface.
 const TYPE1V2_IOMMU: u64 = 3;
 
 #[repr(C)]
@@ -48,19 +48,20 @@ struct DmaMap {
     size: u64,
 }
 
-/// Constants of the VFIO_DEVICE_SET_IRQS argument.
+/// Constants for the argument of VFIO_DEVICE_SET_IRQS.
 pub(super) mod irqs {
-    /// Index of the MSI-X vectors.
+    /// Index that selects the MSI-X vectors.
     pub(in super::super) const MSIX: u32 = 2;
-    /// No data: the action applies to all vectors of the range. With TRIGGER and no vectors, it disables interrupts.
+    /// The argument carries no data; the action applies to all vectors of the range. With TRIGGER and no vectors, it
+    /// disables interrupts.
     pub(in super::super) const NONE: u32 = 1;
-    /// An eventfd for each vector.
+    /// The argument carries an eventfd for each vector.
     pub(in super::super) const EVENTFD: u32 = 1 << 2;
     /// VFIO_IRQ_SET_ACTION_MASK: interrupts stay pending.
     pub(in super::super) const MASK: u32 = 1 << 3;
     /// VFIO_IRQ_SET_ACTION_UNMASK: pending interrupts are delivered.
     pub(in super::super) const UNMASK: u32 = 1 << 4;
-    /// Triggers interrupts. With eventfds, connects them to the vectors.
+    /// Triggers interrupts or, with eventfds, connects them to the vectors.
     pub(in super::super) const TRIGGER: u32 = 1 << 5;
 }
 
@@ -74,13 +75,13 @@ const fn argsz<T>() -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionInfo {
     pub(super) size: u64,
-    /// Offset of its first byte in the device's file.
+    /// Offset of the region's first byte in the device's file.
     pub(super) offset: u64,
-    /// The region supports mmap(2).
+    /// Whether the region supports mmap(2).
     pub(super) mappable: bool,
 }
 
-/// Checks that the kernel has this version of the interface, with type1v2.
+/// Checks that the kernel provides this version of the interface, with type1v2.
 pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     if call(container, GET_API_VERSION, 0)? != 0 {
         return Err(io::Error::other("unsupported vfio API version"));
@@ -91,7 +92,7 @@ pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that every function of the group is bound to vfio, so that the group can be used.
+/// Returns whether every function of the group is bound to vfio, so that the group can be used.
 pub(super) fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = GroupStatus { argsz: argsz::<GroupStatus>(), flags: 0 };
     call(group, GROUP_GET_STATUS, (&raw mut status).addr() as u64)?;
@@ -121,7 +122,8 @@ pub(super) fn region_info(device: BorrowedFd<'_>, index: u32) -> io::Result<Regi
     Ok(RegionInfo { size: info.size, offset: info.offset, mappable: info.flags & 4 != 0 })
 }
 
-/// Applies `flags` to `count` MSI-X vectors from `start` on. With [`irqs::EVENTFD`], connects them to these eventfds.
+/// Applies `flags` to `count` MSI-X vectors starting at `start`. With [`irqs::EVENTFD`], connects the given eventfds to
+/// them.
 pub(super) fn set_irqs(
     device: BorrowedFd<'_>,
     flags: u32,
@@ -130,7 +132,7 @@ pub(super) fn set_irqs(
     eventfds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let too_many = |_| io::Error::other("too many vectors");
-    // argsz, flags, index, start, count; then a descriptor for each eventfd.
+    // argsz, flags, index, start and count, followed by a descriptor for each eventfd.
     let mut set = vec![0, flags, irqs::MSIX, start, count];
     set.extend(eventfds.iter().map(|fd| fd.as_raw_fd().cast_unsigned()));
     set[0] = u32::try_from(size_of_val(set.as_slice())).map_err(too_many)?;
@@ -138,7 +140,7 @@ pub(super) fn set_irqs(
     Ok(())
 }
 
-/// Maps `size` bytes at process address `vaddr` for the device at bus address `iova`, for reads and writes.
+/// Maps `size` bytes at process address `vaddr` for the device at bus address `iova`, readable and writable.
 pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u64) -> io::Result<()> {
     let map = DmaMap { argsz: argsz::<DmaMap>(), flags: 3, vaddr, iova, size };
     call(container, IOMMU_MAP_DMA, (&raw const map).addr() as u64)?;
@@ -146,7 +148,7 @@ pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u6
 }
 
 fn call(fd: BorrowedFd<'_>, request: u64, argument: u64) -> io::Result<i32> {
-    // SAFETY: every caller passes a request of this file with the argument of its layout above: a number, or the
+    // SAFETY: every caller passes a request of this file with an argument of the matching layout: a number, or the
     // address of a live value, which the kernel accesses only during the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

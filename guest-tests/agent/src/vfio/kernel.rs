@@ -1,4 +1,4 @@
-//! A PCI function behind the vfio driver of the kernel: registers by read and write, doorbells by mmap.
+//! A PCI function behind the kernel's vfio driver. Registers are accessed with read and write, doorbells through mmap.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +16,9 @@ use crate::error::bad_step;
 use crate::guest::pci::{self, Msix};
 use crate::wire::Mask;
 
-/// Region numbers of vfio-pci.
+/// Index of the configuration space region in vfio-pci.
 const CONFIG_REGION: u32 = 7;
-/// Command register: memory space and bus master.
+/// Offset of the command register, which contains the memory space and bus master bits.
 const COMMAND: u64 = 4;
 const MEMORY_AND_MASTER: u16 = 0x6;
 
@@ -29,7 +29,7 @@ pub(crate) struct Function {
     regions: [RegionInfo; 3],
     doorbells: Option<Mapping>,
     container: OwnedFd,
-    /// The configuration space in sysfs. vfio-pci shows the MSI-X capability but rejects changes to it.
+    /// The function's configuration space in sysfs. vfio-pci shows the MSI-X capability but rejects changes to it.
     config: PathBuf,
     // The group must stay open as long as the device.
     _group: File,
@@ -85,19 +85,19 @@ impl Function {
         self.region(bar).size
     }
 
-    /// Reads registers with one access of `into`'s length.
+    /// Reads `into.len()` bytes of registers with a single access.
     pub(super) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
         let at = self.locate(bar, offset, into.len())?;
         self.file.read_exact_at(into, at).with_context(|| format!("cannot read {bar:?}+{offset:#x}"))
     }
 
-    /// Writes registers with one access of `bytes`' length.
+    /// Writes `bytes.len()` bytes of registers with a single access.
     pub(super) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
         let at = self.locate(bar, offset, bytes.len())?;
         self.file.write_all_at(bytes, at).with_context(|| format!("cannot write {bar:?}+{offset:#x}"))
     }
 
-    /// Stores a little-endian 32-bit or 64-bit number to BAR2, through a mapping if possible.
+    /// Stores a little-endian 32-bit or 64-bit number to BAR2, using a mapping if possible.
     pub(super) fn ring(&self, offset: u64, value: Doorbell) -> Result<()> {
         match (&self.doorbells, value) {
             (Some(mapping), value) => mapping.store(offset, value),
@@ -106,7 +106,7 @@ impl Function {
         }
     }
 
-    /// Enables MSI-X with a counter for each of the first vectors.
+    /// Enables MSI-X and connects a counter to each of the first vectors.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         let eventfds: Vec<_> = signals.iter().map(Signal::as_fd).collect();
         let count = u32::try_from(eventfds.len())?;
@@ -119,8 +119,8 @@ impl Function {
             .context("cannot disable MSI-X")
     }
 
-    /// vfio-pci cannot mask MSI-X vectors. The table is accessible only through a mapping of BAR0, the capability only
-    /// through sysfs.
+    /// Masks or unmasks interrupts without vfio-pci, which cannot mask MSI-X vectors. The table is accessible only
+    /// through a mapping of BAR0, and the capability only through sysfs.
     pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         let msix = self.msix()?;
         match mask {
@@ -166,7 +166,7 @@ impl Function {
     }
 }
 
-/// BAR2 in this process.
+/// A mapping of BAR2 in this process.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
@@ -222,7 +222,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping made in `new`, and no reference into it exists.
+        // SAFETY: the range is the mapping created in `new`, and no reference into it exists.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

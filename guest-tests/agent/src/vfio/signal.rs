@@ -1,4 +1,4 @@
-//! Interrupt counters, which are eventfds.
+//! Interrupt counters, implemented as eventfds.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) struct Signal(File);
 
 impl Signal {
-    /// Creates a counter at zero.
+    /// Creates a counter whose value is zero.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call accesses no memory. Its result is checked, and only the file owns it.
         let file = unsafe {
@@ -23,7 +23,7 @@ impl Signal {
         Ok(Self(file))
     }
 
-    /// Waits for an interrupt. Returns the number of interrupts since the last call, or 0 after the time limit.
+    /// Waits for an interrupt. Returns the number of interrupts since the last call, or 0 if the time limit expires.
     pub(crate) fn wait(&self, patience: Duration) -> io::Result<u64> {
         let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);

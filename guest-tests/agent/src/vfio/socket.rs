@@ -15,7 +15,7 @@ use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::Mask;
 
-/// The command register in configuration space, with its bits for memory space and bus mastering.
+/// Offset of the command register in configuration space, which contains the bits for memory space and bus mastering.
 const COMMAND: u64 = 4;
 const MEMORY_AND_MASTER: [u8; 2] = [6, 0];
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Function {
 }
 
 impl Function {
-    /// Connects and enables bus mastering.
+    /// Connects to the server and enables bus mastering.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let client = Client::new(path).with_context(|| format!("cannot connect to {}", path.display()))?;
         let size = |bar| client.region(number(bar)).map_or(0, |region| region.size);
@@ -71,10 +71,11 @@ impl Function {
         Ok(self.client().region_write(number(bar), offset, bytes)?)
     }
 
-    /// Enables interrupts as VMM and guest kernel do together: connects eventfds, unmasks table entries, enables MSI-X.
+    /// Enables interrupts as a VMM and a guest kernel do together: connects eventfds, unmasks table entries and enables
+    /// MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
-            // One vector at a time, because every server accepts a message with one descriptor.
+            // Connect one vector at a time, because every server accepts a message with one descriptor.
             self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, vector, 1, &[signal.as_fd().as_raw_fd()])?;
             self.mask_interrupts(Mask::Entry(vector), false)?;
         }
@@ -126,7 +127,7 @@ impl Function {
         Ok(())
     }
 
-    /// After a panic with the lock held, the stream is out of step, and the next call fails.
+    /// Locks the client. After a panic with the lock held, the stream is out of step, and the next call fails.
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,8 +8,8 @@ use super::Hex;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EqId(pub u32);
 
-/// Creates an event queue with SW2HW_EQ after its buffer was registered. It receives no asynchronous events before
-/// [`MapEq`].
+/// Creates an event queue by registering its buffer and issuing SW2HW_EQ. The queue receives no asynchronous events
+/// before [`MapEq`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateEq {
@@ -17,7 +17,7 @@ pub struct CreateEq {
     pub log_entries: u8,
     /// Protection domain of the buffer.
     pub pd: u32,
-    /// Protection domain of the buffer's region, if it differs. The device then cannot write entries.
+    /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
     pub vector: u16,
     /// Whether the queue is armed after creation.
@@ -34,7 +34,7 @@ impl Default for CreateEq {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqInfo {
-    /// Identifier for later steps.
+    /// Identifier of the queue in later steps.
     pub id: EqId,
     pub eqn: u32,
     /// lkey of the buffer.
@@ -50,14 +50,14 @@ pub struct DestroyEq {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MapEq {
     pub eq: EqId,
-    /// Bit t selects events of type t.
+    /// Bitmap in which bit t selects events of type t.
     pub events: u64,
-    /// Whether the events are removed from the queue instead of added.
+    /// Whether to remove the events from the queue instead of adding them.
     #[serde(default)]
     pub remove: bool,
 }
 
-/// Arms an event queue: writes its number to the ARM_EQ register.
+/// Arms an event queue by writing its number to the ARM_EQ register.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ArmEq {
     pub eq: EqId,
@@ -69,13 +69,13 @@ pub struct PollEq {
     pub eq: EqId,
     /// Number of events to wait for.
     pub count: u32,
-    /// Time limit, after which the events so far are returned.
+    /// Time limit in milliseconds. When it expires, the events received so far are returned.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Events in the order in which the device wrote them. Fewer than requested after the time limit.
+    /// Events in the order in which the device wrote them. If the time limit expired, there are fewer than requested.
     pub eqes: Vec<Eqe>,
 }
 
@@ -86,7 +86,7 @@ pub struct Eqe {
     pub event: u8,
     /// Subtype field of the EQE.
     pub subtype: u8,
-    /// Number of the affected queue or port, or token of a command.
+    /// Number of the affected queue or port, or the token of a command.
     pub number: u32,
     pub detail: u32,
     /// out_param of a completed command.
@@ -104,17 +104,17 @@ pub struct EnableInterrupts {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct DisableInterrupts {}
 
-/// Waits for an interrupt of a vector.
+/// Waits for an interrupt on one vector.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WaitInterrupt {
     pub vector: u16,
-    /// Time limit of the wait.
+    /// Time limit of the wait in milliseconds.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// Number of interrupts since the last request; 0 after the time limit.
+    /// Number of interrupts since the last request, or 0 if the time limit expired.
     pub count: u64,
 }
 
@@ -123,7 +123,7 @@ pub struct Interrupts {
 pub struct MaskInterrupts {
     /// Which mask to change.
     pub mask: Mask,
-    /// Whether interrupts stay pending.
+    /// Whether to mask interrupts, so that they stay pending.
     pub masked: bool,
 }
 
@@ -131,11 +131,11 @@ pub struct MaskInterrupts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mask {
-    /// Function Mask in the MSI-X capability.
+    /// The Function Mask bit of the MSI-X capability.
     Function,
     /// The mask bit in a vector's MSI-X table entry.
     Entry(u16),
-    /// The mask of the VMM for a vector. Only available behind a socket, where this program is the VMM.
+    /// The VMM's mask for a vector. It is available only behind a socket, where this program is the VMM.
     Vmm(u16),
 }
 
@@ -145,6 +145,6 @@ pub struct PendingInterrupts {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingBits {
-    /// Bit v: vector v is pending.
+    /// Bitmap in which bit v is set if vector v is pending.
     pub bits: u64,
 }

@@ -5,10 +5,9 @@
 //! it answers [`ToHost::Failed`]. Then the port is free for the next command. Frames for a command that has ended are
 //! ignored.
 //!
-//! A frame consists of a byte for its kind, the payload length as a 32-bit little-endian number, and at most
-//! [`MAX_PAYLOAD`] bytes of payload. Outputs stay in the guest until the host reads the port. Unread input would delay
-//! signals, so the host sends at most [`INPUT_WINDOW`] bytes more than the guest has acknowledged with
-//! [`ToHost::Taken`].
+//! A frame consists of a kind byte, the payload length as a 32-bit little-endian number, and at most [`MAX_PAYLOAD`]
+//! bytes of payload. Outputs stay in the guest until the host reads the port. Unread input would delay signals, so the
+//! host sends at most [`INPUT_WINDOW`] bytes more than the guest has acknowledged with [`ToHost::Taken`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,9 +19,9 @@ use super::ExitStatus;
 
 /// Prefix of the names of exec ports.
 pub const EXEC_PORT_PREFIX: &str = "org.hcad.exec.";
-/// Limit of a frame's payload in bytes. Both ends reject longer payloads.
+/// Maximum size of a frame's payload in bytes. Both ends reject longer payloads.
 pub const MAX_PAYLOAD: usize = 64 << 10;
-/// Limit of unacknowledged input in bytes, for a command that does not read.
+/// Maximum number of unacknowledged input bytes. It is reached if a command does not read its input.
 pub const INPUT_WINDOW: usize = 256 << 10;
 /// Length of a frame's header in bytes.
 pub const HEADER: usize = 5;
@@ -31,13 +30,13 @@ pub const HEADER: usize = 5;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Start {
-    /// The program, which is looked up in the search path, and its arguments.
+    /// The program, which is looked up in the search path, followed by its arguments.
     pub argv: Vec<String>,
     /// Environment variables in addition to the default ones.
     pub env: BTreeMap<String, String>,
-    /// Working directory instead of root's home directory.
+    /// Working directory, if it is not root's home directory.
     pub folder: Option<String>,
-    /// Size of the terminal, if the command has one. Its outputs are then merged.
+    /// Size of the terminal, if the command has one. The command's outputs are then merged.
     pub terminal: Option<Size>,
 }
 
@@ -45,7 +44,7 @@ pub struct Start {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     pub rows: u16,
-    /// Characters of a line.
+    /// Number of characters in a line.
     pub columns: u16,
 }
 
@@ -54,15 +53,15 @@ pub struct Size {
 pub enum ToGuest {
     /// Starts a command on an idle port.
     Start(Start),
-    /// Input for the command.
+    /// Carries input for the command.
     Input(Vec<u8>),
-    /// The end of the input.
+    /// Marks the end of the input.
     InputEnd,
-    /// A signal for the command and its children.
+    /// Sends a signal to the command and its children.
     Signal(i32),
-    /// The terminal has a new size.
+    /// Changes the size of the terminal.
     Resize(Size),
-    /// Ends the command, because no user waits for it any more.
+    /// Ends the command, because no user is waiting for it any more.
     HangUp,
 }
 
@@ -70,15 +69,16 @@ pub enum ToGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
     Started,
-    /// The command could not be started, for this reason.
+    /// The command could not be started, for the given reason.
     Failed(String),
-    /// Bytes of standard output or of the terminal.
+    /// Bytes from standard output or from the terminal.
     Output(Vec<u8>),
-    /// Bytes of standard error.
+    /// Bytes from standard error.
     Errors(Vec<u8>),
-    /// Acknowledges bytes of input. The command has received them, or they were discarded because it closed its input.
+    /// Acknowledges this number of input bytes. The command has received them, or they were discarded because it closed
+    /// its input.
     Taken(u32),
-    /// The command has ended, and all its output was sent.
+    /// The command has ended, and all its output has been sent.
     Ended(ExitStatus),
 }
 
@@ -100,9 +100,9 @@ impl From<BadFrame> for io::Error {
     }
 }
 
-/// Frames of one direction.
+/// The frames of one direction.
 pub trait Frame: Sized {
-    /// Returns the kind and the payload.
+    /// Returns the kind and the payload of the frame.
     fn parts(&self) -> (u8, Vec<u8>);
 
     /// Creates a frame from its kind and payload.
@@ -111,7 +111,7 @@ pub trait Frame: Sized {
     /// The kind or the payload is invalid.
     fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame>;
 
-    /// Returns the frame as bytes. The other end rejects payloads of more than [`MAX_PAYLOAD`] bytes.
+    /// Serialises the frame. The other end rejects a payload of more than [`MAX_PAYLOAD`] bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let (kind, payload) = self.parts();
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
@@ -122,7 +122,7 @@ pub trait Frame: Sized {
         bytes
     }
 
-    /// Reads one frame, or `None` at the end of the input.
+    /// Reads one frame. Returns `None` at the end of the input.
     ///
     /// # Errors
     /// The input ends inside a frame, cannot be read, or contains an invalid frame.
@@ -139,7 +139,7 @@ pub trait Frame: Sized {
     }
 }
 
-/// Returns kind and payload length from a header.
+/// Parses a header, and returns the kind and the payload length.
 ///
 /// # Errors
 /// The length exceeds [`MAX_PAYLOAD`].
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frame_is_kind_length_and_payload() {
+    fn frame_consists_of_kind_length_and_payload() {
         assert_eq!(ToGuest::Signal(15).to_bytes(), [4, 4, 0, 0, 0, 15, 0, 0, 0]);
         assert_eq!(
             ToGuest::Resize(Size { rows: 24, columns: 0x150 }).to_bytes(),

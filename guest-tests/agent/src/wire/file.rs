@@ -1,8 +1,8 @@
-//! Steps for the content of files, which programs of the guest may have mapped.
+//! Steps for the content of files that programs in the guest may have mapped.
 
 use serde::{Deserialize, Serialize};
 
-/// Writes part of a pattern stream ([`crate::pattern`]) to part of a file.
+/// Writes a part of a pattern stream ([`crate::pattern`]) to a part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FillFile {
@@ -13,7 +13,7 @@ pub struct FillFile {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream at which the part starts.
+    /// Position in the stream of the part's first byte.
     pub position: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct PeekFile {
     pub len: u32,
 }
 
-/// Compares part of a file with part of a pattern stream. The answer is [`super::Verified`].
+/// Compares a part of a file with a part of a pattern stream. The answer is [`super::Verified`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerifyFile {
@@ -38,17 +38,17 @@ pub struct VerifyFile {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream at which the part starts.
+    /// Position in the stream of the part's first byte.
     pub position: u64,
 }
 
-/// Waits until one of the files contains one of the texts. Many states of the kernel are visible only in files.
+/// Waits until one of the files contains one of the texts. Many kernel states are visible only in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AwaitText {
     /// Files to read. Unreadable files count as empty.
     pub paths: Vec<String>,
     pub texts: Vec<String>,
-    /// Time limit, after which the step fails with the content of the files.
+    /// Time limit in milliseconds. When it expires, the step fails and reports the content of the files.
     pub timeout_ms: u32,
 }

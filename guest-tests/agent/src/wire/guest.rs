@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Answer of steps that return no data.
+/// The answer to a step that returns no data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
@@ -25,9 +25,9 @@ pub struct GuestInfo {
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
     pub cmdline: String,
-    /// All PCI functions, in order of their addresses.
+    /// All PCI functions, in address order.
     pub devices: Vec<DeviceInfo>,
-    /// Kernel messages of level warning or more severe.
+    /// Kernel messages of level warning or above.
     pub warnings: Vec<String>,
 }
 
@@ -40,11 +40,11 @@ pub struct DeviceInfo {
     pub device: u16,
     pub subsystem_vendor: u16,
     pub subsystem_device: u16,
-    /// Class code, 24 bits.
+    /// Class code (24 bits).
     pub class: u32,
     pub revision: u8,
     pub bars: Vec<BarInfo>,
-    /// Number of MSI-X vectors; 0 without the capability.
+    /// Number of MSI-X vectors, or 0 if the function has no such capability.
     pub msix_vectors: u32,
     /// Name of the bound driver.
     pub driver: Option<String>,
@@ -66,11 +66,11 @@ pub struct BarInfo {
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Dmesg {
-    /// Least severe level to return (0 = emergency, 4 = warning, 7 = debug). `None` returns all messages.
+    /// Least severe level to return (0 = emergency, 4 = warning, 7 = debug), or `None` for all messages.
     pub level: Option<u8>,
 }
 
-/// Answer of [`Dmesg`]: messages without record headers, oldest first.
+/// Answer to [`Dmesg`]: the messages without record headers, oldest first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DmesgLines {
     pub lines: Vec<String>,
@@ -91,25 +91,25 @@ pub struct LoadedModules {
     pub present: Vec<String>,
 }
 
-/// Permanently makes a file system on a disk the root of this guest. The disk is mounted read-only under a tmpfs
-/// overlay. The disks have ext4, and their drivers must be loaded.
+/// Makes a file system on a disk the guest's root for good. The disk is mounted read-only under a tmpfs overlay. The
+/// disks must contain ext4, and their drivers must be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {
-    /// Block device with the system.
+    /// Block device that contains the system.
     pub system: String,
-    /// Block device with the content of `/lib/modules/<release>`.
+    /// Block device that contains `/lib/modules/<release>`.
     pub modules: Option<String>,
 }
 
-/// Runs a shell (`/bin/sh`) on the guest's console and waits for its end.
+/// Runs a shell (`/bin/sh`) on the guest's console and waits until it exits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shell {
     /// Command line for `sh -c` instead of an interactive shell. A non-zero exit status is a failure.
     pub command: Option<String>,
 }
 
-/// Shuts the guest down. The answer is sent first.
+/// Shuts the guest down after sending the answer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Shutdown {
     pub kind: ShutdownKind,
@@ -133,11 +133,11 @@ pub struct BindVfio {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceSelector {
-    /// By PCI address, such as `0000:00:05.0`.
+    /// Selects a function by its PCI address, such as `0000:00:05.0`.
     Address(String),
-    /// The first function with these IDs.
+    /// Selects the first function with these IDs.
     Ids { vendor: u16, device: u16 },
-    /// Without a guest: the function behind the vfio-user server on this Unix socket.
+    /// Selects the function behind the vfio-user server on this Unix socket, without a guest.
     Socket(String),
 }
 

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeviceSelector, Hex};
 
-/// Initialises the HCA: opens the function through vfio, maps memory, and issues QUERY_ADAPTER, QUERY_DEV_LIM, INIT_HCA
-/// and MAP_ICM. The function must be bound to vfio-pci.
+/// Initialises the HCA, which must be bound to vfio-pci. Opens the function through vfio, maps memory, and issues
+/// QUERY_ADAPTER, QUERY_DEV_LIM, INIT_HCA and MAP_ICM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenHca {
@@ -14,11 +14,11 @@ pub struct OpenHca {
     pub hcr: HcrBase,
     /// Sizes and addresses of the tables in ICM.
     pub icm: IcmOptions,
-    /// Memory mapped for the device, in MiB. All DMA goes to this memory. 0 means 48.
+    /// Amount of memory mapped for the device, in MiB. All DMA goes to this memory. 0 means 48.
     pub arena_mib: u32,
-    /// Backs the memory with huge pages if the kernel has them. The DMA mappings are then fewer and larger.
+    /// Whether to back the memory with huge pages if the kernel has them. The DMA mappings are then fewer and larger.
     pub huge_pages: bool,
-    /// Stops before INIT_HCA. Only raw commands and register accesses work then.
+    /// Whether to stop before INIT_HCA. Only raw commands and register accesses work then.
     pub without_init: bool,
 }
 
@@ -33,7 +33,7 @@ pub enum HcrBase {
     Document,
 }
 
-/// Tables in ICM: binary logarithms of their numbers of entries, and how their pages are mapped.
+/// The tables in ICM: the binary logarithms of their numbers of entries, and how their pages are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IcmOptions {
@@ -47,9 +47,9 @@ pub struct IcmOptions {
     pub log_mpts: u8,
     /// Binary logarithm of the number of translation entries.
     pub log_mtts: u8,
-    /// ICM virtual address of the first table. The others follow by descending size.
+    /// ICM virtual address of the first table. The other tables follow in order of descending size.
     pub base: u64,
-    /// Maps pages in a different order from that of their ICM addresses, in runs of different lengths.
+    /// Whether to map pages in an order that differs from that of their ICM addresses, in runs of different lengths.
     pub scattered: bool,
 }
 
@@ -59,8 +59,8 @@ impl Default for IcmOptions {
     }
 }
 
-/// Resets the function as its VMM does, and initialises the HCA again. All objects are destroyed. Only available if the
-/// agent is the VMM.
+/// Resets the function as its VMM does, and initialises the HCA again. This destroys all objects. The step is available
+/// only if the agent is the VMM.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ResetHca {}
 
@@ -79,38 +79,38 @@ pub struct HcaInfo {
     /// First bus address of the memory mapped for the device.
     pub arena_iova: u64,
     pub arena_size: u64,
-    /// Time that the mapping took, in nanoseconds.
+    /// Time taken to map the memory, in nanoseconds.
     pub map_ns: u64,
-    /// ICM base of each table (QPC, CQC, EQC, MPT, MTT); zeros without INIT_HCA.
+    /// ICM base of each table (QPC, CQC, EQC, MPT, MTT), or zeros without INIT_HCA.
     pub icm_bases: [u64; 5],
 }
 
 /// Destroys all objects, unmaps ICM, issues CLOSE_HCA, and returns the function to vfio-pci.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CloseHca {
-    /// Closes the function without any command, as a crashing program would.
+    /// Whether to close the function without issuing any command, as a crashing program would.
     #[serde(default)]
     pub abrupt: bool,
 }
 
-/// Issues one HCR command, valid or not. A status other than OK is an answer, not a failure.
+/// Issues one HCR command, which may be invalid. A status other than OK is an answer, not a failure.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RawCommand {
-    /// Opcode of the command, 12 bits.
+    /// Opcode of the command (12 bits).
     pub op: u16,
-    /// Modifier of the opcode, 8 bits.
+    /// Opcode modifier of the command (8 bits).
     pub op_modifier: u8,
     pub in_modifier: u32,
     pub input: InParam,
     pub output: OutParam,
-    /// Location of the command register; by default the one of [`OpenHca`].
+    /// Location of the command register. `None` means the location given in [`OpenHca`].
     pub hcr: Option<HcrBase>,
     /// Token of the completion event, if one is requested.
     pub event: Option<u16>,
 }
 
-/// Issues HCR commands in sequence, whatever their results, in one round trip between host and guest.
+/// Issues HCR commands in sequence, regardless of their results, in one round trip between host and guest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RawCommands {
     /// The commands, in order.
@@ -128,7 +128,7 @@ pub struct CommandResults {
 pub enum InParam {
     #[default]
     None,
-    /// A value, which may be an unmapped address.
+    /// An immediate value, which may be an unmapped address.
     Immediate(u64),
     /// The address of a mailbox with these bytes (at most 4096), padded with zeros.
     Mailbox(Hex),
@@ -139,27 +139,27 @@ pub enum InParam {
 pub enum OutParam {
     #[default]
     None,
-    /// A value, which may be an unmapped address.
+    /// An immediate value, which may be an unmapped address.
     Immediate(u64),
-    /// The address of a mailbox filled with `a5`.
+    /// The address of a mailbox that is filled with `a5` before the command.
     Mailbox,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandResult {
     pub status: u8,
-    /// Word 18h of the HCR when the go bit was clear.
+    /// Word 18h of the HCR at the time when the go bit was clear.
     pub word: u32,
     /// Number of polls that found the go bit set.
     pub busy_polls: u32,
-    /// The output mailbox up to the last byte that is no longer `a5`; empty without a mailbox.
+    /// The output mailbox up to the last byte that is no longer `a5`, or empty without a mailbox.
     pub outbox: Hex,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Region {
-    /// BAR0: HCR, reset and MSI-X.
+    /// BAR0, with the HCR, the reset register and MSI-X.
     #[default]
     Bar0,
     Bar2,
@@ -199,7 +199,7 @@ pub struct MmioRead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MmioValue {
-    /// The register as a little-endian number.
+    /// Value of the register as a little-endian number.
     pub value: u64,
 }
 
@@ -224,7 +224,7 @@ pub enum ContextTable {
     Cqc,
     /// Event queue contexts, 64 bytes each.
     Eqc,
-    /// Memory regions, 64 bytes each.
+    /// Memory region entries, 64 bytes each.
     Mpt,
     /// Translation entries, 8 bytes each.
     Mtt,
@@ -234,12 +234,12 @@ pub enum ContextTable {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ReadContext {
     pub table: ContextTable,
-    /// Index of the entry, masked with the size of the table.
+    /// Index of the entry, masked to the size of the table.
     pub index: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextBytes {
-    /// The entry's bytes in memory order.
+    /// The entry's bytes, in memory order.
     pub bytes: Hex,
 }

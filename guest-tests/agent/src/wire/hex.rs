@@ -1,9 +1,9 @@
-//! Bytes as a hexadecimal string, so that message logs are readable.
+//! Bytes written as a hexadecimal string, so that message logs are readable.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes; in JSON a string with two lower-case hexadecimal digits per byte.
+/// A sequence of bytes. In JSON, it is a string with two lower-case hexadecimal digits per byte.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hex<B = Vec<u8>>(pub B);
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn array_needs_exact_length() {
+    fn array_requires_exact_length() {
         assert_eq!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff\"").unwrap(), Hex([0x00, 0xff]));
         assert!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff00\"").is_err());
     }

@@ -1,28 +1,29 @@
-//! Latency of messages, measured without the host.
+//! Message latency, measured without the host.
 
 use serde::{Deserialize, Serialize};
 
 use super::{MrId, QpId, Remote};
 
 /// Exchanges `rounds` messages with a peer that runs the same step. Each message is an inline RDMA WRITE, and the
-/// receiver polls its memory for the last byte. One side starts; the other answers each message with its own.
+/// receiver polls its memory for the last byte. One side starts, and the other answers each message with one of its
+/// own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PingPong {
-    /// Queue pair in state RTS.
+    /// Queue pair, which must be in state RTS.
     pub qp: QpId,
-    /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before and is 0 after the
-    /// step.
+    /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before the step, and is 0
+    /// after it.
     pub mr: MrId,
     /// The corresponding bytes of the peer's region.
     pub remote: Remote,
-    /// Length of a message: at least 1 byte, at most what fits inline into a WQE.
+    /// Length of a message in bytes. It is at least 1, and the message must fit inline into a WQE.
     pub len: u32,
     /// Number of messages in each direction.
     pub rounds: u32,
     /// Whether this side sends the first message.
     pub first: bool,
-    /// Time limit for the peer's next message.
+    /// Time limit for each message of the peer, in milliseconds.
     pub timeout_ms: u32,
 }
 
@@ -40,13 +41,13 @@ impl Default for PingPong {
     }
 }
 
-/// Answer of [`PingPong`]: times from a message to the peer's answer.
+/// Answer to [`PingPong`]: times from sending a message to receiving the peer's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrips {
-    /// Shortest round trip in nanoseconds.
+    /// Shortest round trip, in nanoseconds.
     pub min_ns: u64,
-    /// Median round trip in nanoseconds.
+    /// Median of the round trips, in nanoseconds.
     pub median_ns: u64,
-    /// 99th percentile of the round trips in nanoseconds.
+    /// 99th percentile of the round trips, in nanoseconds.
     pub p99_ns: u64,
 }

@@ -59,16 +59,16 @@ use serde::{Deserialize, Serialize};
 /// Name of the virtio-serial port on which the agent listens.
 pub const PORT_NAME: &str = "org.hcad.agent";
 
-/// A step and the type of its answer.
+/// A step, together with the type of its answer.
 pub trait Call: Into<Step> + Send + 'static {
-    /// Answer of the step if it succeeds.
+    /// The answer if the step succeeds.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 }
 
 /// A request from the host to execute one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the host and repeated in the response.
+    /// ID chosen by the host and repeated in the response.
     pub id: u64,
     pub step: Step,
 }
@@ -79,23 +79,23 @@ impl Request {
         Self { id, step: step.into() }
     }
 
-    /// Returns the line to send, newline included.
+    /// Returns the line to send, including the newline.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
 }
 
-/// The result of one step, from the agent.
+/// The agent's response with the result of one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Response {
-    /// ID of the request; 0 if the request was invalid.
+    /// ID of the request, or 0 if the request was invalid.
     pub id: u64,
     /// The answer of the step's [`Call`] as JSON, or the failure.
     pub result: Result<serde_json::Value, Failure>,
 }
 
 impl Response {
-    /// Returns the answer with the type that belongs to the step.
+    /// Returns the answer as the type that the step defines.
     ///
     /// # Errors
     /// The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
@@ -106,19 +106,19 @@ impl Response {
         })
     }
 
-    /// Returns the line to send, newline included.
+    /// Returns the line to send, including the newline.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
 }
 
-/// Why a step failed.
+/// The reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of the failure, for scenarios to match.
+    /// Kind of the failure, which scenarios can match.
     #[serde(flatten)]
     pub kind: FailureKind,
-    /// The error and its causes, to be printed.
+    /// The error and its causes, as text to be printed.
     pub message: String,
 }
 
@@ -128,7 +128,7 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
-    /// Returns the HCR status if the device rejected a command.
+    /// Returns the HCR status if the device rejected a command, and `None` for all other failures.
     pub fn command_status(&self) -> Option<u8> {
         match self.kind {
             FailureKind::Command { status, .. } => Some(status),
@@ -155,7 +155,7 @@ pub enum FailureKind {
     Timeout,
     /// A work request completed with an unexpected error.
     Completion {
-        /// Syndrome of the error CQE.
+        /// Syndrome field of the error CQE.
         syndrome: u8,
     },
     /// The content of memory is wrong.
@@ -164,7 +164,7 @@ pub enum FailureKind {
     BadStep,
     /// The request or the answer was invalid.
     Protocol,
-    /// Any other error, such as one of the guest's kernel.
+    /// Any other error, such as one from the guest's kernel.
     Other,
 }
 
@@ -177,7 +177,7 @@ fn to_line(message: &impl Serialize) -> String {
 
 macro_rules! steps {
     ($($name:ident => $answer:ty,)*) => {
-        /// All steps of the agent.
+        /// A step of any kind.
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Step {
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejected_command_carries_status() {
+    fn failure_of_rejected_command_carries_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_omit_default_fields() {
+    fn serialized_step_omits_default_fields() {
         let line =
             r#"{"id":1,"step":{"post_send":{"qp":2,"requests":[{"op":"write","remote":{"rkey":7}}]}}}"#;
         let request: Request = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}"));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_different_step_is_rejected() {
+    fn answer_to_different_step_is_rejected() {
         let response = Response { id: 1, result: Ok(serde_json::json!({"lines": []})) };
         assert_eq!(response.into_answer::<Ping>().unwrap_err().kind, FailureKind::Protocol);
     }

@@ -1,7 +1,7 @@
-//! Steps for programs of a guest with a user space.
+//! Steps for programs in guests that have a user space.
 //!
-//! A program runs to its end in one step ([`Run`]), or in the background: [`Spawn`], any number of [`Ask`], then
-//! [`Wait`]. Output is text; bytes that are not UTF-8 are replaced.
+//! A program runs to completion in one step ([`Run`]), or runs in the background: [`Spawn`], any number of [`Ask`],
+//! then [`Wait`]. Output is text, in which bytes that are not UTF-8 are replaced.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,15 +9,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProgramId(pub u32);
 
-/// Runs a program to its end. If it cannot be started, the step fails. Its exit status is the answer.
+/// Runs a program to completion. Its exit status is part of the answer; the step fails only if the program cannot be
+/// started or runs too long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Run {
-    /// The program, which is looked up in the search path, and its arguments.
+    /// The program, which is looked up in the search path, followed by its arguments.
     pub argv: Vec<String>,
     /// Standard input of the program.
     pub stdin: String,
-    /// Time limit, after which the program is killed and the step fails with its output.
+    /// Time limit in milliseconds. When it expires, the program is killed, and the step fails and reports its output.
     pub timeout_ms: u32,
 }
 
@@ -25,7 +26,7 @@ pub struct Run {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spawn {
-    /// The program, which is looked up in the search path, and its arguments.
+    /// The program, which is looked up in the search path, followed by its arguments.
     pub argv: Vec<String>,
 }
 
@@ -35,29 +36,29 @@ pub struct Spawned {
     pub program: ProgramId,
 }
 
-/// Writes a line to a running program, if one is given, then waits for the next line of its output.
+/// Writes a line to a running program, if one is given, and then waits for the next line of its output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ask {
     pub program: ProgramId,
-    /// Line for its input, without newline.
+    /// Line to write to the program's input, without newline.
     pub line: Option<String>,
-    /// Time limit for the line. The step also fails if the program ends.
+    /// Time limit for the answer in milliseconds. The step also fails if the program ends.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// The line of output, without newline.
+    /// The program's line of output, without newline.
     pub line: String,
 }
 
-/// Closes a program's input and waits for its end. The identifier becomes invalid.
+/// Closes a program's input and waits for it to end. The identifier becomes invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wait {
     pub program: ProgramId,
-    /// Time limit, after which the program is killed and the step fails with its output.
+    /// Time limit in milliseconds. When it expires, the program is killed, and the step fails and reports its output.
     pub timeout_ms: u32,
 }
 
@@ -75,16 +76,16 @@ pub struct Kill {
 pub enum ExitStatus {
     /// The program exited with this code.
     Code(i32),
-    /// Number of the signal that ended the program.
+    /// A signal with this number ended the program.
     Signal(i32),
 }
 
-/// Answer of [`Run`] and [`Wait`].
+/// Answer to [`Run`] and [`Wait`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramEnd {
     pub status: ExitStatus,
-    /// Standard output that no [`Ask`] has returned; at most 1 MiB.
+    /// Standard output that no [`Ask`] has returned, at most 1 MiB.
     pub stdout: String,
-    /// Standard error; at most 1 MiB.
+    /// Standard error, at most 1 MiB.
     pub stderr: String,
 }

@@ -1,4 +1,4 @@
-//! Steps for queue pairs and their transitions.
+//! Steps for queue pairs and their state transitions.
 
 use std::net::Ipv4Addr;
 
@@ -23,10 +23,10 @@ pub enum Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecvStyle {
-    /// The V bit, cleared after consumption, as the user library does.
+    /// With the V bit, which is cleared when the slot is consumed, as in the user library.
     #[default]
     Valid,
-    /// Links between all slots and lkey 100h as terminator, as the kernel driver does.
+    /// With links between all slots and lkey 100h as terminator, as in the kernel driver.
     Terminated,
 }
 
@@ -39,7 +39,7 @@ pub struct CreateQp {
     /// Completion queue of the receive queue.
     pub recv_cq: CqId,
     pub pd: u32,
-    /// Protection domain of the buffers' regions, if it differs. The device then cannot fetch requests.
+    /// Protection domain of the buffers' regions, if it differs from `pd`. The device then cannot fetch requests.
     pub buffer_pd: Option<u32>,
     pub service: Service,
     /// Binary logarithm of the number of send slots.
@@ -89,7 +89,7 @@ pub struct QpInfo {
     pub rq_lkey: u32,
 }
 
-/// Moves a queue pair to RESET, and frees its number and buffers.
+/// Moves a queue pair to RESET, and frees its number and its buffers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DestroyQp {
     pub qp: QpId,
@@ -102,7 +102,7 @@ pub struct ModifyQp {
     pub transition: Transition,
 }
 
-/// Transitions and their attributes. Each carries the whole context image, as in the public driver.
+/// Transitions and their attributes. Each command carries the whole context image, as in the public driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
@@ -117,38 +117,38 @@ pub enum Transition {
         remote_qpn: u32,
         /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
         mtu: u16,
-        /// PSN of the first packet expected.
+        /// PSN of the first packet that this side expects.
         psn: u32,
-        /// RNR NAK timer code that this side sends.
+        /// RNR NAK timer code that this side sends to its peer.
         rnr_timer: u8,
-        /// Address of the peer.
+        /// Path to the peer.
         path: Path,
     },
     ToRts {
-        /// PSN of the first packet sent.
+        /// PSN of the first packet that this side sends.
         psn: u32,
         timeout: u8,
-        /// Retries after timeouts and sequence NAKs, 0 to 7.
+        /// Number of retries after timeouts and sequence NAKs, 0 to 7.
         retry: u8,
-        /// Retries after RNR NAKs, 0 to 7; 7 is unlimited.
+        /// Number of retries after RNR NAKs, 0 to 7; 7 means unlimited.
         rnr_retry: u8,
     },
     InitToInit(Changes),
     RtsToRts(Changes),
     ToSqd {
-        /// Requests an event after the send queue has drained.
+        /// Whether to request an event when the send queue has drained.
         notify: bool,
     },
     SqdToSqd(Changes),
     SqdToRts(Changes),
     SqeToRts(Changes),
-    /// The command 2ERR, without a mailbox.
+    /// Issues the command 2ERR, without a mailbox.
     ToErr,
-    /// The command ERR2RST, without a mailbox. Both rings are cleared.
+    /// Issues the command ERR2RST, without a mailbox, and clears both rings.
     ToReset,
 }
 
-/// Attributes that a transition changes. The others keep their values.
+/// Attributes that a transition changes. Attributes set to `None` keep their values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changes {
@@ -156,14 +156,14 @@ pub struct Changes {
     pub pkey_index: Option<u8>,
     /// Q_Key of a UD queue pair.
     pub qkey: Option<u32>,
-    /// RNR NAK timer code that this side sends.
+    /// RNR NAK timer code that this side sends to its peer.
     pub rnr_timer: Option<u8>,
     pub timeout: Option<u8>,
-    /// Retries after timeouts and sequence NAKs.
+    /// Number of retries after timeouts and sequence NAKs.
     pub retry: Option<u8>,
-    /// Retries after RNR NAKs.
+    /// Number of retries after RNR NAKs.
     pub rnr_retry: Option<u8>,
-    /// Address of the peer.
+    /// Path to the peer.
     pub path: Option<Path>,
 }
 
@@ -181,7 +181,7 @@ pub struct Path {
     pub sl: u8,
 }
 
-/// Returns the attributes that QUERY_QP reports.
+/// Returns the attributes reported by QUERY_QP.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct QueryQp {
     pub qp: QpId,
@@ -200,6 +200,6 @@ pub struct QpAttributes {
     pub unacked_psn: u32,
     /// PSN of the next packet expected.
     pub expected_psn: u32,
-    /// Output mailbox of the command, C0h bytes.
+    /// Output mailbox of the command (C0h bytes).
     pub raw: Hex,
 }

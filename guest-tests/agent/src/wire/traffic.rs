@@ -19,13 +19,13 @@ use super::{MrId, QpId, Remote, SendOp};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {
-    /// The flows. Each queue pair may appear once as sender and once as receiver.
+    /// The flows to run. Each queue pair may appear once as sender and once as receiver.
     pub flows: Vec<Flow>,
-    /// Time limit of all flows.
+    /// Time limit for all flows together, in milliseconds.
     pub timeout_ms: u32,
 }
 
-/// One direction of one queue pair.
+/// One direction of traffic on one queue pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flow {
@@ -50,7 +50,7 @@ impl Default for Scatter {
 }
 
 impl Scatter {
-    /// Yields offset in the slot and length of each segment of a message of `len` bytes.
+    /// Yields the offset in the slot and the length of each segment, for a message of `len` bytes.
     pub fn layout(self, len: u32) -> impl Iterator<Item = (u64, u32)> {
         let pieces = u64::from(self.pieces.max(1));
         let border = move |k: u64| u64::from(len) * k / pieces;
@@ -60,24 +60,24 @@ impl Scatter {
         })
     }
 
-    /// Number of bytes of a slot that a message of `len` bytes spans, gaps included.
+    /// Returns the number of bytes that a message of `len` bytes spans in its slot, gaps included.
     pub fn span(self, len: u32) -> u64 {
         u64::from(len) + u64::from(self.gap) * u64::from(self.pieces.max(1) - 1)
     }
 }
 
-/// Posts sends with up to `depth` outstanding, and takes their completions.
+/// Posts sends, of which up to `depth` are outstanding, and takes their completions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendFlow {
-    /// Queue pair in state RTS.
+    /// Queue pair, which must be in state RTS.
     pub qp: QpId,
-    /// SEND, SEND_IMM, WRITE, WRITE_IMM or READ.
+    /// Operation of all messages: SEND, SEND_IMM, WRITE, WRITE_IMM or READ.
     pub op: SendOp,
     pub count: u32,
     /// Length of a message in bytes.
     pub len: u32,
-    /// Limit of outstanding work requests, at most the number of slots of the queue.
+    /// Maximum number of outstanding work requests; at most the number of slots of the queue.
     pub depth: u32,
     /// Number of work requests per doorbell, at least 1.
     pub batch: u32,
@@ -86,27 +86,27 @@ pub struct SendFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance of slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
+    /// Distance between slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
     pub stride: u64,
     /// Number of slots in the buffer.
     pub slots: u32,
     /// Layout of a message in its slot.
     pub scatter: Scatter,
-    /// Address of slot 0 at the peer, for WRITE and READ. A message is contiguous there.
+    /// Address of slot 0 at the peer, for WRITE and READ. Messages are contiguous there.
     pub remote: Option<Remote>,
-    /// Distance of slots at the peer in bytes.
+    /// Distance between slots at the peer, in bytes.
     pub remote_stride: u64,
-    /// Regions for the memory of `mr`, whose keys the messages use in turn.
+    /// Regions that share the memory of `mr`. Messages use their keys in turn.
     pub mrs: Vec<MrId>,
-    /// Regions of the peer, which the messages use in turn instead of `remote`.
+    /// The peer's regions, which messages use in turn instead of `remote`.
     pub remotes: Vec<Remote>,
-    /// Immediate data of message `i` is the little-endian number `imm + i`.
+    /// Base of the immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content, instead of each slot.
+    /// Whether each message has new content, rather than each slot having fixed content.
     pub fresh: bool,
-    /// READ: whether the received content is checked.
+    /// Whether the content received by a READ is checked.
     pub verify: bool,
 }
 
@@ -137,36 +137,36 @@ impl Default for SendFlow {
     }
 }
 
-/// Keeps up to `depth` receives posted and takes `count` completions. Checks length, immediate data and content of
-/// each.
+/// Keeps up to `depth` receives posted, and takes `count` completions. Checks the length, immediate data and content of
+/// each message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReceiveFlow {
-    /// Queue pair in state RTR or later.
+    /// Queue pair, which must be in state RTR or later.
     pub qp: QpId,
-    /// Operation of the peer: SEND, SEND_IMM or WRITE_IMM.
+    /// Operation of the peer's messages: SEND, SEND_IMM or WRITE_IMM.
     pub op: SendOp,
     pub count: u32,
     /// Length of a message in bytes.
     pub len: u32,
-    /// Number of receives posted ahead, at most the number of slots of the queue.
+    /// Number of receives posted in advance; at most the number of slots of the queue.
     pub depth: u32,
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance of slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
+    /// Distance between slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
     pub stride: u64,
-    /// Number of slots, at least `depth`.
+    /// Number of slots in the buffer; at least `depth`.
     pub slots: u32,
-    /// Layout of a message in its slot. A WRITE_IMM is contiguous, because the sender determines the layout.
+    /// Layout of a message in its slot. A WRITE_IMM is contiguous, because its layout is determined by the sender.
     pub scatter: Scatter,
-    /// Expected immediate data of message `i`: the little-endian number `imm + i`.
+    /// Base of the expected immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content, instead of each slot.
+    /// Whether each message has new content, rather than each slot having fixed content.
     pub fresh: bool,
-    /// Whether content is checked, and that gaps between segments are unchanged.
+    /// Whether to check the content, and that the gaps between segments are unchanged.
     pub verify: bool,
 }
 
@@ -193,9 +193,9 @@ impl Default for ReceiveFlow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficReport {
-    /// Reports of the flows, in the order of the step.
+    /// Reports on the flows, in the order of the step.
     pub flows: Vec<FlowReport>,
-    /// Time from the first post to the last completion of all flows, in nanoseconds.
+    /// Time from the first post to the last completion across all flows, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
@@ -203,9 +203,10 @@ pub struct TrafficReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowReport {
     pub messages: u64,
-    /// Payload of all messages in bytes.
+    /// Total payload of all messages in bytes.
     pub bytes: u64,
-    /// Time from the flow's first post to its last completion in nanoseconds, filling and checking included.
+    /// Time from the flow's first post to its last completion, in nanoseconds. It includes filling and checking
+    /// content.
     pub elapsed_ns: u64,
     /// Time spent filling and checking content, in nanoseconds.
     pub content_ns: u64,

@@ -12,11 +12,11 @@ pub struct MrId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CqId(pub u32);
 
-/// Access rights of a memory region. Local read is always permitted.
+/// Access rights to a memory region. Local read access is always permitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Access {
-    /// The device may scatter receives, READ responses and atomic results.
+    /// The device may write received messages, READ responses and atomic results to the region.
     pub local_write: bool,
     /// Peers may execute RDMA WRITE.
     pub remote_write: bool,
@@ -38,21 +38,23 @@ pub struct CreateMr {
     pub len: u64,
     pub access: Access,
     pub pd: u32,
-    /// Page size in bytes, a power of two from 4096 on. It is the unit of translation and the MPT's field.
+    /// Page size in bytes, a power of two that is at least 4096. It is the unit of translation and the value of the
+    /// MPT's page size field.
     pub page_size: u32,
-    /// Offset of the region's start in its first page.
+    /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address. Its bits below the page size must equal `page_offset`. By default the agent chooses an
+    /// First virtual address, whose bits below the page size must equal `page_offset`. `None` lets the agent choose an
     /// address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
     /// Whether addresses in work requests start at 0 instead of `va`.
     pub zero_based: bool,
-    /// Value of the MPT's page_size field, if it differs from `page_size`.
+    /// Value of the MPT's page_size field, if it is to differ from `page_size`.
     pub page_size_field: Option<u32>,
-    /// Registers another key for this region's memory, with its translation entries, instead of new memory. Only the
-    /// rights, the protection domain and `zero_based` of the step apply. Must be destroyed before that region.
+    /// If set, registers another key for this region's memory and translation entries, instead of new memory. Of the
+    /// other fields, only the rights, the protection domain and `zero_based` apply. The new region must be destroyed
+    /// before the one named here.
     pub over: Option<MrId>,
 }
 
@@ -77,9 +79,9 @@ impl Default for CreateMr {
 pub struct MrInfo {
     /// Identifier for later steps.
     pub id: MrId,
-    /// The key of both local and remote access.
+    /// Key for both local and remote access.
     pub key: u32,
-    /// Address of the first byte in work requests; 0 for a zero-based region.
+    /// Address of the first byte in work requests, which is 0 for a zero-based region.
     pub addr: u64,
     pub len: u64,
     /// Bus address of the first byte.
@@ -104,7 +106,7 @@ pub struct DestroyMr {
     pub mr: MrId,
 }
 
-/// Fills part of a region with a pattern stream ([`crate::pattern`]).
+/// Fills a part of a region with a pattern stream ([`crate::pattern`]).
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fill {
@@ -114,11 +116,11 @@ pub struct Fill {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream at which the part starts.
+    /// Position in the stream of the part's first byte.
     pub position: u64,
 }
 
-/// Compares part of a region with a pattern stream.
+/// Compares a part of a region with a pattern stream.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verify {
@@ -128,17 +130,17 @@ pub struct Verify {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream at which the part starts.
+    /// Position in the stream of the part's first byte.
     pub position: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// Offset in the part of the first byte that differs, if any.
+    /// Offset within the part of the first byte that differs, if any.
     pub first_difference: Option<u64>,
 }
 
-/// Returns a digest of part of a region, to detect changes.
+/// Returns a digest of a part of a region, to detect changes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Digest {
     pub mr: MrId,
@@ -149,7 +151,7 @@ pub struct Digest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DigestValue {
-    /// [`crate::pattern::Digest`] of the bytes.
+    /// The [`crate::pattern::Digest`] of the bytes.
     pub digest: u64,
 }
 
@@ -172,7 +174,7 @@ pub struct Poke {
     pub bytes: Hex,
 }
 
-/// Creates a completion queue with SW2HW_CQ after its buffer was registered.
+/// Creates a completion queue by registering its buffer and issuing SW2HW_CQ.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateCq {
@@ -180,13 +182,13 @@ pub struct CreateCq {
     pub log_entries: u8,
     /// Protection domain of the buffer.
     pub pd: u32,
-    /// Protection domain of the buffer's region, if it differs. The device then cannot write entries.
+    /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
     /// Bits of the CQ number above the table's mask.
     pub high_bits: u32,
-    /// Event queue for its completion events; by default event queue 0.
+    /// Event queue that receives the completion events; `None` means event queue 0.
     pub eq: Option<EqId>,
-    /// Condition for the first event.
+    /// Condition under which the first event is raised.
     pub arm: CqArm,
 }
 
@@ -196,11 +198,11 @@ impl Default for CreateCq {
     }
 }
 
-/// Condition for the next event of a completion queue.
+/// Condition under which a completion queue raises its next event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CqArm {
-    /// The CQ is not armed.
+    /// No CQE raises an event.
     #[default]
     Disarmed,
     /// Any CQE raises an event.
@@ -209,7 +211,7 @@ pub enum CqArm {
     Solicited,
 }
 
-/// Arms a completion queue: writes its number to the ARM_CQ register.
+/// Arms a completion queue by writing its number to the ARM_CQ register.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ArmCq {
     pub cq: CqId,
@@ -238,7 +240,7 @@ pub struct Sge {
     pub len: u32,
 }
 
-/// Address and key in a peer's memory.
+/// Address and key of a location in a peer's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Remote {
@@ -254,7 +256,7 @@ pub enum SendOp {
     Send,
     SendImm,
     Write,
-    /// RDMA WRITE with immediate.
+    /// Performs an RDMA WRITE with immediate data.
     WriteImm,
     Read,
     CmpSwap {
@@ -265,7 +267,7 @@ pub enum SendOp {
     FetchAdd {
         add: u64,
     },
-    /// Any 5-bit opcode, with the layout of a SEND.
+    /// Uses any 5-bit opcode, with the layout of a SEND.
     Raw(u8),
 }
 
@@ -273,9 +275,9 @@ pub enum SendOp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Data {
-    /// Elements to gather from, or to scatter to for READ and atomics.
+    /// Elements to gather from or, for READ and atomics, to scatter to.
     Sges(Vec<Sge>),
-    /// Bytes inline in the WQE.
+    /// Bytes carried inline in the WQE.
     Inline(Hex),
 }
 
@@ -295,7 +297,7 @@ pub struct SendRequest {
     pub remote: Option<Remote>,
     /// Immediate data: four bytes in the order of memory and wire.
     pub imm: [u8; 4],
-    /// Whether to wait for earlier READs and atomics.
+    /// Whether to wait for earlier READs and atomics to complete.
     pub fence: bool,
     /// Whether to request a solicited event at the peer.
     pub solicited: bool,
@@ -310,7 +312,7 @@ pub struct Datagram {
     /// Number of the peer's queue pair.
     pub qpn: u32,
     pub qkey: u32,
-    /// Address of the peer. A UD work request has no GID and service level.
+    /// Path to the peer. A UD work request has no GID and no service level.
     pub path: Path,
 }
 
@@ -327,7 +329,7 @@ pub enum Ring {
     Never,
 }
 
-/// Posts send work requests as one linked chain, with one doorbell for the first.
+/// Posts send work requests as one linked chain. A single doorbell starts the chain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PostSend {
@@ -347,10 +349,10 @@ pub struct PostRecv {
     pub requests: Vec<Vec<Sge>>,
 }
 
-/// Answer of [`PostSend`] and [`PostRecv`].
+/// Answer to [`PostSend`] and [`PostRecv`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posted {
-    /// Byte offset of each WQE in its queue, which completions repeat.
+    /// Byte offset of each WQE in its queue, as repeated in completions.
     pub wqes: Vec<u32>,
 }
 
@@ -359,15 +361,15 @@ pub struct Poll {
     pub cq: CqId,
     /// Number of completions to wait for.
     pub count: u32,
-    /// Time limit, after which the completions so far are returned.
+    /// Time limit in milliseconds. When it expires, the completions so far are returned.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completions {
-    /// CQEs in the order in which the device wrote them. Fewer than requested after the time limit.
+    /// CQEs in the order in which the device wrote them. If the time limit expired, there are fewer than requested.
     pub cqes: Vec<Cqe>,
-    /// Time waited, in nanoseconds.
+    /// Time spent waiting, in nanoseconds.
     pub waited_ns: u64,
 }
 
@@ -376,22 +378,22 @@ pub struct Completions {
 pub struct Cqe {
     /// Local QP number, upper bits included.
     pub qpn: u32,
-    /// QP number of the peer; 0 in an error.
+    /// QP number of the peer; 0 in an error CQE.
     pub remote_qpn: u32,
-    /// LID of the peer; 0 in an error.
+    /// LID of the peer; 0 in an error CQE.
     pub remote_lid: u16,
-    /// Immediate data; zeros in an error.
+    /// Immediate data; zeros in an error CQE.
     pub imm: [u8; 4],
-    /// Number of bytes transferred; 0 in an error.
+    /// Number of bytes transferred; 0 in an error CQE.
     pub byte_count: u32,
     /// Byte offset of the WQE in its queue.
     pub wqe: u32,
     pub opcode: u8,
     /// Whether the CQE belongs to the send queue.
     pub is_send: bool,
-    /// Syndrome of an error.
+    /// Syndrome, if this is an error CQE.
     pub syndrome: Option<u8>,
-    /// Vendor syndrome of an error.
+    /// Vendor syndrome of an error CQE.
     pub vendor_error: u8,
     /// All 32 bytes of the CQE.
     pub raw: Hex<[u8; 32]>,

@@ -1,10 +1,11 @@
-//! Output of NIC tools for an E810 (E810 interface, sections 5.3, 5.6, 6, 17.2).
+//! Expected output of NIC tools for an E810 (E810 interface, sections 5.3, 5.6, 6, 17.2).
 
 use anyhow::{Result, ensure};
 
 use super::probe::Probe;
 
-/// Case, command with `{device}` and `{function}`, and parts of its output. White space is normalised.
+/// Name of the case, command with `{device}` and `{function}`, and expected parts of its output. White space is
+/// normalised.
 pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     (
         "ethtool",
@@ -75,7 +76,7 @@ pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Runs the command and searches its output for the parts.
+/// Runs the command, and checks that its output contains the parts.
 pub(super) async fn check(probe: &mut Probe, line: &str, expected: &[&str]) -> Result<()> {
     let fill = |text: &str| text.replace("{device}", &probe.device).replace("{function}", &probe.function);
     let parts: Vec<String> = expected.iter().map(|part| fill(part)).collect();

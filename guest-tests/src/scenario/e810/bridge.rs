@@ -1,4 +1,4 @@
-//! Hosts behind a station: a macvlan and a bridge, each with a host in its own network namespace.
+//! Hosts behind a station: one behind a macvlan and one behind a bridge, each in its own network namespace.
 
 use anyhow::Result;
 
@@ -7,19 +7,19 @@ use super::ping;
 use super::station::{Address, Station};
 use crate::scenario::e810::station::carrier;
 
-/// Added to a station's number to form that of the host behind it.
+/// Offset between a station's number and the number of the host behind it.
 const BEHIND: u16 = 100;
-/// Network namespace of the host.
+/// Network namespace of the host behind a station.
 const SPACE: &str = "behind";
 
-/// A host behind a macvlan of b can be reached from a. It has its own MAC, which the NIC accepts.
+/// Checks that a can reach a host behind a macvlan of b. The host has its own MAC address, which the NIC accepts.
 pub(super) async fn macvlan(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!("ip link add link {device} name inside type macvlan mode bridge");
     reached(a, b, &make, wire).await
 }
 
-/// A host behind a bridge of b can be reached from a. The NIC is promiscuous for the bridge.
+/// Checks that a can reach a host behind a bridge of b. The bridge makes the NIC promiscuous.
 pub(super) async fn bridge(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!(
@@ -41,7 +41,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
          ip -n {SPACE} address add {ipv4}/24 dev inside && \
          ip -n {SPACE} address add {ipv6}/64 dev inside nodad && ip -n {SPACE} link set inside up"
     );
-    // The previous owner of these addresses had a different MAC.
+    // The previous host with these addresses had a different MAC address.
     let device = a.device.clone();
     a.sh(&format!("ip neighbour flush dev {device}")).await?;
     let result = async {
@@ -51,7 +51,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
         ping::one_size(a, ipv6, 1400, wire).await
     }
     .await;
-    // Deleting the namespace deletes its interfaces too.
+    // Deleting the namespace also deletes its interfaces.
     b.sh(&format!("ip netns del {SPACE}")).await?;
     result
 }

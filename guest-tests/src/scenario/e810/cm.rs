@@ -1,5 +1,5 @@
-//! Connections with `rdma_cm` and an E810: Debian's programs between two E810s, and between one and soft-RoCE in both
-//! directions, over IPv4, IPv6 and a VLAN.
+//! Connections set up by `rdma_cm` on an E810. Debian's programs run between two E810s, and between an E810 and
+//! soft-RoCE in both directions, over IPv4, IPv6 and a VLAN.
 
 mod bench;
 mod programs;
@@ -11,12 +11,12 @@ use self::programs::{ALL, FEW, OverIpv6, Program};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Which part of the programs runs.
+/// Selects which of the programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// All programs over IPv4, and some over the other networks and in the other direction.
+    /// All programs over IPv4, and some programs over the other networks and in the other direction.
     Core,
-    /// All programs over all networks in both directions.
+    /// All programs over all networks, in both directions.
     Full,
 }
 
@@ -28,7 +28,7 @@ impl Extent {
         }
     }
 
-    /// Returns the programs for a pair of client and server.
+    /// Returns the programs to run for a pair of client and server.
     const fn programs(self, network: Network, back: bool) -> &'static [Program] {
         match (self, network, back) {
             (Self::Full, ..) | (Self::Core, Network::V4, false) => ALL,
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// Client and server: two E810s, and an E810 with soft-RoCE in both roles.
+/// Pairs of client and server: two E810s, and an E810 with soft-RoCE in either role.
 const PAIRS: &[(&str, Side, Side, bool)] = &[
     ("E810 to E810", Side::A, Side::B, false),
     ("E810 to soft-RoCE", Side::A, Side::C, false),
@@ -52,7 +52,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     for &(pair, client, server, back) in PAIRS {
         for network in Network::ALL {
             for program in extent.programs(network, back) {
-                // Soft-RoCE reports 200 datagrams to a group as sent, but only three reach the fabric.
+                // Soft-RoCE reports that it sent 200 datagrams to a group, but only three reach the fabric.
                 if client == Side::C && program.is_of_group() {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! A file that must arrive unchanged.
+//! Transfers a file that must arrive unchanged.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::net::Wire;
 use super::station::Station;
 use crate::tools::{Ready, stop, wait};
 
-/// Path of the file, in memory.
+/// Path of the file, which is kept in memory.
 const FILE: &str = "/dev/shm/file";
 const LEN_MIB: u64 = 256;
 const PORT: u16 = 5555;
-/// Time limit of the transfer, which includes checksums computed by emulated CPUs.
+/// Time limit of the transfer, which includes computing checksums on emulated CPUs.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Time limit if TCP has to recover losses.
+/// Time limit of the transfer if TCP must recover from losses.
 const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
-/// Creates the file at a from `seed` and returns its checksum.
+/// Creates the file at a from `seed`, and returns its checksum.
 pub(super) async fn make(a: &mut Station, seed: u64) -> Result<String> {
     make_of(a, seed, LEN_MIB).await
 }
@@ -41,7 +41,7 @@ pub(super) const fn limit(wire: Wire) -> Duration {
     }
 }
 
-/// Sends the file to b, where it must have this checksum.
+/// Sends the file to b, where it must have the given checksum.
 pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str, wire: Wire) -> Result<()> {
     let address = b.address(0).ipv4;
     // The receiver hashes the data without storing it.

@@ -1,5 +1,5 @@
-//! DPDK's driver `net_ice`: a guest whose `testpmd` forwards frames between two E810s connects two guests with Linux's
-//! driver.
+//! DPDK's driver `net_ice`. A guest runs `testpmd` to forward frames between two E810s, and thereby connects two guests
+//! that use Linux's driver.
 
 use std::time::Duration;
 
@@ -23,20 +23,20 @@ use crate::vm::Vm;
 /// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
-/// Time limit for the start of `testpmd`, which probes every PCI device and sets up both ports.
+/// Time limit for `testpmd` to start, because it probes every PCI device and sets up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 const FILE_MIB: u64 = 32;
 
-/// TCP with segmentation offload, and UDP, in both directions.
+/// TCP with segmentation offload, and UDP, each in both directions.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP over IPv6, reverse", stream(Protocol::Tcp, 1, true, true)),
     ("8 UDP streams", stream(Protocol::Udp, 8, false, false)),
 ];
 
-/// Behaviour of `net_ice` that the interface does not permit.
+/// Behaviour of `net_ice` that violates the interface.
 const EXPLAINED: &[Explained] = &[Explained {
     rule: "doorbell_no_queue",
     why: "net_ice clears the tail of a transmit queue before it adds the queue",
@@ -74,7 +74,7 @@ struct Bench {
     a: Station,
     b: Station,
     forwarder: Vm,
-    /// Daemons of the forwarder's NICs: the one connected to a, and the one connected to b.
+    /// Daemons of the forwarder's NICs, first the one connected to a, then the one connected to b.
     daemons: [Daemon; 2],
     testpmd: Option<ProgramId>,
 }

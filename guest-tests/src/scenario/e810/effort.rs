@@ -1,5 +1,5 @@
-//! CPU time of guests and daemons, and the number of their wake-ups. Unlike rates, these depend little on the load of
-//! the host, and they show where time is spent.
+//! CPU time and number of wake-ups of guests and daemons. Unlike rates, these depend little on the load of the host,
+//! and they show where time is spent.
 
 use std::fs;
 use std::ops::{Add, Sub};
@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Prefix of the names of QEMU threads that execute guest code.
+/// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Resource use of a set of threads since their start.
+/// Resources that a set of threads has used since the threads started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// Time spent on a CPU.
+    /// Time that the threads spent on a CPU.
     pub(super) ran: Duration,
-    /// Time in which they were runnable but waited for a CPU.
+    /// Time during which the threads were runnable but waited for a CPU.
     pub(super) waited: Duration,
-    /// Number of voluntary context switches, which end with a wake-up.
+    /// Number of voluntary context switches, each of which ends with a wake-up.
     pub(super) wakeups: u64,
 }
 
 impl Effort {
-    /// Reads the resource use of a QEMU: its virtual CPUs, and all other threads.
+    /// Reads the resource usage of a QEMU process, separately for its virtual CPUs and for all other threads.
     pub(super) fn of_guest(process: u32) -> Result<[Self; 2]> {
         let mut sums = [Self::default(); 2];
         for (name, effort) in threads(process)? {
@@ -33,7 +33,7 @@ impl Effort {
         Ok(sums)
     }
 
-    /// Reads the CPU time of a process.
+    /// Reads the resource usage of a process.
     pub(super) fn of_process(process: u32) -> Result<Self> {
         Ok(threads(process)?.into_iter().fold(Self::default(), |sum, (_, effort)| sum + effort))
     }
@@ -72,7 +72,7 @@ impl Sub for Effort {
     }
 }
 
-/// Returns name and resource use of each thread of a process.
+/// Returns the name and the resource usage of each thread of a process.
 fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
     let tasks =
         fs::read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedstat_contains_time_and_sleeps() {
+    fn times_and_sleeps_are_parsed_from_proc() {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
         let effort = Effort::parse("1500 300 4\n", status).unwrap();
         let nanos = Duration::from_nanos;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn own_process_has_cpu_time() {
+    fn own_process_has_used_cpu_time() {
         let effort = Effort::of_process(std::process::id()).unwrap();
         assert!(effort.ran > Duration::ZERO);
     }

@@ -1,5 +1,5 @@
-//! Errors are reported as section 14 of the interface specifies: by completion status, asynchronous event, or a kernel
-//! message with code and source of the device's event.
+//! Checks that errors are reported as section 14 of the interface specifies: by a completion status, an asynchronous
+//! event, or a kernel message with the code and source of the device's event.
 
 use std::time::Duration;
 
@@ -20,11 +20,12 @@ const PERFTEST_PORT: u16 = 18515;
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Size of a long request, and how many are posted at once. Half a gigabyte is in flight when the next command arrives.
+/// Size of a long request, and the number of such requests posted at once. Half a gigabyte is in flight when the next
+/// command arrives.
 const LONG: u32 = 4 << 20;
 const MANY: usize = 120;
 
-/// An asynchronous event of the device: code and source (section 14.1).
+/// An asynchronous event of the device, given by its code and source (section 14.1).
 type DeviceEvent = (u16, u8);
 const KEY_INBOUND: DeviceEvent = (0x102, 9);
 const KEY_SEND: DeviceEvent = (0x102, 5);
@@ -40,7 +41,7 @@ struct Pair {
     b: Station,
 }
 
-/// A verbs program in each guest, with connected queue pairs.
+/// A verbs program in each guest, with queue pairs that are connected to each other.
 struct Ends {
     a: Side,
     b: Side,
@@ -62,7 +63,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("no receive request, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
     report.case("the peer's QP does not exist", &hint, peer_gone(&mut pair)).await?;
     report.case("CQ overflow", &hint, overrun(&mut pair)).await?;
-    // The following cases transfer half a gigabyte each.
+    // Each of the following cases transfers half a gigabyte.
     pair.capture(false).await?;
     report
         .case("the peer deregisters its region during traffic", &hint, target_deregistered(&mut pair))
@@ -92,7 +93,7 @@ impl Pair {
         self.expect_events(&[], &[]).await
     }
 
-    /// Checks that the kernels have logged exactly these events of the device since the last check.
+    /// Checks that since the last check, the kernels have logged exactly these events of the device.
     async fn expect_events(&mut self, of_a: &[DeviceEvent], of_b: &[DeviceEvent]) -> Result<()> {
         for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
             let lines = station.new_warnings().await?;
@@ -118,7 +119,7 @@ impl Pair {
     }
 }
 
-/// Returns code and source of an event from a kernel message.
+/// Returns the code and the source of an event from a kernel message.
 fn parse_event(line: &str) -> Option<DeviceEvent> {
     let (_, rest) = line.split_once("abnormal ae_id = 0x")?;
     let code = rest.split(' ').next()?;
@@ -131,7 +132,7 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// Connects the ends after `change` was applied to a's attributes.
+    /// Connects the ends after applying `change` to a's attributes.
     async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
@@ -156,7 +157,7 @@ async fn wanted(station: &mut Station) -> Result<SideOptions> {
     Ok(SideOptions::new(DEVICE, PeerAddress::Gid(gid_index(station, Gid::V4).await?)))
 }
 
-/// A failed request flushes the requests behind it.
+/// Checks that a request with a wrong key fails, and that the requests behind it are flushed.
 async fn wrong_key(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (good, mut bad) = (ends.write(4096), ends.write(4096));
@@ -170,8 +171,8 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// IBTA volume 1, section 10.3.1.8: requests posted later are flushed, although the program does not move the QP to the
-/// error state, for which libirdma otherwise waits (section 14.2).
+/// Checks that requests posted after an error are flushed (IBTA volume 1, section 10.3.1.8). The program does not move
+/// the QP to the error state, which libirdma would otherwise wait for (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;
@@ -233,13 +234,13 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Returns whether the kernel is 6.12, whose driver offers different features (section 15.2) and reports errors
+/// Returns whether the kernel is 6.12. Its driver offers different features (section 15.2) and reports errors
 /// differently (section 14.1).
 async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// Drivers and library translate the error themselves (section 14.1).
+/// Checks the error for a receiver that is not ready, which drivers and library translate themselves (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;
@@ -262,7 +263,7 @@ async fn peer_gone(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// The driver allocates twice as many entries, and a few more.
+/// Overruns a completion queue. The driver allocates slightly more than twice the requested number of entries.
 async fn overrun(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.completions = Some(7)).await?;
     let vm = &mut pair.a.vm;
@@ -275,7 +276,8 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[], &[]).await
 }
 
-/// Checks that posted requests of a fail from one of them on, with these statuses for the first and the rest.
+/// Checks that a's posted requests fail from one of them on. `first` is the status of that request, and all later
+/// requests are flushed.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
     let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();
@@ -305,7 +307,8 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// The key changes with each binding, so that the old key becomes invalid.
+/// Unbinds a window while WRITEs use its key, and checks that they fail from then on. The key changes with each
+/// binding, so the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
     let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;
@@ -360,7 +363,8 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[RETRIES], &[]).await
 }
 
-/// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
+/// Kills the client of a WRITE test. Its server has no outstanding requests, but notices that the connection to the
+/// client ends.
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
@@ -384,7 +388,8 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Section 14.4: queue pairs survive, and packets in flight are retransmitted.
+/// Checks that queue pairs survive while the interface is down, and that packets in flight are retransmitted (section
+/// 14.4).
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;
     let device = pair.a.device.clone();
@@ -396,7 +401,8 @@ async fn interface_down(pair: &mut Pair) -> Result<()> {
     still_works(pair).await
 }
 
-/// The program gets a fatal event of its device, and the peer's requests fail with exhausted retries.
+/// Removes the device by running `line`. The program receives a fatal event for its device, and the peer's requests
+/// fail because retries are exhausted.
 async fn device_removed(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

@@ -1,4 +1,4 @@
-//! Frame filters of a NIC: own address, groups, promiscuous mode.
+//! Frame filters of a NIC: its own address, groups, and promiscuous mode.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use crate::line_program::LineProgram;
 /// The program that runs in both guests.
 pub(super) const FRAMES: &str = include_str!("../../../guest/frames.py");
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
-/// Time limit for the driver to program the filters, which happens asynchronously.
+/// Time limit for the driver to program the filters, which it does asynchronously.
 const SETTLED: Duration = Duration::from_secs(60);
 /// Time limit in seconds for the last frame to arrive.
 const ARRIVAL_SECONDS: u32 = 10;
 
-/// A joined group, a group that is not joined, and broadcast.
+/// Destination addresses: a group that b joins, a group that b does not join, and broadcast.
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
-/// An unknown unicast address, which a switch floods.
+/// An unknown unicast address, for which a switch floods frames.
 const NOBODY: &str = "02:00:00:00:77:77";
 
-/// Marks of frames by destination.
+/// Marks that identify frames by their destination.
 const TO_IT: u32 = 1;
 const TO_EVERYBODY: u32 = 2;
 const TO_GROUP: u32 = 3;
 const TO_OTHER_GROUP: u32 = 4;
 const TO_NOBODY: u32 = 5;
-/// The last frame, which b always accepts.
+/// Mark of the last frame, which b always accepts.
 const END: u32 = 99;
 
-/// For each receive mode of b, which of a's frames it must accept.
+/// The receive modes of b and, for each, the frames of a that b must accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
     ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
@@ -42,7 +42,7 @@ const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else, again", None, &[TO_IT, TO_EVERYBODY]),
 ];
 
-/// Sends frames of every kind in every receive mode.
+/// Sends frames of every kind in each receive mode.
 pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
     let sender = open(a).await?;
     let receiver = open(b).await?;

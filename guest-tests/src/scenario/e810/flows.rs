@@ -1,4 +1,4 @@
-//! Counters of NIC and kernel, and the distribution of flows over queues.
+//! Counters of the NIC and the kernel, and the distribution of flows over queues.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::vm::Vm;
 
 /// The program that sends flows.
 const PROGRAM: &str = include_str!("../../../guest/flows.py");
-/// A port without a listener.
+/// A port on which no program listens.
 const PORT: u32 = 9;
 
-/// Returns the counters of `ethtool -S`.
+/// Returns the counters reported by `ethtool -S`.
 pub(super) async fn statistics(vm: &mut Vm, device: &str) -> Result<BTreeMap<String, u64>> {
     let text = vm.run(&["ethtool", "-S", device]).await?;
     let numbers = text.lines().filter_map(|line| {
@@ -25,7 +25,7 @@ pub(super) async fn statistics(vm: &mut Vm, device: &str) -> Result<BTreeMap<Str
     Ok(numbers.collect())
 }
 
-/// Returns the number of interrupts of each queue of an E810.
+/// Returns the number of interrupts for each queue of an E810.
 async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
     let text = vm.run(&["cat", "/proc/interrupts"]).await?;
     let mut counts = Vec::new();
@@ -33,26 +33,26 @@ async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
         let name = format!("ice-{device}-TxRx-{queue}");
         let line = text.lines().find(|line| line.trim_end().ends_with(&name));
         let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-        // The queue number, then a count per CPU.
+        // A line contains the queue number, followed by a count for each CPU.
         counts.push(line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok()).sum());
     }
     Ok(counts)
 }
 
-/// Flows from random ports use all queues of b, as packet counters and interrupts show. Streams have consecutive ports,
-/// which could all hash to one queue.
+/// Checks, by packet counters and interrupts, that flows from random ports use all queues of b. Streams have
+/// consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     const FLOWS: u32 = 64;
     const DATAGRAMS: u32 = 16;
-    /// Minimum share of the packets per queue, in percent. 32 flows are expected; fewer than 13 occur less than once in
-    /// a million runs.
+    /// Minimum share of the packets for each queue, in percent. A queue is expected to receive 32 flows. The
+    /// probability that it receives fewer than 13 is below one in a million.
     const LEAST_SHARE: u64 = 20;
     let device = b.device.clone();
     let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
     let address = b.address(0).ipv4;
     let numbers = [PORT, FLOWS, DATAGRAMS].map(|number| number.to_string());
     a.vm.run(&["python3", "-c", PROGRAM, &address, &numbers[0], &numbers[1], &numbers[2]]).await?;
-    // When this is answered, all earlier packets have arrived.
+    // An answer to this ping shows that all earlier packets have arrived.
     ping::one_size(a, &address, 56, Wire::Good).await?;
     let (packets_then, raised_then) =
         (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
@@ -77,7 +77,7 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     Ok(())
 }
 
-/// The counters of NIC, kernel and daemon since the E810 was created are consistent.
+/// Checks that the counters of NIC, kernel and daemon since the E810's creation are consistent.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     let nic = statistics(&mut station.vm, &device).await?;
@@ -91,8 +91,8 @@ pub(super) async fn counted(station: &mut Station) -> Result<()> {
         let value = links.pointer(&format!("/0/stats64/{place}")).and_then(Value::as_u64);
         value.with_context(|| format!("{place} is missing in {links}"))
     };
-    // These counters are frames on the wire. One packet of the kernel may become several frames, never the reverse, and
-    // received frames are counted before they are merged.
+    // These counters count frames on the wire. One packet of the kernel may become several frames, but never the
+    // reverse. Received frames are counted before they are merged.
     let sent = nic_count(&["tx_unicast.nic", "tx_multicast.nic", "tx_broadcast.nic"])?;
     let received = nic_count(&["rx_unicast.nic", "rx_multicast.nic", "rx_broadcast.nic"])?;
     let (sent_kernel, received_kernel) = (kernel_count("tx/packets")?, kernel_count("rx/packets")?);

@@ -1,4 +1,4 @@
-//! MTUs from the minimum of IPv6 to the maximum of the device.
+//! MTUs from the IPv6 minimum to the device's maximum.
 
 use anyhow::{Result, ensure};
 
@@ -7,15 +7,17 @@ use super::ping;
 use super::station::{Station, carrier};
 use super::streams::{Amount, Protocol, Streams};
 
-/// The minimum of IPv6, two between, and the largest that the driver accepts (E810 interface, section 6.1).
+/// MTUs to test: the IPv6 minimum, two values in between, and the largest that the driver accepts (E810 interface,
+/// section 6.1).
 pub(super) const MTUS: &[u32] = &[1280, 4000, 9000, 9702];
-/// Default MTU of Ethernet.
+/// The default MTU of Ethernet.
 const USUAL: u32 = 1500;
-/// Length of the IP and ICMP headers, by IP version.
+/// Total length of the IP and ICMP headers for each IP version.
 const IPV4_ECHO: u32 = 28;
 const IPV6_ECHO: u32 = 48;
 
-/// Packets of exactly the MTU pass in both directions, longer ones are rejected locally, and a stream uses full frames.
+/// Checks that packets of exactly the MTU pass in both directions, longer ones are rejected locally, and a stream uses
+/// full-sized frames.
 pub(super) async fn mtu(a: &mut Station, b: &mut Station, mtu: u32, wire: Wire) -> Result<()> {
     set(a, mtu).await?;
     set(b, mtu).await?;

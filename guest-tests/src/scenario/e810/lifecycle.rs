@@ -1,4 +1,4 @@
-//! Events in the life of a NIC: link changes, resets, driver reloads, ring sizes.
+//! Events in the life of a NIC: link changes, resets, driver reloads and changes of ring sizes.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::package::Package;
 use super::probe::Probe;
 use crate::scenario::leak::Cycles;
 
-/// Load and unload cycles of one function.
+/// Cycles that load and unload the driver of one function.
 pub(super) const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe ice && ip link set eth0 up && modprobe -r ice",
     batches: 7,
     batch: 7,
     timeout: Duration::from_secs(180),
 };
-/// Time limit of all cycles and the checks around them.
+/// Time limit for all cycles, including the checks before and after them.
 pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time limit for a driver to take its device down and up.
+/// Time limit for a driver to take its device down and bring it up again.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between two polls for the start of the reset.
+/// Interval between polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The operator takes the port down and up. An event notifies the driver.
+/// Takes the port down and up as an operator would. An event notifies the driver.
 pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     for _ in 0..3 {
         probe.daemon.control(&["port", "down"]).await?;
@@ -35,11 +35,11 @@ pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The guest takes the interface down and up.
+/// Takes the interface down and up in the guest.
 pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for _ in 0..3 {
-        // The interface keeps its IPv6 addresses.
+        // Make the interface keep its IPv6 addresses.
         let line = format!(
             "echo 1 > /proc/sys/net/ipv6/conf/{device}/keep_addr_on_down; \
              ip link set {device} down && ip link set {device} up"
@@ -51,17 +51,17 @@ pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The driver reinitialises without being unloaded.
+/// Makes the driver reinitialise without being unloaded.
 pub(super) async fn devlink_reload(probe: &mut Probe) -> Result<()> {
     let line = format!("devlink dev reload pci/{}", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
-    // The network device was created again.
+    // The network device has been created anew.
     probe.refind().await?;
     probe.talk().await?;
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The function is reset behind the driver, which recovers.
+/// Resets the function without involving the driver, which must recover.
 pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     let line = format!("echo 1 > /sys/bus/pci/devices/{}/reset", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
@@ -70,10 +70,10 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The driver resets its function, the core and the whole device, and recovers. The driver of kernel 6.12 does not
-/// support this.
+/// Makes the driver reset its function, the core and the whole device, and checks that it recovers. The driver of
+/// kernel 6.12 does not support this.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
-    /// Components shared by the functions of a card, as `ethtool` names them.
+    /// Components that the functions of a card share, as named by `ethtool`.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";
     let device = probe.device.clone();
     let resets = [
@@ -88,7 +88,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
         if said.contains("Operation not supported") {
             return Ok(());
         }
-        // The driver performs the reset and the recovery asynchronously.
+        // The driver performs reset and recovery asynchronously.
         let again = async {
             while probe.daemon.counter(counter).await? == before {
                 sleep(POLL).await;
@@ -103,7 +103,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Different numbers of queues, and rings from the shortest to the longest.
+/// Sets different numbers of queues, and ring sizes from the smallest to the largest.
 pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for change in ["-L {} combined 1", "-L {} combined 2", "-G {} rx 64 tx 64", "-G {} rx 8160 tx 8160"] {
@@ -117,8 +117,8 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The driver is unloaded and loaded repeatedly, and the link comes up each time. The other function is left out to
-/// save time.
+/// Unloads and loads the driver repeatedly, and checks that the link comes up each time. To save time, the other
+/// function is left out.
 pub(super) async fn cycles(probe: &mut Probe) -> Result<()> {
     let function = probe.function.clone();
     let others = |driver: &str| {

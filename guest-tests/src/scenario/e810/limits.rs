@@ -1,5 +1,5 @@
-//! Large configurations of one E810 between two guests, all at once: many neighbours, 16 GiB of registered memory, and
-//! NVMe over RDMA with four controllers and a queue for each of eight CPUs.
+//! Large configurations of one E810, all used at once between two guests: many neighbours, 16 GiB of registered memory,
+//! and NVMe over RDMA with four controllers that have a queue for each of eight CPUs.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use crate::lab::{Guest, Lab};
 use crate::report::Report;
 use crate::tools;
 
-/// The program that registers the regions.
+/// The program that registers memory regions.
 const PROGRAM: &str = include_str!("../../../guest/registrations.py");
-/// Number of CPUs of the client, and thus of I/O queues per controller.
+/// Number of the client's CPUs, and thus of I/O queues per controller.
 const CPUS: u32 = 8;
 const CONTROLLERS: u32 = 4;
 const NEIGHBOURS: u64 = 1000;
-/// Number of regions. They cover the same buffer, because the guest has less memory.
+/// Number of memory regions. All cover the same buffer, because the guest has less memory than that.
 const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
-/// Size of each disk's content.
+/// Size of each disk's content in MiB.
 const CONTENT_MIB: u32 = 2;
 /// Time limit of each step.
 const LIMIT: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Exports a tmpfs file through each of several subsystems.
+/// Exports a file on tmpfs through each of several subsystems.
 const SERVE: &str = "modprobe -a nvmet nvmet-rdma
     mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
     cd /sys/kernel/config/nvmet
@@ -48,8 +48,8 @@ const SERVE: &str = "modprobe -a nvmet nvmet-rdma
         ln -s /sys/kernel/config/nvmet/subsystems/hcad$i ports/1/subsystems/hcad$i
     done";
 
-/// The keep-alive timeout is a day, because the clock of an emulated guest can run up to twenty times too fast during
-/// boot on a busy host.
+/// The keep-alive timeout is a day, because the clock of an emulated guest on a busy host can run up to twenty times
+/// too fast during boot.
 const CONNECT: &str = "modprobe nvme-rdma
     for i in $(seq {controllers}); do
         nvme connect -t rdma -a {server} -s 4420 -n hcad$i --nr-io-queues={queues} --keep-alive-tmo=86400
@@ -85,7 +85,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     );
     report.case_within(LIMIT * 2, &name, &hint, everything(&mut pair)).await?;
     let stop = async {
-        // NVMe messages of either end about the other's shutdown are expected.
+        // At each end, NVMe messages about the shutdown of the other end are expected.
         pair.client.no_warnings_but(&["nvme"]).await?;
         pair.server.no_warnings_but(&["nvmet"]).await?;
         pair.client.stop().await?;
@@ -94,7 +94,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("no kernel warnings, and the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Adds entries to the kernel's neighbour cache, all of which `irdma` programs into the device.
+/// Adds entries to the kernel's neighbour cache. `irdma` programs all of them into the device.
 async fn neighbours(client: &mut Station) -> Result<()> {
     let device = &client.device;
     let script = format!(
@@ -109,7 +109,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
         let rows = control.ask(&["cqp"]).await?;
         let known =
             rows.pointer("/0/neighbours").and_then(Value::as_u64).with_context(|| rows.to_string())?;
-        // The real neighbours are counted too.
+        // The real neighbours are included in the count.
         if known >= NEIGHBOURS {
             return Ok(());
         }
@@ -118,7 +118,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// The regions are registered first, so that NVMe uses the last page list entries and its peer is the last neighbour.
+/// Registers the regions first, so that NVMe uses the last page list entries, and its peer is the last neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();
@@ -147,7 +147,7 @@ async fn nvme(pair: &mut Pair) -> Result<()> {
             "until [ -b /dev/nvme{controller}n1 ]; do sleep 0.1; done; cat /sys/class/nvme/nvme{controller}/queue_count"
         );
         let queues = pair.client.within(LIMIT, &line).await?;
-        // One more queue for administration.
+        // One additional queue is for administration.
         ensure!(queues.trim() == (CPUS + 1).to_string(), "controller {controller} has {queues} queues");
         let write = format!(
             "set -e; dd if=/dev/urandom of=/dev/shm/content bs=1M count={CONTENT_MIB} status=none; \

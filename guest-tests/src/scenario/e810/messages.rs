@@ -1,14 +1,14 @@
-//! Kernel messages of level warning or more severe that an E810 causes without an error (E810 interface, sections 6.2
-//! and 17.4).
+//! Kernel messages of level warning or above that an E810 causes without an error (E810 interface, sections 6.2 and
+//! 17.4).
 
 use anyhow::{Result, ensure};
 
-/// Parts of expected messages.
+/// Substrings of expected messages.
 const NORMAL: &[&str] = &[
-    // On the root bus, there is no link speed.
+    // The root bus has no link speed.
     "available PCIe bandwidth",
     "FW logging is not supported",
-    // The driver searches for a device-specific package before the common one.
+    // The driver looks up a device-specific package before the common one.
     "firmware: failed to load intel/ice/ddp/ice-",
     "Direct firmware load for intel/ice/ddp/ice-",
     "Failed to apply Tx scheduling configuration",
@@ -17,36 +17,36 @@ const NORMAL: &[&str] = &[
     "into aggregator",
     "Unable to turn off FW logging",
     "Unable to unregister FW logging",
-    // irdma of kernel 7.3 first unlinks a CQ, then destroys it, and then removes its events from the CEQ. An interrupt
-    // in between finds these events.
+    // irdma of kernel 7.3 unlinks a CQ, then destroys it, and only then removes its events from the CEQ. An interrupt
+    // in the meantime finds these events.
     "Stale CEQE for CQ",
 ];
 
-/// Parts of expected messages without a package.
+/// Substrings of expected messages when there is no package.
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",
-    // The kernel prints once where firmware can be found.
+    // The kernel prints once where firmware is available.
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",
-    // The driver is in safe mode.
+    // In safe mode, the driver does not support RDMA.
     "RDMA is not supported on this device",
-    // The driver of kernel 6.12 keeps only two vectors.
+    // The driver of kernel 6.12 keeps only two interrupt vectors.
     "not enough device MSI-X vectors",
 ];
 
-/// Fails if there is an unexpected message.
+/// Fails if a message is unexpected.
 pub(super) fn judge(lines: &[String]) -> Result<()> {
     judge_others(lines, &[])
 }
 
-/// Fails if there is an unexpected message of a driver in safe mode.
+/// Fails if a message is unexpected for a driver in safe mode.
 pub(super) fn judge_safe_mode(lines: &[String]) -> Result<()> {
     judge_others(lines, SAFE_MODE)
 }
 
-/// Fails if there is an unexpected message without any of these parts.
+/// Fails if a message is unexpected and contains none of the substrings in `also`.
 pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
     judge_others(lines, also)
 }

@@ -1,5 +1,5 @@
 //! Middleware over RDMA: Debian's UCX, libfabric and Open MPI between two E810s with `irdma`. MPI and `fi_pingpong`
-//! check all data; the UCX program does not.
+//! check all data, but the UCX program does not.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 const SHELL_PORT: u16 = 5140;
 
-/// Owners of an E810 must set this for UCX, which otherwise drops datagrams over IPv4. UCX compares the destination GID
-/// in the header before a datagram, with a length that depends on `sl` of the completion (`uct_ud_iface_check_grh` in
-/// UCX's `ud_iface.h`). Only Mellanox's libraries report the length there; `irdma_process_cqe` in libirdma's `uverbs.c`
-/// does not set `sl`.
+/// Setting that owners of an E810 need for UCX, which otherwise drops datagrams over IPv4. UCX compares the destination
+/// GID in the header before a datagram. It determines the header's length from `sl` of the completion
+/// (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries report the length there;
+/// `irdma_process_cqe` in libirdma's `uverbs.c` does not set `sl`.
 const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 
-/// Tests of UCX's transports, with additional arguments. `ud_verbs` only has active messages.
+/// Tests of UCX's transports, with additional arguments. `ud_verbs` supports only active messages.
 const TRANSPORT: &[&str] = &[
     "-t am_lat -D short -s 8 -n 500",
     "-t am_lat -D bcopy -s 2048 -n 500",
@@ -44,16 +44,16 @@ const PROTOCOL: &[&str] = &[
     "-t ucp_get -s 65536 -n 20",
 ];
 
-/// Providers and endpoints of libfabric, and the largest message of each as `fi_pingpong` prints it.
+/// Providers and endpoints of libfabric, with the size of each one's largest message as printed by `fi_pingpong`.
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
-/// Transports of Open MPI to the other guest. Each configuration permits only one.
+/// Settings that select Open MPI's transport to the other guest. Each permits only one transport.
 ///
-/// With libfabric, Open MPI also loads UCX, which must not monitor the program's memory. It would replace libc's `sbrk`
-/// with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI, which notifies libfabric, would then miss that the
-/// heap shrinks. libfabric would use stale registrations, and data received into these pages would be lost. This
-/// affects every card for which libfabric caches registrations.
+/// With libfabric, Open MPI also loads UCX, which must not monitor the program's memory. Otherwise UCX would replace
+/// libc's `sbrk` with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI, which notifies libfabric, would then
+/// fail to notice that the heap shrinks. As a result, libfabric would use stale registrations, and data received into
+/// the affected pages would be lost. This affects every card for which libfabric caches registrations.
 const MPI: &[(&str, &str)] = &[
     (
         "UCX",
@@ -62,10 +62,10 @@ const MPI: &[(&str, &str)] = &[
     ("libfabric", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs -x UCX_MEM_EVENTS=n"),
 ];
 
-/// Number of messages of each size in each direction.
+/// Number of messages of each size, in each direction.
 const PINGPONGS: usize = 2;
 
-/// Number of MPI ranks per guest.
+/// Number of MPI ranks in each guest.
 const RANKS: usize = 2;
 
 const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");
@@ -117,7 +117,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
-/// Runs `ucx_perftest` on both sides, with datagrams to this GID.
+/// Runs `ucx_perftest` on both sides, sending datagrams to this GID.
 async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<()> {
     let (of_a, of_b) = (gid_index(a, gid).await?, gid_index(b, gid).await?);
     let program = |gid: usize| {
@@ -125,14 +125,14 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
             "env UCX_TLS=ud_verbs UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={gid} {NO_GID_CHECK} ucx_perftest -P 0"
         )
     };
-    // The client sends the test to the server, but not the transport. Neither must run as an MPI rank, which they do if
-    // their input is not a terminal.
+    // The client sends the test to the server, but not the transport. Neither may run as an MPI rank, as they would if
+    // their input were not a terminal.
     let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
     let server = format!("{} {transport}", program(of_b));
     let client = format!("{} {} {test} -f", program(of_a), b.address(0).ipv4);
     let exchange = Exchange { server, client, ready: Ready::Tcp(UCX_PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
-    // Lines of numbers: messages, times and rates.
+    // Result lines consist of numbers: messages, times and rates.
     let result = |line: &str| {
         line.split_whitespace().count() == 8
             && line.split_whitespace().all(|word| word.parse::<f64>().is_ok())
@@ -146,9 +146,9 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
     Ok(())
 }
 
-/// UCX offers reliable connections only on devices with shared receive queues: `uct_rc_verbs_query_tl_devices` in its
-/// `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, that is a `max_srq` above 0. `irdma` has none on an E810.
-/// Messages of libfabric use RC.
+/// Checks that UCX does not offer reliable connections. It does so only on devices with shared receive queues:
+/// `uct_rc_verbs_query_tl_devices` in its `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, which means a `max_srq`
+/// above 0. `irdma` supports none on an E810. libfabric's messages do use RC.
 async fn no_rc(station: &mut Station) -> Result<()> {
     let text = station.sh("ucx_info -d").await?;
     let device = format!("{DEVICE}:1");

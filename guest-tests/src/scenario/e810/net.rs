@@ -1,5 +1,5 @@
-//! Networks of an E810: with another E810 and with an emulated NIC, on a link without loss and on a link that loses 1%
-//! of the frames.
+//! Networks of an E810 with another E810 and with an emulated NIC, on a link without loss and on one that loses 1% of
+//! the frames.
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,7 +14,7 @@ use crate::run_dir::RunDir;
 use crate::scenario::impairments::Impairments;
 use crate::scenario::rxe_interop::mac;
 
-/// Loss on the link.
+/// Frame loss on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Good,
@@ -28,7 +28,7 @@ pub(in super::super) enum Extent {
     Good,
     /// Two E810s and a virtio NIC on a lossy link.
     Lossy,
-    /// Two virtio NICs without a daemon. What fails here too is not a fault of the E810.
+    /// Two virtio NICs without a daemon. If something fails here too, the E810 is not at fault.
     Control,
 }
 
@@ -42,13 +42,13 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link, at a and thus for all its peers.
+/// Impairments of the lossy link. They apply at a and thus to all its peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
 ];
 
-/// TCP and UDP, with one and eight streams, in both directions.
+/// TCP and UDP, each with one and with eight streams, in both directions.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP, reverse", stream(Protocol::Tcp, 1, true, false)),
@@ -70,7 +70,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount }
 }
 
-/// The stations: a and its peers.
+/// The stations, which are a and its peers.
 struct Bench {
     a: Station,
     peers: Vec<(&'static str, Station)>,
@@ -110,7 +110,7 @@ impl Bench {
             }
             Extent::Good | Extent::Lossy => {
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
-                // The NIC of c is only connected to a, which forwards its frames.
+                // The NIC of c is connected only to a, which forwards its frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_e810(lab, run, &image, &a, Vec::new()),
@@ -139,7 +139,7 @@ impl Bench {
         loss.clear(self.daemon()?).await
     }
 
-    /// Runs the cases of queues and counters.
+    /// Runs the cases that concern queues and counters.
     async fn queues(&mut self, report: &mut Report, hint: &str) -> Result<()> {
         let Self { a, peers } = self;
         let Some((_, b)) = peers.first_mut() else { return Ok(()) };
@@ -193,7 +193,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts or stops the capture of the E810s' frames.
+    /// Starts or stops capturing the E810s' frames.
     async fn capture(&mut self, on: bool) -> Result<()> {
         for station in std::iter::once(&self.a).chain(self.peers.iter().map(|(_, peer)| peer)) {
             station.capture(on).await?;

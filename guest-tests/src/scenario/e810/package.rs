@@ -10,30 +10,30 @@ use crate::lab::Lab;
 use crate::report::Skip;
 use crate::vm::Vm;
 
-/// The package that the driver finds.
+/// The package that the driver finds in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Package {
     /// The package that the lab generates.
     Synthetic,
-    /// Debian's package, on the guest's disk of this name.
+    /// Debian's package, on the guest's disk of the given name.
     Debian,
-    /// No package: the driver runs in safe mode.
+    /// No package, so that the driver runs in safe mode.
     None,
 }
 
-/// First disk of a guest that does not belong to its root file system.
+/// The guest's first disk that is not part of its root file system.
 const DISK: &str = "/dev/vdc";
 /// Temporary mount point of the disk.
 const MOUNT: &str = "/tmp/package";
-/// Converts hexadecimal text to bytes, because steps carry text.
+/// Program that converts hexadecimal text to bytes, needed because steps carry text.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// Time limit of the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Additional time for the answer.
+/// Time allowed for the answer in addition to that limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Package {
-    /// Copies the package to where the driver searches.
+    /// Copies the package to the directory that the driver searches.
     pub(super) async fn install(self, vm: &mut Vm) -> Result<()> {
         let file = format!("/lib/firmware/{}/ice.pkg", ddp::FOLDER);
         let commands = match self {
@@ -60,7 +60,7 @@ impl Package {
         Ok(())
     }
 
-    /// Returns the driver's message about the package.
+    /// Returns the message that the driver prints about the package.
     pub(super) fn message(self) -> String {
         match self {
             Self::Synthetic => {
@@ -80,7 +80,7 @@ impl Package {
     }
 }
 
-/// Returns a disk with Debian's package, or why there is none.
+/// Returns a disk with Debian's package, or the reason why there is none.
 pub(super) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
     lab.debian_ddp()
         .await

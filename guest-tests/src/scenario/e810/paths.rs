@@ -1,5 +1,5 @@
-//! Paths between two E810s with `irdma`, and connections while the paths change: GIDs, traffic classes, flow ports;
-//! addresses, MTUs, links and drivers that go down and come up (E810 interface, sections 13.9 and 14.4).
+//! Paths between two E810s with `irdma`, and connections whose paths change. The cases cover GIDs, traffic classes and
+//! flow ports, and changes of addresses, MTUs, links and drivers (E810 interface, sections 13.9 and 14.4).
 
 mod changes;
 mod gids;
@@ -16,11 +16,11 @@ use super::station::{Station, bring_up};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Number of a second network on the same wire, with further addresses of the same device.
+/// Number of a second network on the same wire, in which the same devices have additional addresses.
 const SECOND: u16 = 50;
 /// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;
-/// VLAN priority for packets of the checked class.
+/// VLAN priority mapping for packets of the checked traffic class.
 const PRIORITIES: &str = "egress-qos-map 2:5";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -64,7 +64,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
-/// Adds addresses in the second network and in the VLAN to a station.
+/// Adds a station's addresses in the second network and in the VLAN.
 async fn more_addresses(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     let second = station.address(SECOND);

@@ -1,5 +1,6 @@
-//! perftest between two E810s with `irdma`: every operation, service and size completes, also over connections by
-//! `rdma_cm`. The same guests have an `ib_mthca` and soft-RoCE on virtio-net, for the comparison of `speed-guests`.
+//! perftest between two E810s with `irdma`. Every operation, service and size must complete, also over connections set
+//! up by `rdma_cm`. The same guests have an HCA for `ib_mthca`, and soft-RoCE on virtio-net, for the comparison in
+//! `speed-guests`.
 
 use anyhow::{Context, Result, anyhow, ensure};
 
@@ -15,12 +16,12 @@ use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
 
-/// Which part of the table runs.
+/// Selects which part of the table runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Every operation and service, and all sizes of one operation.
+    /// Every operation and every service, but all sizes of only one operation.
     Core,
-    /// All sizes of the other operations too.
+    /// Everything in `Core`, and all sizes of the other operations.
     Full,
 }
 
@@ -40,7 +41,7 @@ impl Extent {
     }
 }
 
-/// Program and arguments, and the number of sizes that it reports.
+/// Program with its arguments, and the number of sizes on which it reports.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -a -n 10", 23),
@@ -52,7 +53,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_read_bw -s 65536 -n 100 -b", 1),
     ("ib_send_bw -s 4096 -n 1000 -q 4 -b", 1),
     ("ib_write_bw -s 64 -n 5000 -I 64", 1),
-    // The largest inline data (E810 interface, section 13.4).
+    // 101 bytes is the maximum of inline data (E810 interface, section 13.4).
     ("ib_send_bw -s 101 -n 5000 -I 101", 1),
     ("ib_send_bw -s 4096 -n 1000 -e", 1),
     ("ib_read_bw -s 4096 -n 1000 -e", 1),
@@ -64,7 +65,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -s 64 -n 500 -I 64", 1),
     ("ib_send_lat -c UD -a -n 20", 12),
-    // Connections by rdma_cm, to the interface's addresses.
+    // These connections are set up by rdma_cm, using the interface's addresses.
     ("ib_write_bw -R -s 65536 -n 200", 1),
     ("ib_send_bw -R -s 4096 -n 500 -q 4", 1),
     ("ib_write_bw -R -s 4096 -n 500 -b", 1),
@@ -88,7 +89,7 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_lat -R -a -n 20", 23),
 ];
 
-/// Number of the virtio NICs' network; 0 is that of the E810.
+/// Number of the virtio NICs' network; the E810s' network has number 0.
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
@@ -96,7 +97,7 @@ const MEMORY_MIB: u32 = 1024;
 pub(in super::super) struct Bench {
     a: Station,
     b: Station,
-    /// Daemons of the other HCAs.
+    /// Daemons that serve the other HCAs.
     daemons: Vec<Daemon>,
 }
 
@@ -115,7 +116,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 }
 
 impl Bench {
-    /// Starts guests with all devices and brings the E810s up.
+    /// Starts guests with all devices, and brings the E810s up.
     pub(in super::super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let cards = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
@@ -143,13 +144,13 @@ impl Bench {
         Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns the E810 of both guests.
+    /// Returns the E810 in both guests.
     pub(in super::super) async fn e810(&mut self) -> Result<Device> {
         let names = self.by_gid(DEVICE).await?;
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
-    /// Brings up and returns the other HCA and soft-RoCE.
+    /// Brings up the other HCA and soft-RoCE, and returns both.
     pub(in super::super) async fn others(&mut self) -> Result<[Device; 2]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;
@@ -167,7 +168,7 @@ impl Bench {
         Ok([mthca, Device { title: "soft-RoCE", names, server, slow: true }])
     }
 
-    /// Returns device name and GID index of the IPv4 address, in each guest.
+    /// Returns the device name and the index of the GID for the IPv4 address, in each guest.
     async fn by_gid(&mut self, device: &str) -> Result<[String; 2]> {
         let mut names = Vec::new();
         for station in [&mut self.a, &mut self.b] {

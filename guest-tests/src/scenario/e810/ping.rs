@@ -1,4 +1,4 @@
-//! Echo requests of many lengths over both IP versions.
+//! Echo requests of many lengths, over both IP versions.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use anyhow::{Context, Result, ensure};
 use super::net::Wire;
 use super::station::{Address, Station};
 
-/// Payload lengths: none, one byte, around the limit of a 1500-byte frame for IPv6 and IPv4, many fragments.
+/// Payload lengths: none, one byte, lengths around the limit of a 1500-byte frame for IPv6 and IPv4, and lengths with
+/// many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// Fewer lengths, for links whose peers have already passed all.
+/// A selection of lengths, for links whose peers have already passed with all lengths.
 const SOME: &[u32] = &[56, 1473, 20_000];
-/// Time limit for all lengths of one IP version.
+/// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of requests of each length.
 const COUNT: u32 = 5;
@@ -48,7 +49,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
     Ok(())
 }
 
-/// Sends pings of one length, all of which must be answered. If `whole`, they are not fragmented.
+/// Sends pings of one length, which must not be fragmented. On a link without loss, all must be answered.
 pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let line = format!("ping -n -q -c {count} -i 0.02 -W 1 -M do -s {size} {address}; true");
@@ -59,13 +60,13 @@ pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire:
     Ok(())
 }
 
-/// Waits until an address answers, because a driver programs the filters of its NIC asynchronously.
+/// Waits until an address answers, because a driver programs its NIC's filters asynchronously.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
     from.sh(&line).await.map(drop).context("the peer never replied")
 }
 
-/// All members of a group answer, each from its own address.
+/// Checks that all members of a group answer, each from its own address.
 pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let device = from.device.clone();
@@ -75,7 +76,7 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
         let from_it = format!("from {}:", member.ipv4);
         ensure!(text.contains(&from_it), "no reply {from_it} in {text}");
     }
-    // Answers to a link-local group come from link-local addresses.
+    // Answers to pings to a link-local group come from link-local addresses.
     let text = from.sh(&ping("ff02::1")).await?;
     let mut answering: Vec<&str> = text
         .lines()
@@ -84,14 +85,14 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
         .collect();
     answering.sort_unstable();
     answering.dedup();
-    // The sender is a member too.
+    // The sender is a member of the group too.
     ensure!(answering.len() == members.len() + 1, "{answering:?} replied: {text}");
     Ok(())
 }
 
-/// ECN marks (RFC 3168, section 5) arrive as they were sent, and answers return them.
+/// Checks that ECN marks (RFC 3168, section 5) arrive as they were sent, and that answers return them.
 pub(super) async fn congestion_marks(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
-    /// Counters of packets with a mark, by the two bits.
+    /// Counters of marked packets, by the value of the two ECN bits.
     const COUNTERS: [(u32, &str); 3] = [(1, "InECT1Pkts"), (2, "InECT0Pkts"), (3, "InCEPkts")];
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let least = u64::from(if wire == Wire::Good { count } else { least_of(count, 0) });
@@ -119,8 +120,9 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
-/// Returns how many of `count` requests are answered in all but one of a million runs on a link that loses 1% of the
-/// frames. Requests are split into fragments of at most 1480 bytes.
+/// Returns a lower bound on the number of requests that are answered, out of `count`, on a link that loses 1% of the
+/// frames. Fewer are answered in at most one of a million runs. Requests are split into fragments of at most 1480
+/// bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {
@@ -130,7 +132,7 @@ fn least_of(count: u32, size: u32) -> u32 {
     }
 }
 
-/// Returns the number in "N received".
+/// Returns the number in the text "N received".
 fn received(text: &str) -> Option<u32> {
     text.split(", ").find_map(|part| part.strip_suffix(" received"))?.parse().ok()
 }

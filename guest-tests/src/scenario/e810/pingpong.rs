@@ -1,5 +1,5 @@
-//! rdma-core's ping-pong programs between two guests with an E810, `ice` and `irdma`: with every kind of GID, with and
-//! without events, with all path MTUs. The programs check each message.
+//! rdma-core's ping-pong programs between two guests with an E810, `ice` and `irdma`. They run with every kind of GID,
+//! with and without events, and with all path MTUs. The programs check each message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Port on which programs wait for their client.
+/// Port on which servers wait for their clients.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Program and arguments, apart from device, GID and content check. These use the default MTU of Ethernet.
+/// Program and arguments, apart from device, GID and content check, for Ethernet's default MTU.
 const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong", Gid::V4),
     ("ibv_rc_pingpong -e", Gid::V4),
@@ -34,7 +34,7 @@ const CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 1 -n 2000", Gid::LinkLocal),
 ];
 
-/// Programs that run with frames of 9000 bytes.
+/// Programs that run with an MTU of 9000 bytes.
 const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 4096 -m 4096", Gid::V4),
     ("ibv_rc_pingpong -s 4097 -m 4096 -e", Gid::V6),
@@ -43,7 +43,7 @@ const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 4096 -e", Gid::V6),
 ];
 
-/// Programs with too much data for a capture.
+/// Programs that transfer too much data for a capture.
 const LARGE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 3145728 -m 1024 -n 20", Gid::V4),
     ("ibv_rc_pingpong -s 3145728 -m 4096 -n 50", Gid::V4),
@@ -93,9 +93,9 @@ async fn cases(
     Ok(())
 }
 
-/// The counters of `irdma` grow by exactly the packets and messages of a program (E810 interface, section 10.7).
+/// Checks that `irdma`'s counters grow by exactly the packets and messages of a program (E810 interface, section 10.7).
 async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
-    /// Number of messages in each direction, and of packets per message at a path MTU of 1024.
+    /// Number of messages in each direction, followed by the number of packets per message at a path MTU of 1024.
     const MESSAGES: u64 = 100;
     const PACKETS: u64 = 5;
     let before = (counters(a).await?, counters(b).await?);
@@ -132,7 +132,7 @@ fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// Returns all `hw_counters` with the names of later kernels. In 6.12, message counters have the prefix `iw`.
+/// Returns all `hw_counters`, named as in later kernels. In 6.12, message counters have the prefix `iw`.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
     let text = station.sh(&line).await?;
@@ -149,7 +149,7 @@ async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) ->
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
-        // The program prints errors but still exits successfully.
+        // The program prints errors but still exits with success.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

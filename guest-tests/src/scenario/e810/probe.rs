@@ -1,6 +1,6 @@
-//! The driver binds to an E810 with every kind of package, repeatedly.
+//! Binds the driver to an E810 repeatedly, with every kind of package.
 //!
-//! One guest has two E810s, one as a card behind a root port and one on the root bus, connected to each other.
+//! One guest has two connected E810s, one as a card behind a root port and the other on the root bus.
 
 use std::path::PathBuf;
 
@@ -20,20 +20,20 @@ use crate::vm::{Image, Vm};
 /// Numbers of the two E810s.
 const CARD: u16 = 1;
 const INTEGRATED: u16 = 2;
-/// Network namespace of the second, so that packets to it leave the guest.
+/// Network namespace of the second E810, so that packets to it leave the guest.
 const SPACE: &str = "second";
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x8086, 0x1592);
 
-/// The guest, and the names of its devices since the driver was last loaded.
+/// The guest, and the names that its devices have had since the driver was last loaded.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
-    /// Network device of the card.
+    /// Name of the card's network device.
     pub(super) device: String,
     pub(super) function: String,
-    /// Number of kernel messages already checked.
+    /// Number of kernel messages that have been checked already.
     judged: usize,
     image: Image,
 }
@@ -77,7 +77,7 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // On a devlink reload, ice disables its control queue and relies on the following reset to free its VSI.
+        // On a devlink reload, ice disables its control queue and relies on the reset that follows to free its VSI.
         let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
@@ -95,7 +95,7 @@ impl Probe {
         Ok(Self { vm, daemon, device: String::new(), function: String::new(), judged, image })
     }
 
-    /// Loads the driver with this package or none, and checks the result for both functions.
+    /// Loads the driver with this package or with none, and checks the result for both functions.
     pub(super) async fn binds(&mut self, package: Package) -> Result<()> {
         self.unload().await?;
         package.install(&mut self.vm).await?;
@@ -110,7 +110,7 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The driver distinguishes the cards of two functions by serial number.
+        // The driver uses the serial number to distinguish the cards of the two functions.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await
@@ -139,13 +139,13 @@ impl Probe {
         self.sh(&line).await.map(drop)
     }
 
-    /// Finds the interfaces after the card's network device was created again.
+    /// Finds the interfaces again after the card's network device has been recreated.
     pub(super) async fn refind(&mut self) -> Result<()> {
         self.device = device(&mut self.vm, CARD).await?;
         bring_up(&mut self.vm, &self.device, &Address::on(0, CARD)).await
     }
 
-    /// Unloads the driver, if it is loaded. Interfaces in a network namespace return first.
+    /// Unloads the driver if it is loaded. Interfaces in a network namespace are moved back first.
     pub(super) async fn unload(&mut self) -> Result<()> {
         self.sh(&format!(
             "! lsmod | grep -q '^ice ' || modprobe -r ice; ip netns del {SPACE} 2>/dev/null; true"
@@ -154,7 +154,7 @@ impl Probe {
         .map(drop)
     }
 
-    /// Frames pass between the two over both IP versions, also in fragments.
+    /// Checks that frames pass between the two interfaces over both IP versions, also in fragments.
     pub(super) async fn talk(&mut self) -> Result<()> {
         let Address { ipv4, ipv6 } = Address::on(0, INTEGRATED);
         for address in [ipv4, ipv6] {
@@ -174,7 +174,7 @@ impl Probe {
         Ok(())
     }
 
-    /// The guest restarts while the driver is in use.
+    /// Restarts the guest while the driver is in use.
     async fn restarts(&mut self) -> Result<()> {
         self.vm.reboot(&self.image).await?;
         self.judged = warnings(&mut self.vm).await?.len();
@@ -185,7 +185,7 @@ impl Probe {
         self.vm.run(&["sh", "-c", line]).await
     }
 
-    /// Waits until the card has a carrier or has lost it.
+    /// Waits until the card has gained or lost its carrier.
     pub(super) async fn carrier(&mut self, wanted: bool) -> Result<()> {
         carrier(&mut self.vm, &self.device, wanted).await
     }

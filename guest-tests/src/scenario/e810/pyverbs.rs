@@ -1,4 +1,4 @@
-//! rdma-core's own device tests with `irdma`, with the tests that this hardware cannot run or cannot pass.
+//! rdma-core's own device tests with `irdma`, and the list of tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result};
 
@@ -28,9 +28,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, station.stop()).await
 }
 
-/// Kernel messages of tests that cause errors on purpose.
+/// Kernel messages from tests that cause errors on purpose.
 const FAILING_WORK: &[&str] = &[
-    // Each asynchronous event (E-37).
+    // This message reports each asynchronous event (E-37).
     "abnormal ae_id",
     // The driver destroys a queue pair through its error state, even from RESET, which the core does not permit.
     "old_state=0x0, new_state=0x6",
@@ -41,14 +41,14 @@ async fn prepare(station: &mut Station) -> Result<()> {
     suite::prepare(&mut station.vm).await
 }
 
-/// Kernel 6.12 has windows, later ones have none (section 15.2).
+/// Windows are supported in kernel 6.12 but not in later kernels (section 15.2).
 const WITH_WINDOWS: Known =
     Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS], turns: TURNS };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
-/// The driver unlocks its list of groups between the look-up and the insertion (`irdma_attach_mcast`, verbs.c). Two
-/// processes that join at once create two entries for one address, and members of the second can never leave (section
-/// 13.8).
+/// Tests that must not run at the same time. The driver unlocks its list of groups between look-up and insertion
+/// (`irdma_attach_mcast`, verbs.c). Two processes that join at the same time create two entries for one address, and
+/// members of the second can never leave (section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 
@@ -97,7 +97,7 @@ const TYPE_1_SKIPS: &[Skip] = &[
     ),
 ];
 
-/// The first entry that names a test applies to it.
+/// Tests to skip. The first entry that names a test applies to it.
 const SKIPS: &[Skip] = &[
     skip("tests.test_atomic", "Atomic operations are not supported", NO_ATOMICS),
     skip("tests.test_cqex.CqExTestCase.test_xrc_traffic_cq_ex", "Create XRCD is not supported", NO_XRC),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_results_name_module_and_reason() {
+    fn pinned_test_results_name_module_and_reason() {
         WITH_WINDOWS.check();
         WITHOUT_WINDOWS.check();
     }

@@ -1,5 +1,5 @@
-//! `irdma` initialises the RDMA half of an E810 repeatedly: its port is active, tools show it, and it survives link
-//! changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and 17.2).
+//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. Its port must be active, tools must show it, and it
+//! must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and 17.2).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::await_text;
 
-/// The driver, and modules for the tools.
+/// The driver's module, and modules for the tools.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// Time limit from the start of the driver, or from a reset, until the port is active.
+/// Time limit for the port to become active after the driver is started or the device is reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Number of unload and load cycles.
 const CYCLES: u32 = 5;
-/// Time limit of all cycles.
+/// Time limit for all cycles together.
 const CYCLES_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// Expected values in `ibv_devinfo -v` (section 15.1).
+/// Expected values in the output of `ibv_devinfo -v` (section 15.1).
 const DEVINFO: &[(&str, &str)] = &[
     ("transport", "InfiniBand (0)"),
     ("fw_ver", "1.70"),
@@ -60,7 +60,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("gid_tbl_len", "32"),
 ];
 
-/// Memory windows: kernel 6.12 supports them, later kernels do not (section 15.2).
+/// Expected numbers of memory windows: kernel 6.12 supports them, and later kernels do not (section 15.2).
 const WINDOWS: [&str; 2] = ["16383", "0"];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -127,7 +127,7 @@ impl Probe {
     async fn devinfo(&mut self) -> Result<()> {
         let text = self.station.sh(&format!("ibv_devinfo -v -d {}", self.device)).await?;
         let old = self.station.sh("uname -r").await?.starts_with("6.12.");
-        // Lines `name: value`; some names occur once per GID.
+        // The output has lines of the form `name: value`. Some names occur once per GID.
         let mut found = BTreeMap::new();
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
             found.entry(name.trim()).or_insert(value.trim());
@@ -155,7 +155,7 @@ impl Probe {
                     format!("netdev {netdev}"),
                 ],
             ),
-            // The QP of the kernel's management datagrams.
+            // This is the QP for the kernel's management datagrams.
             (format!("rdma resource show qp link {device}/1"), vec!["lqpn 1 type GSI state RTS".to_owned()]),
             (format!("rdma resource show cq dev {device}"), vec!["comm [ib_core]".to_owned()]),
             (
@@ -171,7 +171,7 @@ impl Probe {
         Ok(())
     }
 
-    /// GIDs follow the addresses of the interface.
+    /// Checks that GIDs follow the addresses of the interface.
     async fn gids(&mut self) -> Result<()> {
         let netdev = self.station.device.clone();
         for (address, gid) in [("10.99.0.7/24", "::ffff:10.99.0.7,"), ("fd99::7/64", "fd99::7,")] {
@@ -206,7 +206,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The operator takes the port down and up.
+    /// Takes the port down and up as an operator would.
     async fn link_flap(&mut self) -> Result<()> {
         for _ in 0..3 {
             self.control(&["port", "down"]).await?;
@@ -222,7 +222,7 @@ impl Probe {
         daemon.control(arguments).await.map(drop)
     }
 
-    /// The guest takes the interface down and up.
+    /// Takes the interface down and up in the guest.
     async fn interface_flap(&mut self) -> Result<()> {
         let netdev = self.station.device.clone();
         for _ in 0..3 {
@@ -234,8 +234,8 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The device supports only RoCE. `ice` nevertheless lets the user enable iWARP, and `irdma` then rejects the
-    /// device.
+    /// Checks that iWARP is rejected, because the device supports only RoCE. `ice` nevertheless lets the user enable
+    /// iWARP, and `irdma` then rejects the device.
     async fn iwarp(&mut self) -> Result<()> {
         const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
         let said = self.set_protocol("enable_iwarp", true).await?;
@@ -261,7 +261,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Selects a protocol of the RDMA half. Returns the driver's reason if it rejects the device.
+    /// Enables or disables a protocol of the RDMA half. Returns the driver's reason if it rejects the device.
     async fn set_protocol(&mut self, protocol: &str, enabled: bool) -> Result<String> {
         let line = format!(
             "devlink dev param set pci/$(basename $(readlink /sys/class/net/{}/device)) \
@@ -271,7 +271,7 @@ impl Probe {
         self.station.sh(&line).await
     }
 
-    /// Both drivers are unloaded and loaded; they depend on each other.
+    /// Unloads and loads both drivers repeatedly, because they depend on each other.
     async fn cycles(&mut self) -> Result<()> {
         for _ in 0..CYCLES {
             self.station.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
@@ -282,7 +282,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The interface's driver resets its function, which stops and restarts `irdma`. The driver of kernel 6.12 does not
+    /// Makes the NIC driver reset its function, which stops and restarts `irdma`. The driver of kernel 6.12 does not
     /// support this.
     async fn driver_reset(&mut self) -> Result<()> {
         const COUNTER: &str = "/frontend/e810/function_resets";
@@ -306,7 +306,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The function is reset behind both drivers.
+    /// Resets the function without involving either driver.
     async fn function_reset(&mut self) -> Result<()> {
         let line = format!("echo 1 > /sys/class/net/{}/device/reset", self.station.device);
         self.station.vm.run_within(PORT_TIMEOUT, &["sh", "-c", &line]).await?;

@@ -1,4 +1,4 @@
-//! Guests whose E810 has an RDMA half with `irdma`.
+//! Guests with an E810 whose RDMA half is driven by `irdma`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,23 +14,23 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// The driver, and modules for verbs programs.
+/// The driver's module, and modules for verbs programs.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
-/// The kernel's name of the first device of this driver.
+/// Name that the kernel gives to the first device of this driver.
 pub(super) const DEVICE: &str = "irdma0";
-/// Time limit from the start of the driver until the port is active.
+/// Time limit for the port to become active after the driver is started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Frame size for a path MTU of 4096.
+/// MTU that is large enough for a path MTU of 4096.
 const JUMBO: u32 = 9000;
 
-/// The address from which a GID is derived.
+/// The kind of address from which a GID is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Gid {
     V4,
     /// The configured IPv6 address.
     V6,
-    /// The link-local address derived from the MAC.
+    /// The link-local address derived from the MAC address.
     LinkLocal,
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Stat
     Ok([a, b])
 }
 
-/// Starts a station without a peer, with further disks.
+/// Starts a station that has no peer and has additional disks.
 pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
     Station::with_e810(lab, run, image, &judged(lab, spec), disks).await
@@ -62,7 +62,7 @@ pub(super) async fn port_is_active(station: &mut Station) -> Result<()> {
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
 }
 
-/// Raises the MTU of both to fit a path MTU of 4096.
+/// Raises the MTU of both stations to fit a path MTU of 4096.
 pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     for station in stations {
         let device = station.device.clone();
@@ -71,8 +71,8 @@ pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a guest with this address on an E810 with `irdma`, with the largest path MTU. Returns the guest, its RDMA
-/// device and the daemon.
+/// Starts a guest that has this address on an E810 with `irdma`, and uses the largest path MTU. Returns the guest, its
+/// RDMA device and the daemon.
 pub(in super::super) async fn irdma_guest(
     lab: &Lab,
     run: &RunDir,
@@ -94,10 +94,10 @@ pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize>
     gid_index_of(&mut station.vm, DEVICE, kind).await
 }
 
-/// Returns the index of a RoCEv2 GID of this kind, for any device.
+/// Returns the index of a RoCEv2 GID of this kind on any device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program, because an emulated guest starts about a hundred per second. Entries without a GID have no
-    // type, which causes an error message.
+    // Use a single program, because an emulated guest can start only about a hundred per second. Entries without a GID
+    // have no type, and reading it causes an error message.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

@@ -1,4 +1,5 @@
-//! The driver's self-test passes, and the loopback of `ethtool` works (E810 interface, sections 3.3, 5.3 and 5.6).
+//! Checks that the driver's self-test passes and that the loopback of `ethtool` works (E810 interface, sections 3.3,
+//! 5.3 and 5.6).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use crate::lab::Lab;
 use crate::line_program::LineProgram;
 use crate::report::Report;
 
-/// Tests that must always pass.
+/// Tests that must pass every time.
 const ALWAYS: [&str; 3] = ["Register test", "EEPROM test", "Link test"];
 /// Tests with a time limit of one or two milliseconds, which a busy host may exceed.
 const TIMED: [&str; 2] = ["Interrupt test", "Loopback test"];
-/// Number of self-tests in which each of the timed tests must pass once.
+/// Number of self-test runs in which each of the timed tests must pass at least once.
 const ATTEMPTS: u32 = 30;
-/// Time limit of all attempts.
+/// Time limit for all attempts together.
 const ATTEMPTS_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -48,7 +49,7 @@ async fn offline(probe: &mut Probe) -> Result<()> {
         ensure!(!ALWAYS.iter().any(|name| failed.contains_key(*name)), "not passed: {failed:?}");
         left.retain(|name| failed.contains_key(*name));
         if left.is_empty() {
-            // The test takes the interface down and up.
+            // The test takes the interface down and brings it up again.
             probe.carrier(true).await?;
             return probe.talk().await;
         }
@@ -56,9 +57,9 @@ async fn offline(probe: &mut Probe) -> Result<()> {
     anyhow::bail!("{left:?} did not pass in {ATTEMPTS} attempts; in the last: {failed:?}")
 }
 
-/// Runs a self-test. Returns the tests that did not pass with the driver's messages.
+/// Runs a self-test. Returns the tests that did not pass, with the driver's messages.
 async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, String>> {
-    // The exit status contains no more information than the lines.
+    // The exit status adds nothing to the lines of the output.
     let text = probe.sh(&format!("ethtool -t {} {kind}; true", probe.device)).await?;
     let results: BTreeMap<String, String> = text
         .lines()
@@ -73,7 +74,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
 
-/// With loopback, frames return to the interface and do not reach the other.
+/// Checks that with loopback, frames return to the interface and do not reach the other one.
 async fn loopback(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     set_loopback(probe, "on").await?;

@@ -1,5 +1,6 @@
-//! An E810 compared with QEMU's own NICs: the same two guests have one NIC of each kind, connected in pairs, and each
-//! is measured in turn. No result fails. One table shows ratios, another the CPU time of a round trip.
+//! Compares an E810 with QEMU's own NICs. The same two guests have one NIC of each kind, connected in pairs, and the
+//! NICs are measured in turn. No result counts as a failure. One table shows ratios, and another shows the CPU time of
+//! a round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +24,7 @@ use crate::scenario::rxe_interop::mac;
 use crate::tools::{Exchange, Ready, spawn, stop};
 use crate::vm::{Image, Vm};
 
-/// Which measurements are taken.
+/// Selects which measurements are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// Throughput and round trips.
@@ -40,7 +41,7 @@ impl Extent {
         }
     }
 
-    /// Returns the number of rounds, in which the NICs take turns.
+    /// Returns the number of rounds. In each round, the NICs take turns.
     const fn rounds(self) -> usize {
         match self {
             Self::All => 5,
@@ -55,21 +56,21 @@ impl Extent {
 
 /// Duration of a measurement in seconds.
 const SECONDS: u32 = 2;
-/// Time limit of a measurement with setup and teardown.
+/// Time limit of a measurement, including setup and teardown.
 const LIMIT: Duration = Duration::from_secs(60);
 const IPERF_PORT: u16 = 5201;
 const QPERF_PORT: u16 = 19765;
 /// Maximum number of echo requests in a flood.
 const PINGS: u32 = 2000;
 
-/// The NICs that are compared.
+/// The NICs to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card {
     E810,
     Qemu(NicModel),
 }
 
-/// The NICs; the first is compared with the others.
+/// All NICs. The first is compared with each of the others.
 const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 
 impl Card {
@@ -88,7 +89,7 @@ impl Card {
         }
     }
 
-    /// Returns the number of its network.
+    /// Returns the number of the NIC's network.
     const fn network(self) -> u16 {
         match self {
             Self::E810 => 0,
@@ -103,7 +104,7 @@ impl Card {
     }
 }
 
-/// Measured quantities; higher is better.
+/// The measured quantities, for all of which higher is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Tcp { streams: u32, back: bool },
@@ -151,7 +152,7 @@ impl Measure {
         }
     }
 
-    /// Measures one NIC with guest a as the client.
+    /// Measures one NIC, with guest a as the client.
     async fn take(self, a: &mut Vm, b: &mut Vm, card: Card) -> Result<f64> {
         let peer = Address::on(card.network(), card.id(2)).ipv4;
         match self {
@@ -171,7 +172,7 @@ impl Measure {
             Self::TcpRoundTrips => {
                 let seconds = SECONDS.to_string();
                 let text = a.run(&["qperf", "-u", "-uu", "-t", &seconds, &peer, "tcp_lat"]).await?;
-                // The program prints half a round trip in nanoseconds, the requested unit.
+                // The program prints half of a round trip in nanoseconds, which is the requested unit.
                 let half = text.lines().find_map(|line| line.split_once('=')?.1.split_whitespace().next());
                 let half: f64 = half.and_then(|word| word.parse().ok()).context(text)?;
                 Ok(1e9 / (2.0 * half))
@@ -206,12 +207,12 @@ struct Results {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
-    /// CPU time of all rounds, and their number of round trips.
+    /// CPU time used in all rounds, and the number of round trips in them.
     taken: CpuTime,
     round_trips: f64,
 }
 
-/// CPU time of guests and daemons.
+/// CPU time used by guests and daemons.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuTime {
     vcpus: Effort,
@@ -329,7 +330,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the CPU time so far.
+    /// Returns the CPU time used so far.
     async fn taken(&mut self) -> Result<CpuTime> {
         let mut taken = CpuTime::default();
         for vm in [&self.a, &self.b] {
@@ -358,7 +359,7 @@ impl Bench {
     }
 }
 
-/// Boots a guest with all NICs up, each on its own network.
+/// Boots a guest in which all NICs are up, each on its own network.
 async fn boot(
     lab: &Lab,
     run: &RunDir,
@@ -385,7 +386,7 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
     Ok(server)
 }
 
-/// Returns one line per measurement: the result of each NIC, the spread of its rounds, and the ratios of the E810.
+/// Returns one line per measurement, with the result of each NIC, the spread of its rounds, and the E810's ratios.
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
@@ -410,7 +411,7 @@ fn table(all: &[Results]) -> String {
     text + "\nxN: N times as much on the E810"
 }
 
-/// Returns one line per NIC and round-trip measurement: the CPU time of a round trip.
+/// Returns one line per NIC and round-trip measurement, with the CPU time of a round trip.
 fn costs(all: &[Results]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",
@@ -433,7 +434,7 @@ fn costs(all: &[Results]) -> String {
     text + "\nsum of both ends; sleeps counts wake-ups from sleep, waiting is the time spent waiting for a CPU"
 }
 
-/// Writes the ratios in the format of `ci/bench`.
+/// Writes the ratios to a file in the format of `ci/bench`.
 fn keep(all: &[Results], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for found in all.chunks(CARDS.len()) {

@@ -1,4 +1,4 @@
-//! A guest with one NIC and IP addresses: the E810 of a daemon, or a NIC that QEMU emulates.
+//! A guest with one NIC and IP addresses. The NIC is either a daemon's E810 or one that QEMU emulates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,33 +17,33 @@ use crate::scenario::rxe_interop::mac;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// Two CPUs, which use two queue pairs of the E810.
+/// Number of CPUs. Two CPUs use two queue pairs of the E810.
 pub(super) const CPUS: u32 = 2;
-/// Memory for a file of 256 MiB.
+/// Guest memory, large enough for a file of 256 MiB.
 const MEMORY_MIB: u32 = 1024;
 /// Time limit for loading a driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit from `ip link set up` to the carrier.
+/// Time limit from `ip link set up` until the interface has a carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
-/// Kernel messages of this level or more severe are checked.
+/// Least severe level of the kernel messages that are checked.
 const WARNING: u8 = 4;
 /// Modules for virtual devices on top of a NIC.
 const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 
-/// A guest with an E810 and its addresses.
+/// A guest with a NIC and its addresses.
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) vm: Vm,
-    /// The daemon of the NIC, if it is an E810.
+    /// The daemon that serves the NIC, if it is an E810.
     pub(super) daemon: Option<Daemon>,
-    /// Number on the fabric, from which addresses are derived.
+    /// Number of the station on the fabric, from which its addresses are derived.
     pub(super) id: u16,
     pub(super) device: String,
-    /// Number of kernel messages already checked.
+    /// Number of kernel messages that have been checked already.
     judged: usize,
 }
 
-/// Addresses of a station on one network: 0 is untagged, others are VLANs with that ID.
+/// Addresses of a station on one network. Network 0 is untagged, and any other is the VLAN with that ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) ipv4: String,
@@ -61,18 +61,18 @@ impl Address {
     }
 }
 
-/// Settings of a station's E810 in strict mode. It has no capture, because these tests transfer gigabytes.
+/// Returns settings for a station's E810 in strict mode. It has no capture, because these tests transfer gigabytes.
 pub(super) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
-/// Settings of a station's E810 without strict mode, for speed tests and for drivers with known violations.
+/// Returns settings for a station's E810 without strict mode, for speed tests and for drivers with known violations.
 pub(super) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: false, ..judged(lab, spec) }
 }
 
 impl Station {
-    /// Boots a guest with an E810 as a card, further disks, and the driver loaded with the lab's package.
+    /// Boots a guest that has an E810 as a card, and additional disks. Its driver is loaded with the lab's package.
     pub(super) async fn with_e810(
         lab: &Lab,
         run: &RunDir,
@@ -99,7 +99,7 @@ impl Station {
         Ok(station)
     }
 
-    /// Kills the guest without warning, and attaches another to the same daemon.
+    /// Kills the guest without warning, and attaches a new guest to the same daemon.
     pub(super) async fn replace(
         &mut self,
         lab: &Lab,
@@ -114,7 +114,8 @@ impl Station {
         self.start_e810().await
     }
 
-    /// Kills the guest without warning, and waits until its daemon has noticed. Until then, its queue pairs answer.
+    /// Kills the guest without warning, and waits until its daemon has noticed. Until then, the guest's queue pairs
+    /// still answer.
     pub(super) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {
@@ -145,11 +146,11 @@ impl Station {
     }
 
     async fn start(&mut self, module: &str) -> Result<()> {
-        // Earlier kernel warnings do not concern the NIC.
+        // Earlier kernel warnings are unrelated to the NIC.
         self.judged = self.messages().await?.len();
         load(&mut self.vm, &[&[module], STACKED].concat()).await?;
         self.device = device(&mut self.vm, self.id).await?;
-        // The station answers pings to groups too.
+        // The station must answer pings to groups too.
         self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
         let address = self.address(0);
         bring_up(&mut self.vm, &self.device, &address).await
@@ -162,22 +163,22 @@ impl Station {
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
-    /// Returns its addresses on a network.
+    /// Returns the station's addresses on a network.
     pub(super) fn address(&self, network: u16) -> Address {
         Address::on(network, self.id)
     }
 
-    /// Runs a shell command that must succeed.
+    /// Runs a shell command, which must succeed.
     pub(super) async fn sh(&mut self, line: &str) -> Result<String> {
         self.vm.run(&["sh", "-c", line]).await
     }
 
-    /// Runs a shell command with its own time limit.
+    /// Runs a shell command with a given time limit.
     pub(super) async fn within(&mut self, limit: Duration, line: &str) -> Result<String> {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
 
-    /// Starts or stops the capture of an E810's frames.
+    /// Starts or stops capturing an E810's frames.
     pub(super) async fn capture(&self, on: bool) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let file = daemon.capture().display().to_string();
@@ -190,13 +191,13 @@ impl Station {
         self.no_warnings_but(&[]).await
     }
 
-    /// Checks the warnings like `no_warnings`, but permits lines with one of these parts too.
+    /// Checks the warnings as `no_warnings` does, but also permits lines that contain one of these substrings.
     pub(super) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let new = self.new_messages().await?;
         messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
     }
 
-    /// Returns unexpected kernel warnings since the last check.
+    /// Returns the unexpected kernel warnings since the last check.
     pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
         Ok(messages::others(&self.new_messages().await?))
     }
@@ -222,12 +223,12 @@ impl Station {
     }
 }
 
-/// Returns the configuration of such a guest.
+/// Returns the configuration of a station's guest.
 pub(super) fn shape(name: &str) -> Guest<'_> {
     Guest { name, least_cpus: CPUS, least_memory_mib: MEMORY_MIB, ..Guest::default() }
 }
 
-/// Returns kernel messages of level warning or more severe.
+/// Returns the kernel messages of level warning or above.
 pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
     Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
 }
@@ -236,7 +237,7 @@ pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<(
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
 }
 
-/// Returns the network device of the NIC with this number, excluding stacked devices, which share its MAC.
+/// Returns the network device of the NIC with this number. Ignores stacked devices, which share its MAC address.
 pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
     let wanted = mac_text(id);
     let links = vm.run(&["ip", "-j", "-d", "link", "show"]).await?;
@@ -253,11 +254,11 @@ pub(super) fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Configures a device's addresses and waits until it can be used.
+/// Configures a device's addresses, and waits until the device can be used.
 ///
-/// Duplicate address detection of the link-local address takes up to two seconds. Until it has finished, the kernel
-/// does not resolve neighbours for a queue pair and fails the connection after a second (`ib_core`, `addr.c`). MACs are
-/// unique here, so the detection is disabled.
+/// Duplicate address detection for the link-local address takes up to two seconds. Until it has finished, the kernel
+/// does not resolve neighbours for a queue pair, and a connection fails after a second (`ib_core`, `addr.c`). MAC
+/// addresses are unique here, so the detection is disabled.
 pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
     let Address { ipv4, ipv6 } = address;
     let commands = format!(
@@ -269,7 +270,7 @@ pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Re
     carrier(vm, device, true).await
 }
 
-/// Waits until a device that is up has a carrier or has lost it.
+/// Waits until a device that is up has gained or lost its carrier.
 pub(super) async fn carrier(vm: &mut Vm, device: &str, wanted: bool) -> Result<()> {
     let path = format!("/sys/class/net/{device}/carrier");
     let text = if wanted { "1" } else { "0" };
@@ -281,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_have_distinct_addresses() {
+    fn networks_of_station_have_distinct_addresses() {
         assert_eq!(Address::on(0, 1).ipv4, "10.81.0.1");
         assert_eq!(Address::on(4094, 2).ipv4, "10.96.254.2");
         assert_eq!(Address::on(100, 3).ipv6, "fd81:64::3");

@@ -1,6 +1,6 @@
-//! Storage over RDMA between two guests with an E810 each, with Debian's kernel and tools: NVMe over RDMA, iSER, NFS
-//! over RDMA, and RDS and SMC sockets. Written data is read back without caches and compared at the other end, also
-//! over a lossy link and after an outage of the server.
+//! Storage over RDMA between two guests that each have an E810 and run Debian's kernel and tools. The tests cover NVMe
+//! over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Written data is read back without caches and compared at
+//! the other end, also over a lossy link and after an outage of the server.
 
 mod fio;
 mod kernel;
@@ -22,16 +22,16 @@ use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Which part of the tests runs.
+/// Selects which part of the tests runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// The most significant tests, with little data.
+    /// The most important tests, with little data.
     Core,
-    /// One protocol with all data; takes many minutes.
+    /// One protocol with the full amount of data, which takes many minutes.
     Nvme,
     Iser,
     Nfs,
-    /// Only the tests of plain sockets.
+    /// Only the tests of sockets.
     Sockets,
     /// All transports and all failures.
     Full,

@@ -10,7 +10,7 @@ use super::station::Station;
 use crate::tools::{Exchange, Ready};
 
 const PORT: u16 = 5201;
-/// Time limit of one run with setup and teardown.
+/// Time limit of one run, including setup and teardown.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,29 +20,29 @@ pub(super) enum Protocol {
     Udp,
 }
 
-/// Parameters of one iperf3 run.
+/// Parameters of an iperf3 run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streams {
     pub(super) protocol: Protocol,
     pub(super) count: u32,
-    /// Whether the server sends.
+    /// Whether the server sends instead of the client.
     pub(super) back: bool,
     pub(super) ipv6: bool,
     pub(super) amount: Amount,
 }
 
-/// Amount of data or time to send.
+/// How much data to send, or for how long to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Amount {
     Mib(u32),
     Seconds(u32),
 }
 
-/// Bits per second of all UDP streams together.
+/// Total rate of all UDP streams in bits per second.
 const UDP_RATE: u32 = 20_000_000;
 
 impl Streams {
-    /// Runs iperf3 over a network and returns the number of bytes that arrived.
+    /// Runs iperf3 over a network, and returns the number of bytes that arrived.
     async fn run(self, client: &mut Station, server: &mut Station, network: u16) -> Result<u64> {
         let address = server.address(network);
         let peer = if self.ipv6 { address.ipv6 } else { address.ipv4 };
@@ -73,8 +73,8 @@ impl Streams {
         report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64).context("no bytes")
     }
 
-    /// Runs iperf3 and checks that data arrives. Other cases check content and amount: the client exits when its kernel
-    /// has accepted all bytes, and an overloaded guest drops datagrams.
+    /// Runs iperf3 and checks that data arrives. Content and amount are checked by other cases, because the client
+    /// exits as soon as its kernel has accepted all bytes, and an overloaded guest drops datagrams.
     pub(super) async fn arrive(
         self,
         client: &mut Station,
@@ -82,12 +82,13 @@ impl Streams {
         network: u16,
         wire: Wire,
     ) -> Result<()> {
-        /// Number of bytes of each MiB that may still be in flight.
+        /// Number of bytes per MiB that may still be in flight at the end.
         const LATE: u64 = 1 << 19;
-        /// Number of runs that may fail with a lost greeting. With eight streams, one in seven fails.
+        /// Maximum number of runs that may fail because a greeting was lost. With eight streams, one run in seven
+        /// fails.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
-        // iperf3 starts each stream with one datagram, and fails if it or its answer is lost.
+        // iperf3 starts each stream with a datagram, and fails if that datagram or its answer is lost.
         for _ in 0..GREETINGS_LOST {
             if arrived.is_ok() || (wire, self.protocol) != (Wire::Lossy, Protocol::Udp) {
                 break;

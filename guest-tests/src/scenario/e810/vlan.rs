@@ -1,4 +1,4 @@
-//! VLANs: customer tags, which the NIC inserts and strips, service tags, and both.
+//! VLANs with customer tags, which the NIC inserts and strips, with service tags, and with both.
 
 use anyhow::{Result, ensure};
 
@@ -7,16 +7,16 @@ use super::ping;
 use super::station::{Station, bring_up};
 use super::streams::{Amount, Protocol, Streams};
 
-/// VLAN IDs, both ends of the range among them.
+/// VLAN IDs, which include both ends of the range.
 const FIRST: u16 = 1;
 const LAST: u16 = 4094;
 const SERVICE: u16 = 300;
 const INNER: u16 = 301;
 
-/// Two VLANs at once carry the same traffic as the untagged network, isolated from each other.
+/// Checks that two VLANs at once carry the same traffic as the untagged network and are isolated from each other.
 pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for vlan in [FIRST, LAST] {
-        // The frames have a priority.
+        // Frames in this VLAN have a priority.
         add(a, "802.1Q", vlan, "egress-qos-map 0:5").await?;
         add(b, "802.1Q", vlan, "egress-qos-map 0:5").await?;
     }
@@ -41,7 +41,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Streams { protocol: Protocol::Udp, amount: Amount::Seconds(1), ..streams }
         .arrive(a, b, LAST, wire)
         .await?;
-    // A VLAN in which only one end is a member.
+    // Only one of the stations is a member of this VLAN.
     let only = 77;
     add(a, "802.1Q", only, "").await?;
     let silence = a.sh(&format!("ping -n -q -c 2 -i 0.2 -W 1 {}; true", b.address(only).ipv4)).await;
@@ -51,7 +51,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Ok(())
 }
 
-/// Service tags, and customer tags inside them. The driver leaves both to the kernel.
+/// Checks service tags, and customer tags inside them. The driver leaves both to the kernel.
 pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for station in [&mut *a, &mut *b] {
         add(station, "802.1ad", SERVICE, "").await?;
@@ -70,7 +70,7 @@ pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Res
     }
     .await;
     for station in [a, b] {
-        // Removing the outer device also removes the inner one.
+        // Removing the outer device removes the inner one too.
         remove(station, SERVICE).await?;
     }
     result

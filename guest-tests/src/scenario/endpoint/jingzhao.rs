@@ -1,4 +1,4 @@
-//! An endpoint on a JingZhao HCA, driven by the agent in its guest or in this process.
+//! An endpoint on a JingZhao HCA, which is driven by the agent in its guest or in this process.
 
 use std::net::IpAddr;
 use std::path::Path as FilePath;
@@ -16,9 +16,9 @@ use anyhow::{Context, Result, ensure};
 use super::super::pair::Node;
 use super::{Completion, Endpoint, Link, Message, REGION, gid, number};
 
-/// Time limit for messages of megabytes in emulated guests.
+/// Time limit for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit of a step that waits for nothing in an emulated guest.
+/// Time limit, in an emulated guest, of a step that does not wait for any event.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The driver of an HCA.
@@ -27,16 +27,16 @@ pub(in super::super) trait Driver {
     async fn step<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer>;
 }
 
-/// The agent in this process, without a guest. It is the VMM too.
+/// The agent in this process, which also acts as the VMM. There is no guest.
 #[derive(Debug, Default)]
 pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 
 #[derive(Debug)]
 pub(in super::super) struct Jingzhao<D> {
     ip: IpAddr,
-    /// Destination of packets that name none.
+    /// Destination of packets that do not specify one.
     default_peer: IpAddr,
-    /// The guest and its daemon, or the agent in this process.
+    /// The guest with its daemon, or the agent in this process.
     pub(in super::super) driver: D,
     mr: MrInfo,
     queues: Option<(QpInfo, CqInfo)>,
@@ -76,7 +76,7 @@ impl Jingzhao<InProcess> {
 impl<D: Driver> Jingzhao<D> {
     /// Uses an HCA that is already open.
     pub(in super::super) async fn new(mut driver: D, ip: IpAddr, default_peer: IpAddr) -> Result<Self> {
-        // Aligned only as atomics require.
+        // The alignment is only what atomics require.
         let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };
         let mr = driver.step(STEP_TIMEOUT, region).await?;
         Ok(Self { ip, default_peer, driver, mr, queues: None, link: None })
@@ -96,7 +96,7 @@ impl<D: Driver> Jingzhao<D> {
     }
 }
 
-/// Returns the address of a peer in one of the forms of section 10.7, a different one for each path MTU.
+/// Returns the path to a peer in one of the forms of section 10.7. Each path MTU uses a different form.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();
@@ -115,7 +115,7 @@ fn path(link: &Link, default_peer: IpAddr) -> Path {
     }
 }
 
-/// Returns the address of a datagram's peer. Datagram WQEs have no space for a GID.
+/// Returns the path to a datagram's peer. Datagram WQEs have no space for a GID.
 fn datagram_path(ip: IpAddr) -> Path {
     match ip {
         IpAddr::V4(ip) => Path { dip: Some(ip), ..Path::default() },
@@ -208,8 +208,8 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
-        // The CQE of a receive contains the transport opcode of the last packet (J-39): here SEND last and only, WRITE
-        // last and only, with immediate data.
+        // The CQE of a receive contains the transport opcode of the last packet (J-39). These are SEND last and only,
+        // and WRITE last and only, all with immediate data.
         let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));
         let completion = |cqe: &Cqe| Completion {
             received: !cqe.is_send,

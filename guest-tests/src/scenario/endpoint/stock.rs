@@ -1,4 +1,4 @@
-//! An endpoint on a stock driver: soft-RoCE, or any other that rdma-core supports.
+//! An endpoint on a stock driver: soft-RoCE, or any other driver that rdma-core supports.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::stock_verbs::{
 };
 use crate::vm::Vm;
 
-/// File with the region, so that the agent can access it too.
+/// File that contains the region, so that the agent can access it too.
 const FILE: &str = "/dev/shm/region";
-/// Time limit for messages of megabytes in emulated guests.
+/// Time limit for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How peers are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// On Ethernet, by the GIDs of their IP addresses. Contains the index of the own GID.
+    /// On Ethernet, by the GIDs of their IP addresses. The value is the index of the endpoint's own GID.
     Gids(u32),
-    /// On InfiniBand, by their LIDs, which are the last parts of their addresses.
+    /// On InfiniBand, by their LIDs, which are the last components of their addresses.
     Lids,
 }
 
-/// A device of a guest with a root file system.
+/// An RDMA device of a guest that has a root file system.
 #[derive(Debug)]
 pub(in super::super) struct Stock {
     name: &'static str,
@@ -41,7 +41,7 @@ pub(in super::super) struct Stock {
 }
 
 impl Stock {
-    /// Opens a RoCE device of the guest, with the GID of `ip`.
+    /// Opens a RoCE device of the guest, using the GID of `ip`.
     pub(in super::super) async fn open(name: &'static str, vm: Vm, device: &str, ip: IpAddr) -> Result<Self> {
         let (mut stock, port) = Self::open_port(name, vm, device, ip).await?;
         let own = gid_text(ip);
@@ -51,7 +51,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Opens an InfiniBand device of the guest, whose LID is the last part of `ip`.
+    /// Opens an InfiniBand device of the guest. Its LID is the last component of `ip`.
     pub(in super::super) async fn open_infiniband(
         name: &'static str,
         vm: Vm,
@@ -83,7 +83,7 @@ impl Stock {
     }
 }
 
-/// Returns the GID of an address in rdma-core's format.
+/// Formats the GID of an address as rdma-core does.
 fn gid_text(ip: IpAddr) -> String {
     Ipv6Addr::from(gid(ip)).segments().map(|group| format!("{group:04x}")).join(":")
 }

@@ -12,7 +12,7 @@ use crate::scenario::namespace::Namespace;
 pub(super) const HOSTS: usize = 3;
 /// Name of the HCA's tap interface on each host.
 pub(super) const TAP: &str = "tap0";
-/// Length of the headers that a VXLAN over IPv4 adds to a frame: Ethernet, IPv4, UDP and VXLAN (RFC 7348, 5).
+/// Total length of the headers that a VXLAN over IPv4 adds to a frame: Ethernet, IPv4, UDP and VXLAN (RFC 7348, 5).
 const VXLAN_OVERHEAD: u16 = 50;
 const VXLAN_PORT: &str = "4789";
 
@@ -56,14 +56,14 @@ impl Site {
         &self.hosts
     }
 
-    /// Connects all taps by a VXLAN, over an Ethernet with this MTU.
+    /// Connects all taps by a VXLAN over an Ethernet that has this MTU.
     pub(super) async fn join_by_vxlan(&self, mtu: u16) -> Result<()> {
         let (outer, inner) = (mtu.to_string(), (mtu - VXLAN_OVERHEAD).to_string());
         self.wire.ip(&["link", "set", "br0", "mtu", &outer]).await?;
         for (number, host) in self.hosts.iter().enumerate() {
             self.wire.ip(&["link", "set", &port(number), "mtu", &outer]).await?;
             host.ip(&["link", "set", "eth0", "mtu", &outer]).await?;
-            // On the first call, the interface does not exist.
+            // On the first call, the interface does not exist yet.
             let _ = host.ip(&["link", "delete", "vx0"]).await;
             let _ = host.ip(&["link", "delete", "br0"]).await;
             host.ip(&["link", "add", "br0", "mtu", &inner, "type", "bridge"]).await?;
@@ -71,7 +71,7 @@ impl Site {
             let vxlan = ["type", "vxlan", "id", "7", "dstport", VXLAN_PORT, "local", &local];
             host.ip(&[&["link", "add", "vx0", "mtu", &inner][..], &vxlan].concat()).await?;
             for other in (0..HOSTS).filter(|other| *other != number) {
-                // Flood broadcast and unknown destinations to each of the other hosts.
+                // Send broadcast frames and frames to unknown destinations to each of the other hosts.
                 let to = address(other);
                 host.exec(&["bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "vx0", "dst", &to])
                     .await?;
@@ -88,7 +88,7 @@ impl Site {
     pub(super) async fn fragments(&self) -> Result<u64> {
         let mut sum = 0;
         for host in &self.hosts {
-            // The table has two lines for IP: names, then values in the same order.
+            // For IP, the table has two lines: names, and values in the same order.
             let table = host.exec(&["cat", "/proc/net/snmp"]).await?;
             let mut lines = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
             let names = lines.next().context("no names of counters of IP")?;

@@ -1,4 +1,4 @@
-//! WireGuard between all hosts of a site, in the kernel or else in user space.
+//! WireGuard between all hosts of a site, running in the kernel or else in user space.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::report::Skip;
 use crate::run_dir::RunDir;
 use crate::scenario::namespace::{Namespace, run};
 
-/// The MTU that `wg-quick` sets too: 1500 bytes minus 80 for WireGuard over IPv6.
+/// The MTU that `wg-quick` uses too: 1500 bytes minus the 80 that WireGuard adds over IPv6.
 const MTU: u16 = 1420;
 const PORT: &str = "51820";
 /// UDP port of the HCAs, as in RoCEv2.
@@ -23,10 +23,10 @@ const HCA_PORT: u16 = 4791;
 /// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
-/// Tunnels between the hosts, removed on drop.
+/// Tunnels between the hosts, which are removed on drop.
 #[derive(Debug)]
 pub(super) struct Tunnels {
-    /// The user-space programs; empty if the kernel has WireGuard.
+    /// The user-space programs, or none if the kernel supports WireGuard.
     _programs: Vec<Process>,
 }
 
@@ -34,7 +34,7 @@ impl Tunnels {
     /// Creates the tunnels.
     ///
     /// # Errors
-    /// [`Skip`] if the host has no WireGuard.
+    /// Returns [`Skip`] if the host does not have WireGuard.
     pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
         let mut keys = Vec::new();
         for number in 1..=HOSTS {
@@ -50,7 +50,8 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Programs in all namespaces share the directory of sockets, which are named after the interface.
+            // Programs in all namespaces share the directory of control sockets, whose names are those of the
+            // interfaces.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;
@@ -85,7 +86,7 @@ fn inner(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, d.saturating_add(u8::try_from(host).unwrap_or(u8::MAX)))
 }
 
-/// Creates the interface, in the kernel or through a program.
+/// Creates the interface in the kernel or through a program.
 async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Option<Process>> {
     let Err(refused) = host.ip(&["link", "add", interface, "type", "wireguard"]).await else {
         return Ok(None);
@@ -100,7 +101,7 @@ async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Optio
     command.args(["--foreground", interface]);
     let mut program = Process::start(interface, command, files)?;
     let deadline = Instant::now() + STARTED;
-    // The interface exists once the program responds.
+    // The interface exists as soon as the program responds.
     while host.exec(&["wg", "show", interface]).await.is_err() {
         ensure!(program.status()?.is_none(), "wireguard-go exited; see {}", program.log().display());
         ensure!(Instant::now() < deadline, "no interface after {STARTED:?}; see {}", program.log().display());

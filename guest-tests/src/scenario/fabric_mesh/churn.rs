@@ -1,4 +1,4 @@
-//! Peers that are removed and added again.
+//! Removes peers and adds them again.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// The HCA that is removed and added again, and its partners.
+/// Index of the HCA that is removed and added again, followed by those of its partners.
 const LEAVES: usize = 3;
 const CALLS: usize = 4;
-/// Number of rounds that each continuing pair completes in each phase.
+/// Number of rounds that each remaining pair must complete in each phase.
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Two pairs continue, one of them with the NIC behind HCA 1, while every other HCA removes HCA 4 from its list of
-/// peers and adds it again. HCA 4 loses its connections.
+/// Checks that two pairs keep communicating, one of which includes the NIC behind HCA 1, while every other HCA removes
+/// HCA 4 from its list of peers and adds it again. HCA 4 loses its connections.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =
@@ -66,7 +66,7 @@ async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// Repeats rounds and reports their number.
+/// Repeats rounds, and reports the number of completed rounds.
 async fn repeat_rounds(
     a: &mut Station,
     b: &mut Station,

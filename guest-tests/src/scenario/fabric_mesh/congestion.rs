@@ -1,4 +1,4 @@
-//! ECN marks of a congested switch, with hcad at both ends.
+//! ECN marks set by a congested switch, with hcad at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +10,8 @@ use crate::scenario::cell::{Cell, Operation};
 use crate::scenario::endpoint::connect;
 use crate::scenario::impairments::Impairments;
 
-/// IBTA annex A17, section A17.9: HCA 3 notifies HCA 2 of marked packets at a limited rate, and HCA 2 reacts.
+/// Checks congestion notification (IBTA annex A17, section A17.9): HCA 3 notifies HCA 2 of marked packets at a limited
+/// rate, and HCA 2 reacts.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let daemons = mesh.daemons.as_slice();
     let [_, sender, receiver, ..] = daemons else { anyhow::bail!("seven daemons") };
@@ -33,7 +34,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     line(&format!("      {seen} packets marked, {sent} CNPs sent and received"))
 }
 
-/// Returns the numbers of marked packets, notifications sent and notifications received.
+/// Returns three numbers: marked packets, notifications sent, and notifications received.
 async fn counts(sender: &Daemon, receiver: &Daemon) -> Result<[u64; 3]> {
     let of = async |daemon: &Daemon, name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
     Ok([

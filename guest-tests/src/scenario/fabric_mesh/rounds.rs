@@ -1,5 +1,5 @@
-//! All stations with all others, as in a tournament: in each round, every station has a partner, and all pairs run at
-//! once.
+//! Connects each station with every other, as in a tournament. In each round, every station has a partner, and all
+//! pairs run at the same time.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::scenario::endpoint::jingzhao::{InProcess, Jingzhao};
 use crate::scenario::endpoint::stock::Stock;
 use crate::scenario::endpoint::{Completion, Endpoint, Link, Message, connect};
 
-/// Messages between each two stations. No length is a multiple of a path MTU.
+/// Messages exchanged by each pair of stations. No length is a multiple of a path MTU.
 const WORDS: [(Operation, u32); 4] = [
     (Operation::Send, 20_011),
     (Operation::WriteImm, 100_003),
@@ -29,7 +29,7 @@ pub(super) enum Station {
     Rxe(Box<Stock>),
 }
 
-/// Runs one case per round. The number of stations is even.
+/// Runs one case per round. The number of stations must be even.
 pub(super) async fn run(
     fabric: &str,
     stations: &mut Vec<Station>,
@@ -80,7 +80,8 @@ pub(super) async fn talk(a: &mut Station, b: &mut Station, seed: u64) -> Result<
     Ok(())
 }
 
-/// Computes the rounds with the circle method: the last station stays, the others rotate by one place per round.
+/// Computes the rounds with the circle method: the last station stays in place, and the others rotate by one place per
+/// round.
 fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
     let others = count - 1;
     let partner = |round: usize, place: usize| match place {
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_meets_once() {
+    fn every_pair_of_stations_meets_exactly_once() {
         let all = rounds(8);
         assert_eq!(all.len(), 7);
         let mut met = BTreeSet::new();

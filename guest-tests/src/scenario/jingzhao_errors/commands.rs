@@ -1,4 +1,4 @@
-//! Invalid commands: each returns its status, and the device keeps working.
+//! Invalid commands. Each returns its error status, and the device keeps working.
 
 use agent::wire::{Hex, InParam, OpenHca, OutParam, RawCommand, SendOp};
 use anyhow::{Context, Result, ensure};
@@ -35,7 +35,7 @@ mod status {
     pub(super) const BAD_SYS_STATE: u8 = 0x04;
 }
 
-/// An address without a mapping in the guest's IOMMU.
+/// An address that has no mapping in the guest's IOMMU.
 const UNMAPPED: u64 = 0x7fff_ffff_f000;
 
 struct BadCommand {
@@ -44,7 +44,7 @@ struct BadCommand {
     status: u8,
 }
 
-/// Returns commands that an initialised device rejects.
+/// Returns commands that an initialised device must reject.
 fn bad_commands() -> Vec<BadCommand> {
     let bad = |what, command, status| BadCommand { what, command, status };
     let of = |op| RawCommand { op, ..RawCommand::default() };
@@ -131,7 +131,7 @@ fn bad_commands() -> Vec<BadCommand> {
     ]
 }
 
-/// Returns valid commands that require INIT_HCA first.
+/// Returns valid commands that are rejected before INIT_HCA.
 fn early_commands() -> Vec<BadCommand> {
     let mailbox = || InParam::Mailbox(Hex(vec![0; 0xc0]));
     let early = |what, command| BadCommand { what, command, status: status::BAD_SYS_STATE };
@@ -162,7 +162,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("commands before INIT_HCA", hint, before_init(pair)).await
 }
 
-/// Checks the status, and that commands and traffic still work.
+/// Checks the status of a rejected command, and that commands and traffic still work.
 async fn refused_and_alive(pair: &mut Pair, bad: &BadCommand) -> Result<()> {
     refused(&mut pair.a, bad).await?;
     let connection = Connection::create(pair, &Attributes::default()).await.context("afterwards")?;

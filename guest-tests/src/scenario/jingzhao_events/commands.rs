@@ -1,4 +1,4 @@
-//! Events of commands and of the port, and how they are mapped to queues.
+//! Events of commands and of the port, and the mapping of events to queues.
 
 use agent::wire::{CreateEq, DestroyEq, OutParam, RawCommand};
 use anyhow::{Result, ensure};
@@ -8,12 +8,12 @@ use crate::report::Report;
 use crate::scenario::driver::Driver;
 use crate::scenario::pair::Pair;
 
-/// Opcode of NOP, and an undefined one.
+/// Opcode of NOP, followed by an undefined opcode.
 const NOP: u16 = 0x031;
 const UNKNOWN: u16 = 0x055;
-/// Status of the undefined opcode.
+/// Status that an undefined opcode returns.
 const BAD_OP: u8 = 0x02;
-/// Port states of a port event (JingZhao interface, section 8.3).
+/// Port states that a port event reports (JingZhao interface, section 8.3).
 const DOWN: u8 = 1;
 const ACTIVE: u8 = 4;
 
@@ -32,7 +32,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
 async fn port(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 7, &[kind::PORT_CHANGE]).await?;
     for (state, subtype) in [("down", DOWN), ("up", ACTIVE)] {
-        // The second request is not a change.
+        // The second request changes nothing.
         for _ in 0..2 {
             pair.a.daemon.control(&["port", state]).await?;
         }
@@ -63,7 +63,7 @@ pub(super) async fn nop(driver: &mut impl Driver, token: u16) -> Result<Event> {
     Ok(Event::command(token, 0, 0))
 }
 
-/// The event is lost, and another queue reports it.
+/// Checks that an event for an unwritable queue is lost, and that another queue reports this.
 async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
     let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -77,13 +77,13 @@ async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Section 3.9: event types are mapped and unmapped separately.
+/// Checks that event types are mapped and unmapped separately (section 3.9).
 async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     let eq = Watch::create(driver, 9, &[kind::PORT_CHANGE]).await?;
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // If the first command had caused an event, there would be two.
+    // If the first command had caused an event, two events would arrive.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;
@@ -101,7 +101,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // Afterwards, the other queue is the lowest.
+        // After this, the other queue is the one with the lowest number.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {
@@ -110,7 +110,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     Ok(())
 }
 
-/// Section 3.10: HW2SW_EQ clears the mask.
+/// Checks that HW2SW_EQ clears the mask (section 3.10).
 async fn forgotten_mask(driver: &mut impl Driver) -> Result<()> {
     let before = Watch::create(driver, 14, &[kind::COMMAND]).await?;
     driver.call(DestroyEq { eq: before.eq.id }).await?;
@@ -121,7 +121,7 @@ async fn forgotten_mask(driver: &mut impl Driver) -> Result<()> {
     after.destroy(driver).await
 }
 
-/// Section 8.2: overflow of a queue with two entries.
+/// Checks the overflow of a queue with two entries (section 8.2).
 async fn overflow(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 15, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -142,7 +142,7 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Sections 7 and 8.2: if software does not return entries to the device, they are overwritten.
+/// Checks that entries that software does not return to the device are overwritten (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

@@ -12,7 +12,7 @@ use crate::scenario::codes::syndrome;
 use crate::scenario::connection::{Attributes, Connection, End, destroy_region, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Time limit for completions that are due at once.
+/// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -29,12 +29,12 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("EQ with a pending event interrupts when it is armed", hint, armed_later(pair)).await
 }
 
-/// Two connected queue pairs. Completion events of b go to an event queue.
+/// Two connected queue pairs. The completion events of b go to an event queue.
 struct Setup {
     connection: Connection,
     eq: Watch,
     source: MrInfo,
-    /// Number of messages in the completion queue.
+    /// Number of messages in b's completion queue so far.
     received: u32,
 }
 
@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// Returns the event of b's completion queue, with its full number.
+    /// Returns the event of b's completion queue, which contains its full number.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }
@@ -90,7 +90,7 @@ fn eq(vector: u16) -> CreateEq {
     CreateEq { vector, ..CreateEq::default() }
 }
 
-/// Section 8.5: armed first by the context, then by the doorbell.
+/// Checks a CQ that is armed first by its context and then by the doorbell (section 8.5).
 async fn armed(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(3)).await?;
     setup.send(pair, false).await?;
@@ -98,7 +98,7 @@ async fn armed(pair: &mut Pair) -> Result<()> {
     setup.send(pair, true).await?;
     setup.arm_cq(pair).await?;
     setup.send(pair, false).await?;
-    // If the message in between had caused an event, there would be two.
+    // If the message in between had caused an event, two events would arrive.
     setup.eq.expect(&mut pair.b.vm, setup.event()).await?;
     setup.destroy(pair).await
 }
@@ -134,7 +134,7 @@ async fn failed(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Completions of send requests raise events too.
+/// Checks that completions of send requests raise events too.
 async fn of_sends(pair: &mut Pair) -> Result<()> {
     let setup = Setup::create(pair, CqArm::Any, eq(5)).await?;
     let (at_a, at_b) = setup.ends();
@@ -145,7 +145,7 @@ async fn of_sends(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Without an event queue no event is raised, and completions continue.
+/// Checks that without an event queue, no event is raised and completions continue.
 async fn without_eq(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(6)).await?;
     pair.b.vm.call(DestroyEq { eq: setup.eq.eq.id }).await?;
@@ -157,7 +157,7 @@ async fn without_eq(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &setup.source).await
 }
 
-/// Section 8.5: software that does not use the doorbell still gets its interrupts.
+/// Checks that software that never uses the doorbell still gets interrupts (section 8.5).
 async fn never_rung(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Disarmed, eq(7)).await?;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Masks: the event is written, and its interrupt is delivered when the mask permits it.
+//! Interrupt masks. A masked event is written at once, and its interrupt is delivered when the mask permits it.
 
 use agent::wire::{
     CreateEq, DeviceSelector, DisableInterrupts, EnableInterrupts, Mask, MaskInterrupts, OpenHca,
@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::scenario::driver::{Driver, Guestless};
 use crate::scenario::pair::Pair;
 
-/// The vector under test, and another.
+/// The vector under test, followed by another one.
 const VECTOR: u16 = 17;
 const OTHER: u16 = 18;
 
@@ -41,12 +41,13 @@ pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &
     report.case("without a guest: unknown vector", hint, no_such_vector(driver)).await
 }
 
-/// Section 8.5: the device keeps the interrupt pending and shows it in its pending bits.
+/// Checks that the device keeps a masked interrupt pending and shows it in its pending bits (section 8.5).
 async fn function_mask(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Function, true).await
 }
 
-/// A VMM emulates a guest's table: interrupts that it masks are not pending in the device.
+/// Checks interrupts that the guest masks in its table. The VMM emulates that table, so they are not pending in the
+/// device.
 async fn masked_entry(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Entry(VECTOR), false).await?;
     others_go_on(driver, Mask::Entry(VECTOR)).await
@@ -57,8 +58,8 @@ async fn vmm_mask(driver: &mut impl Driver) -> Result<()> {
     others_go_on(driver, Mask::Vmm(VECTOR)).await
 }
 
-/// Several events under a mask cause one interrupt when it is lifted. `shown` tells whether the device's pending bits
-/// show it.
+/// Checks that several events under a mask cause a single interrupt when the mask is lifted. `shown` is whether the
+/// device's pending bits show it.
 async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;
@@ -74,8 +75,8 @@ async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<
     let pending = driver.call(PendingInterrupts {}).await?.bits;
     ensure!(pending == 0, "pending bits {pending:#x} after the interrupt");
 
-    // No interrupt stays pending: the next event interrupts at once, and lifting a mask without pending interrupts has
-    // no effect.
+    // No interrupt remains pending. The next event interrupts at once, and lifting a mask without pending interrupts
+    // has no effect.
     let event = nop(driver, 3).await?;
     eq.expect(driver, event).await?;
     for masked in [true, false] {
@@ -85,7 +86,7 @@ async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<
     eq.destroy(driver).await
 }
 
-/// Masking one vector does not affect others.
+/// Checks that masking one vector does not affect others.
 async fn others_go_on(driver: &mut impl Driver, mask: Mask) -> Result<()> {
     let eq = Watch::create(driver, OTHER, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;
@@ -95,7 +96,7 @@ async fn others_go_on(driver: &mut impl Driver, mask: Mask) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Section 8.5: events are written, but interrupts are not kept pending.
+/// Checks that while MSI-X is disabled, events are written but interrupts are not kept pending (section 8.5).
 async fn disabled(driver: &mut impl Driver) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(DisableInterrupts {}).await?;

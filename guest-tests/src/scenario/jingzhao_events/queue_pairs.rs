@@ -17,7 +17,7 @@ use crate::scenario::connection::{Attributes, Connection, End, destroy_region, r
 use crate::scenario::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// Time limit for completions that are due at once.
+/// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 /// How long to wait for completions that must not arrive.
 const NEVER_MS: u32 = 200;
@@ -41,12 +41,13 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("access error: WRITE with a wrong R_Key", hint, access_error(pair)).await
 }
 
-/// Returns numbers with upper bits that the table ignores.
+/// Returns a queue pair shape whose number has upper bits that the table ignores.
 fn high() -> CreateQp {
     CreateQp { high_bits: 5, ..CreateQp::default() }
 }
 
-/// Sections 8.3 and 10.5: the event occurs, and the queue pair stays in RTR.
+/// Checks that the communication-established event occurs, and that the queue pair stays in RTR (sections 8.3 and
+/// 10.5).
 async fn established(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.b.vm, 1, &[kind::COMMUNICATION_ESTABLISHED]).await?;
     let attributes = Attributes::default();
@@ -70,7 +71,8 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Section 10.5: the message waits for a receive. QUERY_QP reports state 7, and the context in memory shows 5.
+/// Checks the drained event while a message waits for a receive (section 10.5). QUERY_QP reports state 7, and the
+/// context in memory contains 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();
@@ -84,7 +86,7 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // The message was not started, so it waits for RTS although its receive is posted.
+    // This message has not been started, so it waits for RTS although a receive is posted for it.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 
@@ -111,7 +113,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
         at_a.to(&mut pair.a.vm, Transition::ToSqd { notify }).await?;
         at_a.expect_state(&mut pair.a.vm, state::SQD).await?;
         if notify {
-            // If the first SQD had caused an event, there would be two.
+            // If the first SQD had caused an event, two events would arrive.
             eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
         }
         at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
@@ -121,7 +123,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     eq.destroy(&mut pair.a.vm).await
 }
 
-/// Section 7: the CQE that does not fit is not written, and its queue pair fails.
+/// Checks that a CQE that does not fit is not written, and that its queue pair fails (section 7).
 async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
@@ -138,7 +140,7 @@ async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
     cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
 }
 
-/// A queue pair of a generates three completions for a CQ that fails.
+/// Makes a queue pair of a generate three completions for a CQ that fails.
 async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
     const NOP: SendOp = SendOp::Raw(0);
     let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;
@@ -153,13 +155,13 @@ async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> R
     at_a.expect_state(&mut pair.a.vm, state::ERR).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Cqc, index: at_a.cq.cqn }).await?.bytes;
     ensure!(context.first().map(|flags| flags >> 4) == Some(status), "context in memory {context}");
-    // The following flush fails too, but only one event is raised.
+    // The flush that follows fails too, but only one event is raised.
     eq.destroy(&mut pair.a.vm).await?;
     at_b.destroy(&mut pair.b.vm).await?;
     Ok(*at_a)
 }
 
-/// Section 9.5: a request that cannot be read has no completion.
+/// Checks that a request that cannot be read has no completion (section 9.5).
 async fn sq_unreachable(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 5, &[kind::WQ_CATASTROPHIC]).await?;
     let broken = CreateQp { buffer_pd: Some(OTHER_PD), ..high() };
@@ -213,15 +215,15 @@ async fn access_error(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &source).await
 }
 
-/// The statuses of a rejected request.
+/// The statuses that a rejected request causes.
 struct Refused {
     event: u8,
     at_requester: u8,
-    /// Syndrome at the responder, if a receive was consumed.
+    /// Syndrome at the responder, if the request consumed a receive.
     at_responder: Option<u8>,
 }
 
-/// Section 9.5: an event notifies the responder's guest, and both queue pairs fail.
+/// Checks that an event notifies the responder's guest, and that both queue pairs fail (section 9.5).
 async fn refused(
     pair: &mut Pair,
     request: SendRequest,

@@ -1,14 +1,14 @@
-//! An event queue with its own vector, and its expected events.
+//! An event queue that has its own vector, and the events expected in it.
 
 use agent::wire::{CreateEq, DestroyEq, EqInfo, Hex, MapEq, PollEq, WaitInterrupt};
 use anyhow::{Result, ensure};
 
 use crate::scenario::driver::Driver;
 
-/// Time limit for an interrupt that is due at once.
+/// Time limit for an interrupt that is expected immediately.
 const SOON_MS: u32 = 10_000;
-/// How long to wait for an interrupt that must not arrive: many times the latency from the device through the VMM and
-/// the guest's kernel.
+/// How long to wait for an interrupt that must not arrive. It is many times the latency from the device through the VMM
+/// and the guest's kernel.
 const NEVER_MS: u32 = 200;
 
 /// Event types (JingZhao interface, section 8.3).
@@ -42,7 +42,7 @@ impl Event {
         Self { kind, number, subtype: 0, detail: 0, param: 0 }
     }
 
-    /// Returns the event of a command's completion.
+    /// Returns the event that reports a command's completion.
     pub(super) const fn command(token: u16, status: u8, out_param: u64) -> Self {
         Self {
             kind: kind::COMMAND,
@@ -53,7 +53,7 @@ impl Event {
         }
     }
 
-    /// Returns all bytes of the entry.
+    /// Returns all bytes of the event's entry.
     fn entry(&self) -> Hex {
         let mut bytes = vec![0; 32];
         bytes[0x01] = self.kind;
@@ -65,7 +65,7 @@ impl Event {
     }
 }
 
-/// An event queue and its expected events.
+/// An event queue together with its own interrupt vector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) eq: EqInfo,
@@ -73,7 +73,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Creates a queue that interrupts at every event of these types.
+    /// Creates a queue that interrupts on every event of these types.
     pub(super) async fn create(driver: &mut impl Driver, vector: u16, kinds: &[u8]) -> Result<Self> {
         Self::create_as(driver, CreateEq { vector, ..CreateEq::default() }, kinds).await
     }
@@ -103,7 +103,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Expects exactly these events. They must already be in memory, because their interrupt or a later effect was
+    /// Expects exactly these events. They must already be in memory, because their interrupt or a later effect has been
     /// observed.
     pub(super) async fn expect_entries(&self, driver: &mut impl Driver, events: &[Event]) -> Result<()> {
         let count = u32::try_from(events.len())? + 1;

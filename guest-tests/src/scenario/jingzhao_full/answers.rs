@@ -1,4 +1,4 @@
-//! Answers of the devices, compared with the interface.
+//! The devices' answers, and their comparison with the interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::spec::{Form, name_of, row_of};
 use crate::report::line;
 use crate::vm::Vm;
 
-/// A command in one form.
+/// Identifies a command in one form.
 pub(super) type Key = (u16, Form);
 
-/// Statuses of one device. A form that was tried in several ways can have several.
+/// Statuses returned by one device. A form that was tried in several ways can have several statuses.
 pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 
 /// Commands that are issued in sequence.
@@ -21,7 +21,7 @@ pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Adds a command whose answer counts for this form.
+    /// Adds a command whose answer counts as one for this form.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -34,12 +34,12 @@ impl Script {
         self.tries(Form::Bad(what), command);
     }
 
-    /// Adds a command that others depend on. It must succeed.
+    /// Adds a command on which later ones depend. It must succeed.
     pub(super) fn needs(&mut self, command: RawCommand) {
         self.0.push((None, command));
     }
 
-    /// Issues all commands. With an event queue, each command requests its completion event.
+    /// Issues all commands. If an event queue is given, each command requests a completion event.
     pub(super) async fn run(self, vm: &mut Vm, eq: Option<EqId>, answers: &mut Answers) -> Result<()> {
         let (forms, commands): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let results = match eq {
@@ -62,11 +62,11 @@ impl Script {
 /// Number of commands per step.
 const AT_ONCE: usize = 256;
 
-/// Binary logarithm of the event queue size for as many events.
+/// Binary logarithm of the size of an event queue that can hold that number of events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
-/// Issues commands with the E bit. Section 1.4: each completes with one event that contains its token and its status,
-/// whatever the status is.
+/// Issues commands with the E bit. Each completes with one event that contains its token and its status, whatever the
+/// status is (section 1.4).
 async fn issue_with_events(
     vm: &mut Vm,
     eq: EqId,
@@ -77,7 +77,7 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // Request one event more than expected.
+        // Request one event more than expected, so that an extra event is detected.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
         ensure!(events.len() == part.len(), "{} events of {} commands", events.len(), part.len());
@@ -105,7 +105,8 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     Ok(results)
 }
 
-/// Section 2: a successful command writes exactly its output mailbox, and a rejected one writes nothing.
+/// Checks that a successful command writes exactly its output mailbox, and that a rejected one writes nothing (section
+/// 2).
 fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     let expected = match (&command.output, row_of(command.op)) {
         (OutParam::Mailbox, Some(row)) if result.status == 0 => row.outbox.unwrap_or(0),
@@ -116,7 +117,7 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table of results and compares it with that of the interface in both directions.
+/// Prints the table of results, and compares it with the interface's table in both directions.
 pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
     print(devices, &expected)?;
@@ -125,7 +126,7 @@ pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Returns rows that were not tried, attempts without a row, and answers that differ from their row.
+/// Returns the rows that were not tried, the attempts that have no row, and the answers that differ from their row.
 fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (key, row) in expected {
@@ -147,7 +148,7 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
     wrong
 }
 
-/// Prints a block for each opcode: its forms, grouped by the statuses of both devices.
+/// Prints a block for each opcode. It lists the forms, grouped by the statuses of both devices.
 fn print(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Result<()> {
     line("      commands of section 2: status by default, status with extended_status and mad_ifc, forms")?;
     let keys: BTreeSet<Key> = devices.iter().flat_map(BTreeMap::keys).copied().collect();
@@ -176,7 +177,7 @@ mod tests {
 
     type Table = BTreeMap<Key, Expected>;
 
-    /// Returns the whole table, and two devices that answer accordingly.
+    /// Returns the whole table, and two devices that answer exactly as it says.
     fn faithful() -> (Table, [Answers; 2]) {
         let table: Table = expected::all().map(|row| ((row.op, row.form), row)).collect();
         let device = |n: usize| {
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_row_is_difference() {
+    fn missing_row_or_attempt_is_reported_as_difference() {
         let (table, devices) = faithful();
         assert_eq!(differences(&devices, &table), Vec::<String>::new());
         let key = (0x016, Form::Bad("valid already"));
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn additional_status_is_difference() {
+    fn additional_status_is_reported_as_difference() {
         let (table, mut devices) = faithful();
         let seen = devices[0].get_mut(&(0x00d, Form::OpModifier)).unwrap();
         seen.insert(0);

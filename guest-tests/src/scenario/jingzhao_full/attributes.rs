@@ -1,5 +1,5 @@
-//! Which attributes each transition changes in contexts with all attributes set, and whether QUERY_QP returns the
-//! values in use.
+//! Checks which attributes each transition changes when all attributes are set in the context, and whether QUERY_QP
+//! returns the values in use.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.2, 10.3 (J-28), 10.4, 10.6 and 10.7.
@@ -25,22 +25,22 @@ const INIT2INIT: u16 = 0x02d;
 const INIT2RTR: u16 = 0x01a;
 const RTR2RTS: u16 = 0x01b;
 
-/// Offsets of the live fields of 24 bits (section 10.3).
+/// Offsets of the 24-bit fields that the device updates (section 10.3).
 const NEXT_SEND_PSN: usize = 0x6c;
 const LAST_ACKED_PSN: usize = 0x7c;
 const NEXT_RECV_PSN: usize = 0x84;
 const PSN: u32 = 0xff_ffff;
 
-/// All bits of opt_param_mask with a meaning.
+/// All bits of opt_param_mask that have a meaning.
 const ALL_BITS: u32 = (1 << 21) - 1;
 
-/// A command that is attempted.
+/// An attempt to execute a command.
 struct Attempt {
     what: String,
     mailbox: Mailbox,
 }
 
-/// Moves a QP of this type along each row. Software names each attribute alone, no attribute, and all attributes that
+/// Moves a QP of this type along each row. The mask names each attribute alone, no attribute, and all attributes that
 /// the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
@@ -80,7 +80,7 @@ fn attempts(qp: &TestQp, row: &Row) -> Vec<Attempt> {
         let (name, bit) = (attribute.name, 1 << attribute.bit);
         attempt(format!("{name} and zeros elsewhere"), bit, give(blank(), attribute));
         attempt(format!("{name} and other values elsewhere"), bit, others());
-        // These values would be an invalid port and an invalid MTU.
+        // Zero would be an invalid port and an invalid MTU.
         if ![PORT.bit, PATH_MTU.bit].contains(&attribute.bit) {
             attempt(format!("{name} of zero"), bit, blank());
         }
@@ -95,13 +95,14 @@ fn give(mailbox: Mailbox, attribute: &Attribute) -> Mailbox {
     attribute.fields.iter().fold(mailbox, |mailbox, at| mailbox.field(at.offset, at.bits, at.given))
 }
 
-/// Returns the context before each attempt.
+/// Returns the context as it is before each attempt.
 fn held(qp: &TestQp) -> Mailbox {
     let fields = ATTRIBUTES.iter().flat_map(|attribute| attribute.fields);
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the commands that lead to the state with only required attributes, then the attempt between two queries.
+/// Returns the commands that lead to the state with only the required attributes, followed by the attempt between two
+/// queries.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -124,7 +125,7 @@ fn judge(
     compare(after, |at| expected(service, row, &attempt.mailbox, at, word(before, at)))
 }
 
-/// Compares the words of a QUERY_QP after the state word.
+/// Compares the words that QUERY_QP returns after the state word.
 fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()> {
     let differences: Vec<_> = (0x0c..0xc0)
         .step_by(4)
@@ -136,7 +137,7 @@ fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()>
     Ok(())
 }
 
-/// Returns the expected word of QUERY_QP after the command; `before` is its previous value.
+/// Returns the word that QUERY_QP should return after the command. `before` is the word's previous value.
 fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u32) -> u32 {
     let live = match (at, row.op) {
         (NEXT_RECV_PSN, RST2INIT | INIT2INIT | INIT2RTR) => Some(NEXT_RECV_PSN),
@@ -163,9 +164,10 @@ fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u
         .fold(before, |word, field| word & !field.bits | mailbox.get(at) & field.bits)
 }
 
-/// Section 10.6: defaults of a QP whose software never sets RNR retry count, ACK timeout and retry count.
+/// Checks the defaults for a QP whose software never sets RNR retry count, ACK timeout and retry count (section 10.6).
 pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
-    /// Unlimited, 67.1 ms and 7, in the upper bits of their bytes and in bits 18:16.
+    /// The defaults are unlimited, 67.1 ms and 7. The first two are in the upper bits of their bytes, and the last is
+    /// in bits 18:16.
     const IN_FORCE: [(usize, u32); 3] = [(0x20, 7 << 29), (0x24, 14 << 27), (0x68, 7 << 16)];
     let qp = TestQp::create(vm, service).await?;
     for (state, begun) in [(Rtr, false), (Rts, true), (Sqd, true)] {
@@ -183,8 +185,8 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     Ok(())
 }
 
-/// Section 10.4: in the public driver's mask, bit 11 is the port and bit 6 the RNR timer. The driver sends its image
-/// with every command, always without retries and timeout.
+/// Checks the public driver's mask, in which bit 11 is the port and bit 6 the RNR timer (section 10.4). The driver
+/// sends its image with every command, and always sets retries and timeout to zero.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;
@@ -200,7 +202,8 @@ pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
             (PORT_NUM, false),
             (RNR_TIMEOUT, true),
             (PORT_NUM | RNR_TIMEOUT, true),
-            // Bits for alternate path and P_Key index in its numbering, and undefined ones.
+            // These are the bits for the alternate path and the P_Key index in the driver's numbering, and undefined
+            // bits.
             (1 << 0 | 1 << 13 | 1 << 16 | 1 << 20, false),
         ] {
             let mut script = walk_with(&qp, from, |op| held(&qp).word(0x00, mask(op)));

@@ -1,4 +1,4 @@
-//! Effects of commands beyond their status: SQD while it drains, and RESIZE_CQ.
+//! Effects of commands beyond their status: SQD while the send queue drains, and RESIZE_CQ.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.11, 7.2 and 10.5.
@@ -19,11 +19,11 @@ const SQD2SQD: u16 = 0x038;
 const SQD2RTS: u16 = 0x020;
 const QUERY_QP: u16 = 0x022;
 
-/// Section 10.5: while a started message is unanswered, QUERY_QP reports draining (7) and the context in ICM contains
-/// SQD (5). All transitions from SQD are permitted meanwhile.
+/// Checks that QUERY_QP reports draining (7) and the context in ICM contains SQD (5) while a started message is
+/// unanswered. All transitions from SQD are permitted during that time (section 10.5).
 pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     const DRAINING: u8 = 7;
-    /// TIMEOUT in opt_param_mask. With code 0, the QP waits for the ACK without limit (section 10.6).
+    /// TIMEOUT bit of opt_param_mask. With code 0, the QP waits for the ACK indefinitely (section 10.6).
     const TIMEOUT_GIVEN: u32 = 1 << 9;
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, Service::Rc).await?;
@@ -60,7 +60,8 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Section 3.11: RESIZE_CQ switches buffer and size. Entries continue at the free-running count modulo the new size.
+/// Checks that RESIZE_CQ switches buffer and size, and that entries continue at the free-running count modulo the new
+/// size (section 3.11).
 pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     const CQN: u32 = 1001;
     let old = vm.call(CreateMr::default()).await?;
@@ -74,12 +75,12 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     commands.push(RawCommand { op_modifier: 2, ..on(0x01e, qp.qp.qpn) });
     succeed(vm, commands).await?;
 
-    // Completions so far, by buffer and slot.
+    // Completions expected so far, by buffer and slot.
     let mut expected = Vec::new();
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // First to 8 entries with the document's command, then to 2 entries with the driver's.
+            // Resize to 8 entries with the document's command, then to 2 entries with the driver's.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));
@@ -88,7 +89,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
             _ => {}
         }
         qp.send(vm, old.sge(0, 4)).await?;
-        // A command is ordered after all earlier doorbells.
+        // A command is executed after all doorbells that precede it.
         succeed(vm, vec![of(0x031)]).await?;
         expected.retain(|(key, at, _)| (*key, *at) != (buffer.key, slot));
         expected.push((buffer.key, slot, flushed(qp.qp.qpn, count * 512)));
@@ -99,7 +100,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     succeed(vm, vec![RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, on(0x017, CQN)]).await.map(drop)
 }
 
-/// Section 7.2: the CQE of a flushed send.
+/// Returns the CQE of a flushed send (section 7.2).
 fn flushed(qpn: u32, wqe: u32) -> [u8; 32] {
     let mut cqe = [0; 32];
     cqe[0x00..0x04].copy_from_slice(&qpn.to_le_bytes());
@@ -109,7 +110,7 @@ fn flushed(qpn: u32, wqe: u32) -> [u8; 32] {
     cqe
 }
 
-/// Checks that the buffer contains the listed entries, and otherwise zeros.
+/// Checks that the buffer contains the listed entries and is otherwise zero.
 async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8; 32])]) -> Result<()> {
     let bytes = vm.call(Peek { mr: buffer.id, off: 0, len: 512 }).await?;
     for (slot, seen) in (0u32..).zip(bytes.chunks(32)) {
@@ -120,12 +121,12 @@ async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8;
     Ok(())
 }
 
-/// Returns a command with an input mailbox of zeros, which only changes the state (section 10.3).
+/// Returns a command whose input mailbox is all zeros, which changes only the state (section 10.3).
 pub(super) fn zeros(op: u16, qp: &TestQp) -> RawCommand {
     with(op, qp.qp.qpn, &Mailbox::new(0xc0))
 }
 
-/// Issues commands that must all succeed.
+/// Issues commands, all of which must succeed.
 pub(super) async fn succeed(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
     let results = issue(vm, commands.clone()).await?;
     for (command, result) in commands.iter().zip(&results) {

@@ -1,4 +1,4 @@
-//! All commands in all forms, and the order in which they are issued.
+//! All commands in all forms, in the order in which they are issued.
 
 use agent::wire::{InParam, OutParam, RawCommand};
 
@@ -9,12 +9,12 @@ use super::mailbox::{
 };
 use super::spec::{Form, InModifier, Inbox, Row, SECTION_2, UNSUPPORTED};
 
-/// An address without memory.
+/// An address at which there is no memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// Bits of a number above the table's mask.
+/// Bits of an object number above the table's mask.
 const ROLLING: u32 = 0x9c_0000;
 
-// Numbers far above those that the agent uses, in the last page of their tables.
+// These numbers are far above those that the agent uses, and refer to the last page of each table.
 const QPN: u32 = 1020;
 const UNUSED_QPN: u32 = 1019;
 const CQN: u32 = 1000;
@@ -27,17 +27,17 @@ pub(super) fn of(op: u16) -> RawCommand {
     RawCommand { op, ..RawCommand::default() }
 }
 
-/// Returns a command for an object number.
+/// Returns a command that takes an object number.
 pub(super) fn on(op: u16, number: u32) -> RawCommand {
     RawCommand { in_modifier: number, ..of(op) }
 }
 
-/// Returns a command for an object number, with an input mailbox.
+/// Returns a command that takes an object number and has an input mailbox.
 pub(super) fn with(op: u16, number: u32, inbox: &Mailbox) -> RawCommand {
     RawCommand { input: inbox.input(), ..on(op, number) }
 }
 
-/// Returns a command for an object number, with an output mailbox.
+/// Returns a command that takes an object number and has an output mailbox.
 pub(super) fn query(op: u16, number: u32) -> RawCommand {
     RawCommand { output: OutParam::Mailbox, ..on(op, number) }
 }
@@ -46,7 +46,7 @@ fn modified(op_modifier: u8, command: RawCommand) -> RawCommand {
     RawCommand { op_modifier, ..command }
 }
 
-/// Returns a command that passes the checks of section 2: one entry, and mailboxes of zeros.
+/// Returns a command that passes the checks of section 2, with one entry and with mailboxes of zeros.
 fn plain(row: &Row) -> RawCommand {
     RawCommand {
         op_modifier: row.op_modifier.first(),
@@ -57,7 +57,7 @@ fn plain(row: &Row) -> RawCommand {
     }
 }
 
-/// Returns all commands before INIT_HCA, and INIT_HCA and CLOSE_HCA themselves.
+/// Returns all commands to try before INIT_HCA, and INIT_HCA and CLOSE_HCA themselves.
 pub(super) fn uninitialised() -> Script {
     const INIT_HCA: u16 = 0x007;
     const CLOSE_HCA: u16 = 0x008;
@@ -79,7 +79,7 @@ pub(super) fn uninitialised() -> Script {
         script.bad(what, init(init_hca().byte(offset, most + 1)));
         script.bad(what, init(init_hca().byte(offset, 0xff)));
     }
-    // Repeat them to show that no command had an effect.
+    // Repeat the commands to show that none of them had an effect.
     early(&mut script);
     script.good("when not initialised", of(CLOSE_HCA));
     script.tries(Form::BeforeInitHca, init(init_hca()));
@@ -96,7 +96,7 @@ pub(super) fn uninitialised() -> Script {
     script
 }
 
-/// Returns commands that the generic checks reject on an initialised device.
+/// Returns commands that an initialised device rejects in its generic checks.
 pub(super) fn generic(device: &Device) -> Script {
     let mut script = Script::default();
     for row in &SECTION_2 {
@@ -124,7 +124,7 @@ pub(super) fn generic(device: &Device) -> Script {
             script.tries(Form::NumberOver24Bits, numbered(0x7fff_ffff));
         }
         if let Inbox::Unmodified(_) = row.inbox {
-            // Only the form with op_modifier 0 has an input mailbox, which can be invalid.
+            // Only the form with op_modifier 0 has an input mailbox, and thus one that can be invalid.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {
@@ -147,7 +147,7 @@ pub(super) fn undefined() -> impl Iterator<Item = RawCommand> {
     (0..0x1000).filter(move |op| !defined(op)).map(of)
 }
 
-/// Sections 3.1, 3.2 and 3.14: queries.
+/// Returns the query commands (sections 3.1, 3.2 and 3.14).
 pub(super) fn queries() -> Script {
     let mut script = Script::default();
     script.good("", query(0x003, 0));
@@ -161,7 +161,7 @@ pub(super) fn queries() -> Script {
     script
 }
 
-/// Sections 3.5 and 3.6, and commands that need unmapped ICM pages (5.2).
+/// Returns the commands of sections 3.5 and 3.6, and commands whose ICM pages must be unmapped (5.2).
 pub(super) fn icm(device: &Device) -> Script {
     const MAP: u16 = 0xffa;
     const UNMAP: u16 = 0xff9;
@@ -190,7 +190,7 @@ pub(super) fn icm(device: &Device) -> Script {
     };
     unmapped(&mut script);
     script.bad("ICM page not mapped", with(0x011, 1, &write_mtt(1 << 30, 0x1000, 1)));
-    // Four entries before the last page of the table, and four in it.
+    // Four entries are before the table's last page, and four are in it.
     let across = (1 << 16) - 512 - 4;
     script.bad("last entry's ICM page not mapped", with(0x011, 8, &write_mtt(across, 0x1000, 8)));
 
@@ -205,7 +205,7 @@ pub(super) fn icm(device: &Device) -> Script {
     for bad in [(qpc_page, page_0, 0), (qpc_page + 8, page_0, 1)] {
         script.bad("second entry bad", map(1, 2, &[run(cqc_page, page_1), bad]));
     }
-    // A failed command maps nothing.
+    // A failed command must not map anything.
     unmapped(&mut script);
 
     script.good("contexts", map(1, 1, &[run(qpc_page, page_0)]));
@@ -219,7 +219,7 @@ pub(super) fn icm(device: &Device) -> Script {
     script
 }
 
-/// Sections 3.7 and 3.8: memory regions.
+/// Returns the commands for memory regions (sections 3.7 and 3.8).
 pub(super) fn regions() -> Script {
     const SW2HW: u16 = 0x00d;
     const HW2SW: u16 = 0x00f;
@@ -248,7 +248,7 @@ pub(super) fn regions() -> Script {
     script
 }
 
-/// Sections 3.9 and 3.10: event queues.
+/// Returns the commands for event queues (sections 3.9 and 3.10).
 pub(super) fn event_queues(device: &Device) -> Script {
     const MAP_EQ: u16 = 0x012;
     const SW2HW: u16 = 0x013;
@@ -274,7 +274,7 @@ pub(super) fn event_queues(device: &Device) -> Script {
     script
 }
 
-/// Commands of CQs, section 3.11 of the interface.
+/// Returns the commands for completion queues (section 3.11).
 pub(super) fn completion_queues(device: &Device) -> Script {
     const SW2HW: u16 = 0x016;
     const HW2SW: u16 = 0x017;
@@ -305,7 +305,7 @@ pub(super) fn completion_queues(device: &Device) -> Script {
     script
 }
 
-/// Sections 3.12 and 3.13: queue pairs. `sqe` is the number of a UC QP in SQE.
+/// Returns the commands for queue pairs (sections 3.12 and 3.13). `sqe` is the number of a UC QP in SQE.
 pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     let mut script = Script::default();
     let rc = image(device, service::RC);
@@ -372,7 +372,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script.good("op_modifier 2 (RTL)", modified(2, on(0x021, QPN)));
     script.good("op_modifier 3 ([D])", reset.clone());
 
-    // Fields that are zero keep the values that RST2INIT set.
+    // Fields that are zero here keep the values that RST2INIT has set.
     for (form, service) in [
         (Form::Bad("RC: MTU code 0"), service::RC),
         (Form::Bad("UC: MTU code 0"), service::UC),
@@ -392,7 +392,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script
 }
 
-/// Returns a QPC of this service with queues and CQ of the agent.
+/// Returns a QPC for this service that uses the agent's queues and CQ.
 fn image(device: &Device, service: u8) -> Mailbox {
     let queue = WorkQueue { lkey: device.lkey(), len: 0x4000, log_slot: 9, cqn: CQN };
     qpc(service, queue, queue)

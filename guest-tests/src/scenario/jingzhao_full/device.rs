@@ -1,4 +1,4 @@
-//! An open HCA and the objects that raw commands need: the addresses of its tables, and memory.
+//! An open HCA, and what raw commands need: the addresses of its tables, and memory.
 
 use agent::wire::{
     CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostRecv, PostSend, QpInfo,
@@ -13,21 +13,21 @@ const PAGE: u64 = 0x1000;
 /// Syndromes of a send whose data cannot be gathered, and of a flushed send (section 7.4).
 pub(super) const LOCAL_PROT_ERR: u8 = 0x04;
 pub(super) const WR_FLUSH_ERR: u8 = 0x05;
-/// Opcodes of error CQEs of the send queue and the receive queue (section 7.2).
+/// Opcodes in error CQEs of the send queue and of the receive queue (section 7.2).
 pub(super) const SEND_ERROR: u8 = 0xff;
 pub(super) const RECEIVE_ERROR: u8 = 0xfe;
 /// A scatter/gather element with an unknown key.
 pub(super) const NOWHERE: Sge = Sge { lkey: 0xfff, addr: 0, len: 64 };
-/// Time limit for completions that are due at once.
+/// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
-/// Addresses in an HCA that was opened with the agent's default tables.
+/// Addresses in an HCA that has been opened with the agent's default tables.
 #[derive(Debug)]
 pub(super) struct Device {
     info: HcaInfo,
-    /// Unused pages, contiguous on the bus.
+    /// A region of unused pages, which are contiguous on the bus.
     pages: MrInfo,
-    /// Memory region that holds the queues.
+    /// The memory region that contains the queues.
     queues: MrInfo,
 }
 
@@ -43,26 +43,27 @@ impl Device {
         self.info.arena_iova + self.info.arena_size
     }
 
-    /// Returns the key of a 32 KiB region.
+    /// Returns the key of a region of 32 KiB.
     pub(super) fn lkey(&self) -> u32 {
         self.queues.key
     }
 
-    /// Returns bus addresses of otherwise unused pages.
+    /// Returns bus addresses of pages that are otherwise unused.
     pub(super) fn pages(&self) -> [u64; 6] {
         [0, 1, 2, 3, 4, 5].map(|page| self.pages.iova + page * PAGE)
     }
 
-    /// Returns ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
+    /// Returns the ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
-        // Number of entries in the agent's default tables, and their sizes (section 4.1). All EQCs are in one page.
+        // The arguments are the numbers of entries in the agent's default tables, and the entry sizes (section 4.1).
+        // All EQCs are in one page.
         let last = |base: u64, log_entries: u32, bytes: u64| base + (bytes << log_entries) - PAGE;
         [last(qpc, 10, 256), last(cqc, 10, 64), eqc, last(mpt, 12, 64), last(mtt, 16, 8)]
     }
 }
 
-/// A QP whose queues the agent manages and whose state raw commands change.
+/// A QP whose queues are managed by the agent, and whose state is changed by raw commands.
 #[derive(Debug)]
 pub(super) struct TestQp {
     pub(super) service: Service,
@@ -78,7 +79,7 @@ impl TestQp {
         Ok(Self { service, qp: vm.call(qp).await?, cq })
     }
 
-    /// Returns the whole context, which is valid for every command.
+    /// Returns the whole context, which is valid in every command.
     pub(super) fn image(&self) -> Mailbox {
         let CreateQp { log_sq_slots, log_sq_slot_bytes, .. } = CreateQp::default();
         let queue = |lkey| WorkQueue {
@@ -99,7 +100,7 @@ impl TestQp {
         }
     }
 
-    /// Posts a SEND from `sge` and rings the doorbell.
+    /// Posts a SEND of `sge` and rings the doorbell.
     pub(super) async fn send(&self, vm: &mut Vm, sge: Sge) -> Result<()> {
         let datagram = (self.service == Service::Ud).then(Datagram::default);
         let request = SendRequest { data: Data::Sges(vec![sge]), datagram, ..SendRequest::default() };
@@ -110,7 +111,7 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions: opcode and syndrome of each, with 0 for success.
+    /// Waits for the next completions. Each is given by opcode and syndrome, which is 0 for success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
@@ -119,14 +120,14 @@ impl TestQp {
         Ok(())
     }
 
-    /// Fails if there is a completion.
+    /// Fails if a completion arrives.
     pub(super) async fn expect_silence(&self, vm: &mut Vm) -> Result<()> {
         let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");
         Ok(())
     }
 
-    /// Makes a send fail in RTS with an unknown key, which moves the QP to SQE (section 10.5).
+    /// Makes a send in RTS fail because of an unknown key, which moves the QP to SQE (section 10.5).
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
         self.send(vm, NOWHERE).await?;
         self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await

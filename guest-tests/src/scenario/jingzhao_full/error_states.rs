@@ -1,4 +1,4 @@
-//! Work requests of both queues in SQE, ERR and RESET.
+//! Work requests of both queues while the QP is in SQE, ERR or RESET.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1 and 10.5.
@@ -18,7 +18,8 @@ use crate::vm::Vm;
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// SQE flushes requests with a doorbell. After the return to RTS, the next doorbell is executed.
+/// Checks that in SQE, a doorbell's requests are flushed, and that after the return to RTS, the next doorbell's are
+/// executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -34,9 +35,9 @@ pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<(
     qp.expect(vm, &[(SEND, 0)]).await
 }
 
-/// In SQE the receive queue continues. When it fails, the QP moves to ERR.
+/// Checks that in SQE, the receive queue continues, and that the QP moves to ERR when the receive queue fails.
 pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
-    /// LID of the device's own port, for loopback.
+    /// LID of the device's own port, used for loopback.
     const OWN_LID: u32 = 1;
     let memory = vm.call(CreateMr::default()).await?;
     let (sender, receiver) = (TestQp::create(vm, Service::Uc).await?, TestQp::create(vm, Service::Uc).await?);
@@ -57,7 +58,8 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// 2ERR completes requests with a doorbell in order, then the posted receives. ERR2RST completes nothing.
+/// Checks that 2ERR completes requests with a doorbell in order, followed by the posted receives, and that ERR2RST
+/// completes nothing.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, service).await?;
@@ -65,7 +67,7 @@ pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()
         (RawCommand { op_modifier: 2, ..on(0x01e, qp.qp.qpn) }, Err, true),
         (RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, Reset, false),
     ] {
-        // In SQD, new requests do not start, whatever the service.
+        // In SQD, new requests do not start, regardless of the service.
         succeed(vm, walk(&qp, State::Sqd)).await?;
         for slot in [0, 1] {
             qp.receive(vm, memory.sge(slot * 64, 64)).await?;

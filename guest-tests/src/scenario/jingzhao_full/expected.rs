@@ -1,9 +1,9 @@
-//! The rules of section 3 of the interface for each command, beyond the generic checks, as a table.
+//! A table of the rules in section 3 of the interface for each command, beyond the generic checks.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.1 to 3.14; statuses of section 1.4. Apart from 10h, no source names the extended
-//! status of a rejection. Here 08h is for counts and sizes over a limit, 09h for an object that is or is not valid, and
-//! 0Ah for an index or a number.
+//! JingZhao interface, sections 3.1 to 3.14; statuses of section 1.4. Apart from 10h, no source specifies the extended
+//! status of a rejection. Here, 08h is used for counts and sizes that exceed a limit, 09h for objects that are valid or
+//! not contrary to the rule, and 0Ah for an index or a number.
 
 use super::spec::status::{BAD_INDEX, BAD_OP, BAD_PARAM, BAD_QPEE_STATE, BAD_RES_STATE, EXCEED_LIM, OK};
 use super::spec::{Form, Statuses, section_2};
@@ -13,7 +13,7 @@ use super::spec::{Form, Statuses, section_2};
 pub(super) struct Expected {
     pub(super) op: u16,
     pub(super) form: Form,
-    /// Section of the interface that says so.
+    /// The section of the interface that specifies this answer.
     pub(super) section: &'static str,
     pub(super) status: Statuses,
 }
@@ -33,7 +33,7 @@ const fn bad(section: &'static str, op: u16, what: &'static str, status: Statuse
     Expected { op, form: Form::Bad(what), section, status }
 }
 
-/// All effects and errors that sections 3.1 to 3.14 list.
+/// All effects and errors listed in sections 3.1 to 3.14.
 #[rustfmt::skip]
 const SECTION_3: &[Expected] = &[
     good("3.1", 0x003, ""),
@@ -176,7 +176,7 @@ const SECTION_3: &[Expected] = &[
     good("3.14", 0x031, "in_modifier is not checked"),
 ];
 
-/// Returns all rows of sections 2 and 3.
+/// Returns all rows from sections 2 and 3.
 pub(super) fn all() -> impl Iterator<Item = Expected> {
     section_2().chain(SECTION_3.iter().copied())
 }

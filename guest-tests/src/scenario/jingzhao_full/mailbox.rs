@@ -1,11 +1,11 @@
-//! Input mailboxes, byte by byte in the layout of the interface.
+//! Input mailboxes, built byte by byte in the interface's layout.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5, 3.8, 3.11 and 4.3 to 4.6: big-endian.
 
 use agent::wire::{Hex, InParam};
 
-/// Bytes of an input mailbox, initially zero.
+/// The bytes of an input mailbox, which are initially zero.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox(Vec<u8>);
 
@@ -38,7 +38,7 @@ impl Mailbox {
         bytes.map_or(0, u32::from_be_bytes)
     }
 
-    /// Sets every byte from `offset` on.
+    /// Sets every byte from `offset` to the end.
     pub(super) fn rest(mut self, offset: usize, value: u8) -> Self {
         self.0.iter_mut().skip(offset).for_each(|byte| *byte = value);
         self
@@ -56,7 +56,7 @@ impl Mailbox {
     }
 }
 
-/// INIT_HCA (3.3), with tables of the sizes of section 13.
+/// Returns the mailbox of INIT_HCA (3.3) for tables with the sizes of section 13.
 pub(super) fn init_hca() -> Mailbox {
     Mailbox::new(0x40)
         .double(0x08, 16)
@@ -66,10 +66,10 @@ pub(super) fn init_hca() -> Mailbox {
         .double(0x38, 0x180_0000)
 }
 
-/// A run of ICM pages: first address, bus address, number of pages.
+/// A run of ICM pages, given by its first address, the bus address, and the number of pages.
 pub(super) type IcmRun = (u64, u64, u64);
 
-/// MAP_ICM (3.5): entries are swapped in pairs.
+/// Returns the mailbox of MAP_ICM (3.5), in which entries are swapped in pairs.
 pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     let mailbox = Mailbox::new(runs.len().div_ceil(2) * 0x20);
     runs.iter().enumerate().fold(mailbox, |mailbox, (i, &(virt, bus, pages))| {
@@ -78,7 +78,7 @@ pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     })
 }
 
-/// WRITE_MTT (3.8) of `count` consecutive pages from bus address `first` on.
+/// Returns the mailbox of WRITE_MTT (3.8) for `count` consecutive pages from bus address `first` on.
 pub(super) fn write_mtt(start: u64, first: u64, count: u32) -> Mailbox {
     let groups = usize::try_from(count.div_ceil(4)).unwrap_or(0);
     (0..count).fold(Mailbox::new(0x20 + groups * 0x20).double(0x18, start), |mailbox, i| {
@@ -87,7 +87,7 @@ pub(super) fn write_mtt(start: u64, first: u64, count: u32) -> Mailbox {
     })
 }
 
-/// SW2HW_MPT (4.6): a region of one 4 KiB page in PD 1 with all rights.
+/// Returns the mailbox of SW2HW_MPT (4.6) for a region of one 4 KiB page in PD 1 with all access rights.
 pub(super) fn mpt(key: u32, mtt_seg: u64) -> Mailbox {
     const REGION_WITH_ALL_RIGHTS: u32 = 0xf002_018f;
     Mailbox::new(0x40)
@@ -99,17 +99,17 @@ pub(super) fn mpt(key: u32, mtt_seg: u64) -> Mailbox {
         .double(0x2c, mtt_seg)
 }
 
-/// SW2HW_CQ (4.4), in PD 1.
+/// Returns the mailbox of SW2HW_CQ (4.4) for a CQ in PD 1.
 pub(super) fn cqc(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(0x40).word(0x00, 1 << 18).byte(0x0c, log_entries).word(0x14, 1).word(0x18, lkey)
 }
 
-/// Input mailbox of RESIZE_CQ, section 3.11 of the interface.
+/// Returns the mailbox of RESIZE_CQ (3.11).
 pub(super) fn resize_cq(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(8).byte(0x00, log_entries).word(0x04, lkey)
 }
 
-/// SW2HW_EQ (4.5): owned by hardware, not armed, in PD 1.
+/// Returns the mailbox of SW2HW_EQ (4.5) for an EQ that is owned by hardware, not armed, and in PD 1.
 pub(super) fn eqc(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(0x40).word(0x00, 1 << 24 | 1 << 18).byte(0x0c, log_entries).word(0x18, 1).word(0x1c, lkey)
 }
@@ -130,8 +130,9 @@ pub(super) struct WorkQueue {
     pub(super) cqn: u32,
 }
 
-/// The QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs from RESET to
-/// RTS: PD 1, port 1, path MTU 4096 and messages of up to 2^31 bytes. The peer is QP FFFFFFh of the default peer.
+/// Returns the QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs from
+/// RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The peer is QP FFFFFFh of the default
+/// peer.
 pub(super) fn qpc(service: u8, sq: WorkQueue, rq: WorkQueue) -> Mailbox {
     let mailbox = Mailbox::new(0xc0)
         .byte(0x09, service)

@@ -1,11 +1,12 @@
-//! The table of transitions: source and target state of each command, its service types and its attributes.
+//! The table of transitions. It contains the source and target state of each command, its service types and its
+//! attributes.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
 
 use agent::wire::Service;
 
-/// States with their codes (section 10.1).
+/// QP states with their codes (section 10.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     Reset = 0,
@@ -25,14 +26,14 @@ pub(super) const RC: Service = Service::Rc;
 pub(super) const UC: Service = Service::Uc;
 pub(super) const UD: Service = Service::Ud;
 
-/// A bit field of a QPC word.
+/// A bit field in a word of the QPC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub(super) offset: usize,
     pub(super) bits: u32,
-    /// Value in the context before the command.
+    /// Value of the field in the context before the command.
     pub(super) held: u32,
-    /// Value in the command's mailbox.
+    /// Value of the field in the command's mailbox.
     pub(super) given: u32,
 }
 
@@ -40,12 +41,12 @@ const fn field(offset: usize, bits: u32, held: u32, given: u32) -> Field {
     Field { offset, bits, held, given }
 }
 
-/// An attribute: its bit of opt_param_mask (section 10.4), and its fields in the QPC (10.3, 10.7).
+/// An attribute, with its bit in opt_param_mask (section 10.4) and its fields in the QPC (10.3, 10.7).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute {
     pub(super) name: &'static str,
     pub(super) bit: u32,
-    /// Empty for an attribute without a field.
+    /// Fields of the attribute, or none if the QPC has no field for it.
     pub(super) fields: &'static [Field],
 }
 
@@ -56,12 +57,12 @@ const fn attribute(name: &'static str, bit: u32, fields: &'static [Field]) -> At
 const CUR_STATE: Attribute = attribute("CUR_STATE", 1, &[]);
 const EN_SQD_ASYNC_NOTIFY: Attribute = attribute("EN_SQD_ASYNC_NOTIFY", 2, &[]);
 const ACCESS_FLAGS: Attribute = attribute("ACCESS_FLAGS", 3, &[]);
-/// The port has one P_Key, so no other index is valid.
+/// The port has a single P_Key, so no other index is valid.
 const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[field(0x1c, 0x7f, 0, 0)]);
 pub(super) const PORT: Attribute = attribute("PORT", 5, &[field(0x1c, 7 << 24, 1 << 24, 1 << 24)]);
 const QKEY: Attribute = attribute("QKEY", 6, &[field(0x98, !0, 0x5566_7788, 0x1122_3344)]);
-/// GRH flag and path bits; source GID index, static rate and hop limit; SL, traffic class and flow label; destination
-/// GID; LIDs, MAC and IP addresses, with those of the destination last.
+/// The address vector: GRH flag and path bits; source GID index, static rate and hop limit; SL, traffic class and flow
+/// label; destination GID; LIDs, MAC and IP addresses, where the destination's come last.
 const AV: Attribute = attribute(
     "AV",
     7,
@@ -92,7 +93,7 @@ pub(super) const SQ_PSN: Attribute = attribute("SQ_PSN", 16, &[field(0x6c, 0xff_
 const PATH_MIG_STATE: Attribute = attribute("PATH_MIG_STATE", 18, &[]);
 const DEST_QPN: Attribute = attribute("DEST_QPN", 20, &[field(0x18, 0xff_ffff, 0xff_ffff, 0x12_3456)]);
 
-/// The attributes that section 10.2 names.
+/// The attributes named in section 10.2.
 pub(super) const ATTRIBUTES: [Attribute; 17] = [
     CUR_STATE,
     EN_SQD_ASYNC_NOTIFY,
@@ -113,7 +114,7 @@ pub(super) const ATTRIBUTES: [Attribute; 17] = [
     DEST_QPN,
 ];
 
-/// A row of section 10.2.
+/// A row of the table in section 10.2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) from: &'static [State],
@@ -148,7 +149,7 @@ const fn row(
     Row { from, to, op, types, req, opt }
 }
 
-/// Section 10.2: from, to, op, types, req, opt. SQD -> RTS also has what \[S\] lists for it.
+/// Section 10.2: from, to, op, types, req, opt. SQD -> RTS also accepts what \[S\] lists for it.
 #[rustfmt::skip]
 pub(super) const ROWS: [Row; 24] = [
     row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),
@@ -177,25 +178,25 @@ pub(super) const ROWS: [Row; 24] = [
     row(&[Sqe],   Rts,   0x01d, &[UC], &[], &[CUR_STATE, ACCESS_FLAGS]),
 ];
 
-/// Returns the target state of `op` in state `from`, if section 10.2 permits it.
+/// Returns the target state of `op` in state `from` if section 10.2 permits the transition.
 pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
     let row =
         ROWS.iter().find(|row| row.op == op && row.from.contains(&from) && row.types.contains(&service));
     row.map(|row| row.to)
 }
 
-/// Returns whether some transition of this QP type accepts the attribute.
+/// Returns whether any transition of this QP type accepts the attribute.
 pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
 
-/// Returns the mask of software that names only the attributes that `op` requires.
+/// Returns a mask that names only the attributes that `op` requires.
 pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)
 }
 
-/// Returns whether QPs of the type can be in the state. RC has no row for SQE and never enters it.
+/// Returns whether QPs of this type can be in the state. RC has no row for SQE and never enters it.
 pub(super) fn occurs(service: Service, state: State) -> bool {
     (service, state) != (RC, Sqe)
 }

@@ -1,4 +1,4 @@
-//! The command table of the interface document, and the results of its generic checks for every command.
+//! The command table of the interface document, and the results of the generic checks for every command.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.4, 2 and 3.14.
@@ -20,7 +20,7 @@ pub(super) mod status {
     pub(crate) const BAD_QPEE_STATE: u8 = 0x10;
 }
 
-/// Statuses of the two devices: one with default options, and one with `extended_status` and `mad_ifc`.
+/// Statuses of two devices, of which one has the default options and the other has `extended_status` and `mad_ifc`.
 pub(super) type Statuses = [u8; 2];
 
 /// Values that the op_modifier column permits.
@@ -33,7 +33,7 @@ pub(super) enum OpModifier {
 }
 
 impl OpModifier {
-    /// Returns a valid value.
+    /// Returns a value that is valid.
     pub(super) fn first(self) -> u8 {
         match self {
             Self::Any => 0,
@@ -41,7 +41,7 @@ impl OpModifier {
         }
     }
 
-    /// Returns unlisted values: neighbours of listed ones, single bits, all bits.
+    /// Returns values that are not listed: neighbours of listed values, single bits, and all bits set.
     pub(super) fn unlisted(self) -> impl Iterator<Item = u8> {
         const TRIED: [u8; 10] = [0, 1, 2, 3, 4, 5, 8, 16, 128, 255];
         TRIED.into_iter().filter(move |modifier| match self {
@@ -51,10 +51,10 @@ impl OpModifier {
     }
 }
 
-/// Values of the in_modifier column, as far as the generic rule for numbers applies.
+/// Values that the in_modifier column permits, as far as the generic rule for numbers applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InModifier {
-    /// Zero, a count or an index.
+    /// Zero, a count, or an index.
     Other,
     /// A QPN, CQN or EQN of at most 24 bits.
     Number,
@@ -65,16 +65,16 @@ pub(super) enum InModifier {
 pub(super) enum Inbox {
     None,
     Bytes(u64),
-    /// These bytes, if op_modifier is 0.
+    /// This number of bytes if op_modifier is 0, and no mailbox otherwise.
     Unmodified(u64),
-    /// ceil(n/2) * 20h for n entries.
+    /// ceil(n/2) * 20h bytes for n entries.
     MapIcm,
-    /// 20h + ceil(n/4) * 20h for n entries.
+    /// 20h + ceil(n/4) * 20h bytes for n entries.
     WriteMtt,
 }
 
 impl Inbox {
-    /// Returns the length in bytes; if it depends on the number of entries, that for one entry.
+    /// Returns the length in bytes. If the length depends on the number of entries, returns that for one entry.
     pub(super) fn bytes(self) -> Option<u64> {
         match self {
             Self::None => None,
@@ -85,7 +85,7 @@ impl Inbox {
     }
 }
 
-/// A row of section 2.
+/// A row of the table in section 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) op: u16,
@@ -108,7 +108,7 @@ const fn row(
     Row { op, name, op_modifier, in_modifier, inbox, outbox }
 }
 
-/// Section 2: op, name, op_modifier, in_modifier, inbox, outbox. MAD_IFC is that of section 3.14.
+/// Section 2: op, name, op_modifier, in_modifier, inbox, outbox. The row for MAD_IFC is from section 3.14.
 #[rustfmt::skip]
 pub(super) const SECTION_2: [Row; 30] = {
     use InModifier::{Number, Other};
@@ -149,7 +149,7 @@ pub(super) const SECTION_2: [Row; 30] = {
     ]
 };
 
-/// Section 2: opcodes that drivers define but no device supports.
+/// Section 2: opcodes that drivers define but that no device supports.
 pub(super) const UNSUPPORTED: [(u16, &str); 11] = [
     (0x009, "INIT_IB"),
     (0x00a, "CLOSE_IB"),
@@ -164,33 +164,33 @@ pub(super) const UNSUPPORTED: [(u16, &str); 11] = [
     (0x033, "UNSUSPEND"),
 ];
 
-/// Commands that are accepted before INIT_HCA (section 2, check d).
+/// Commands that a device accepts before INIT_HCA (section 2, check d).
 const BEFORE_INIT_HCA: [u16; 5] = [0x003, 0x006, 0x007, 0x008, 0x031];
 
-/// How a command is issued.
+/// The form in which a command is issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
-    /// Valid. The text distinguishes several valid forms.
+    /// A valid form. The text distinguishes several valid forms of a command.
     Good(&'static str),
-    /// Check b: an unlisted op_modifier.
+    /// A form with an unlisted op_modifier (check b).
     OpModifier,
-    /// Check c: a required input mailbox at address 0.
+    /// A form whose required input mailbox is at address 0 (check c).
     NoInbox,
-    /// Check c: a required output mailbox at address 0.
+    /// A form whose required output mailbox is at address 0 (check c).
     NoOutbox,
-    /// Check d of section 2.
+    /// A form issued before INIT_HCA (check d).
     BeforeInitHca,
-    /// Check e: an input mailbox without memory.
+    /// A form whose input mailbox is not in memory (check e).
     InboxNowhere,
-    /// Check e: an input mailbox whose last bytes are without memory.
+    /// A form whose input mailbox ends outside memory (check e).
     InboxCut,
-    /// Check e: an output mailbox without memory.
+    /// A form whose output mailbox is not in memory (check e).
     OutboxNowhere,
-    /// Check e: an output mailbox whose last bytes are without memory.
+    /// A form whose output mailbox ends outside memory (check e).
     OutboxCut,
-    /// A QPN, CQN or EQN above FFFFFFh.
+    /// A form with a QPN, CQN or EQN above FFFFFFh.
     NumberOver24Bits,
-    /// With an error that section 3 lists.
+    /// A form with an error that section 3 lists.
     Bad(&'static str),
 }
 
@@ -223,7 +223,7 @@ impl Row {
         }
     }
 
-    /// Returns the expected answers of the generic checks of section 2 for each form.
+    /// Returns, for each form, the answer expected from the generic checks of section 2.
     fn generic(self) -> impl Iterator<Item = Expected> {
         use status::{BAD_INDEX, BAD_PARAM, BAD_SYS_STATE, INTERNAL_ERR, OK};
         let early = if BEFORE_INIT_HCA.contains(&self.op) { OK } else { BAD_SYS_STATE };
@@ -247,7 +247,8 @@ impl Row {
         .map(move |expected| self.unless_unsupported(expected))
     }
 
-    /// An unsupported opcode is rejected before all other checks (check a).
+    /// Returns the expected answer, or the rejection of an unsupported opcode, which precedes all other checks (check
+    /// a).
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {
@@ -259,7 +260,7 @@ impl Row {
     }
 }
 
-/// Returns the expected answers of section 2 for all commands and forms.
+/// Returns the answers that section 2 expects for all commands and forms.
 pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     let unsupported = UNSUPPORTED.into_iter().flat_map(|(op, _)| {
         [Form::Good(""), Form::BeforeInitHca].map(|form| Expected {
@@ -272,7 +273,7 @@ pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     SECTION_2.into_iter().flat_map(Row::generic).chain(unsupported)
 }
 
-/// Returns the row of an opcode.
+/// Returns the row that describes an opcode.
 pub(super) fn row_of(op: u16) -> Option<&'static Row> {
     const { &SECTION_2 }.iter().find(|row| row.op == op)
 }

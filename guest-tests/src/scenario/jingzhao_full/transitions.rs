@@ -1,4 +1,4 @@
-//! All commands of the MODIFY_QP family, on QPs of each service type in each state.
+//! All commands of the MODIFY_QP family, issued for QPs of each service type in each state.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1, 10.2 and 10.5.
@@ -19,10 +19,10 @@ use super::spec::status::{BAD_PARAM, OK};
 use crate::report::line;
 use crate::vm::Vm;
 
-/// The commands in the order of section 2.
+/// The commands, in the order of section 2.
 const OPS: [u16; 11] = [0x019, 0x02d, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x038, 0x020, 0x021];
 
-/// Returns the op_modifiers of a command (section 2, J-36).
+/// Returns the op_modifiers that a command accepts (section 2, J-36).
 fn modifiers(op: u16) -> &'static [u8] {
     match op {
         0x01e | 0x021 => &[0, 2, 3],
@@ -30,13 +30,14 @@ fn modifiers(op: u16) -> &'static [u8] {
     }
 }
 
-/// A command in a state.
+/// A command issued in a state, given by state, opcode and op_modifier.
 type Key = (State, u16, u8);
 
-/// Result: status, and the state code that QUERY_QP reports afterwards.
+/// The result of a command: its status, and the state code that QUERY_QP reports afterwards.
 type Outcome = (u8, u8);
 
-/// Tries everything on QPs of one service type, prints the table and compares it with section 10.2 in both directions.
+/// Tries every command in every state on QPs of one service type. Prints the table of results, and compares it with
+/// section 10.2 in both directions.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     let mut outcomes = BTreeMap::new();
@@ -75,12 +76,12 @@ fn attempts() -> impl Iterator<Item = (u16, u8)> {
     OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
 }
 
-/// Returns commands that lead from any state to `to`. For SQE, they lead to RTS, where a send must fail.
+/// Returns the commands that lead from any state to `to`. For SQE, they lead only to RTS, where a send must then fail.
 pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
     walk_with(qp, to, |_| qp.image())
 }
 
-/// Returns commands that lead from any state to `to`, with mailboxes by opcode.
+/// Returns the commands that lead from any state to `to`, with a mailbox for each opcode.
 pub(super) fn walk_with(qp: &TestQp, to: State, mailbox: impl Fn(u16) -> Mailbox) -> Vec<RawCommand> {
     const TO_RTS: [(u16, u8); 4] = [(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0)];
     let steps: &[(u16, u8)] = match to {
@@ -98,13 +99,13 @@ pub(super) fn walk_with(qp: &TestQp, to: State, mailbox: impl Fn(u16) -> Mailbox
     steps.iter().map(command).collect()
 }
 
-/// Returns a command between two QUERY_QPs.
+/// Returns a command with a QUERY_QP before it and another after it.
 fn observed(qp: &TestQp, op: u16, op_modifier: u8) -> Vec<RawCommand> {
     let query = query(0x022, qp.qp.qpn);
     vec![query.clone(), command(qp, op, op_modifier), query]
 }
 
-/// Returns a command that is valid except, perhaps, in the state of its QP.
+/// Returns a command that is valid, except perhaps for the state of its QP.
 fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     match op_modifier {
         0 => with(op, qp.qp.qpn, &qp.image()),
@@ -112,7 +113,7 @@ fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     }
 }
 
-/// The last three results are those of [`observed`]. All except the command's own must be OK.
+/// Evaluates the last three results, which are those of [`observed`]. All results except the command's own must be OK.
 fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
     ensure!(steps.iter().all(|step| step.status == OK), "transitions to {from:?} failed: {steps:?}");
@@ -127,7 +128,7 @@ pub(super) fn expect_state(query: &CommandResult, expected: State) -> Result<()>
     Ok(())
 }
 
-/// Returns the state code of a QUERY_QP image. That of a QP in RESET is all zero (section 3.13).
+/// Returns the state code in QUERY_QP's output mailbox. For a QP in RESET, the mailbox is all zero (section 3.13).
 fn state(query: &CommandResult) -> Result<u8> {
     ensure!(query.status == OK && query.outbox.len() == 0xc0, "QUERY_QP: {query:?}");
     let state = query.outbox[8] >> 4;
@@ -135,7 +136,7 @@ fn state(query: &CommandResult) -> Result<u8> {
     Ok(state)
 }
 
-/// Section 10.1: errors that move QPs of other types to SQE move an RC QP to ERR.
+/// Checks that errors that move QPs of other types to SQE move an RC QP to ERR (section 10.1).
 async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     issue(vm, walk(qp, Rts)).await?;
     qp.fail_a_send(vm).await?;
@@ -143,7 +144,7 @@ async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     expect_state(results.first().context("no reply")?, Err).context("after a failed send")
 }
 
-/// Returns missing attempts, attempts that contradict section 10.2, and rows of section 10.2 without an attempt.
+/// Returns missing attempts, results that contradict section 10.2, and rows of section 10.2 that were not attempted.
 fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<String> {
     let mut wrong = Vec::new();
     let states = || STATES.into_iter().filter(|&from| occurs(service, from));
@@ -177,8 +178,8 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
     wrong
 }
 
-/// Prints one column per command and one row per source state. A cell contains the target state, or the status of a
-/// rejection that did not change the state.
+/// Prints a table with one column per command and one row per source state. A cell contains the target state, or the
+/// status of a rejection that did not change the state.
 fn print(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Result<()> {
     let ops: String = OPS.iter().map(|op| format!("  {op:02X}h ")).collect();
     line(&format!("      {:5}  {ops}", super::service_name(service)))?;
@@ -211,7 +212,7 @@ mod tests {
     use super::super::section_10_2::{RC, UC, UD};
     use super::*;
 
-    /// Returns a device that follows section 10.2.
+    /// Returns the results of a device that follows section 10.2.
     fn faithful(service: Service) -> BTreeMap<Key, Outcome> {
         let states = STATES.into_iter().filter(|&from| occurs(service, from));
         let tries = states.flat_map(|from| attempts().map(move |(op, op_modifier)| (from, op, op_modifier)));
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn device_must_allow_exact_transitions() {
+    fn device_must_allow_exactly_the_listed_transitions() {
         for service in [RC, UC, UD] {
             let outcomes = faithful(service);
             assert_eq!(outcomes.len(), 7 * 15 - if service == RC { 15 } else { 0 });
@@ -249,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn missing_attempt_is_difference() {
+    fn missing_attempt_is_reported_as_not_tested() {
         let mut outcomes = faithful(UD);
         outcomes.remove(&(Err, 0x021, 2));
         assert_eq!(differences(UD, &outcomes), ["Err: 021h ERR2RST_QPEE, op_modifier 2 was not tested"]);
     }
 
     #[test]
-    fn rejection_with_state_change_is_difference() {
+    fn rejection_with_state_change_is_reported() {
         let mut outcomes = faithful(RC);
         outcomes.insert((Sqd, 0x019, 0), (BAD_PARAM, Init as u8));
         assert_eq!(differences(RC, &outcomes).len(), 1);

@@ -1,4 +1,4 @@
-//! Errors at the end that caused them, and the following behaviour of its queues.
+//! Errors at the end that caused them, and how its queues behave afterwards.
 
 use agent::wire::{Access, Cqe, CreateMr, PostRecv, SendOp, SendRequest, Sge, Transition};
 use anyhow::{Context, Result, ensure};
@@ -22,7 +22,7 @@ mod syndrome {
 /// Opcode fields of error completions (JingZhao interface, section 7.2).
 const SQ_ERROR: u8 = 0xff;
 const RQ_ERROR: u8 = 0xfe;
-/// State codes (JingZhao interface, section 10.1).
+/// QP state codes (JingZhao interface, section 10.1).
 const RESET: u8 = 0;
 const RTS: u8 = 3;
 const ERR: u8 = 6;
@@ -38,7 +38,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("flush in ERR, then RESET and reuse", hint, flush_and_reset(pair)).await
 }
 
-/// Section 9.5: a send request with an invalid gather list.
+/// Checks a send request with an invalid gather list (section 9.5).
 async fn bad_gather(pair: &mut Pair, op: SendOp) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -52,7 +52,7 @@ async fn bad_gather(pair: &mut Pair, op: SendOp) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 9.5: a READ that scatters to read-only memory.
+/// Checks a READ that scatters to read-only memory (section 9.5).
 async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -69,7 +69,8 @@ async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 9.5: the receive that is too small fails, the next one is flushed, and the sender gets an error.
+/// Checks that a receive that is too small fails, that the next receive is flushed, and that the sender gets an error
+/// (section 9.5).
 async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -87,7 +88,7 @@ async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 9.5: a receive with an invalid scatter list.
+/// Checks a receive with an invalid scatter list (section 9.5).
 async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -103,8 +104,8 @@ async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 10.5: requests posted in ERR are flushed too, although a receive has no doorbell. After RESET, both queues
-/// start at their first slot.
+/// Checks that requests posted in ERR are flushed too, although a receive has no doorbell. After RESET, both queues
+/// start at their first slot (section 10.5).
 async fn flush_and_reset(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -137,7 +138,7 @@ async fn post_recv(vm: &mut Vm, end: &End, receives: &[Sge]) -> Result<()> {
     vm.call(PostRecv { qp: end.qp.id, requests }).await.map(drop)
 }
 
-/// Checks error CQEs; `expected` contains syndrome and WQE of each.
+/// Checks error CQEs against the syndrome and the WQE that `expected` gives for each.
 fn expect_errors(cqes: &[Cqe], opcode: u8, expected: &[(u8, u32)]) -> Result<()> {
     let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome, cqe.wqe)).collect();
     let expected: Vec<_> = expected.iter().map(|&(syndrome, wqe)| (opcode, Some(syndrome), wqe)).collect();

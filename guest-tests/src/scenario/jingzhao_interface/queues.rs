@@ -20,7 +20,8 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Section 1.6: a word at offset 0 is only latched, and the word at offset 4 triggers the doorbell.
+/// Checks that a word written to offset 0 is only latched, and that a word written to offset 4 triggers the doorbell
+/// (section 1.6).
 async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -37,7 +38,7 @@ async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 2: numbers are masked for the table and reported in full.
+/// Checks that object numbers are masked to index their table but reported in full (section 2).
 async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     let shapes = [
         CreateQp { high_bits: 3, uar_page: 7, ..CreateQp::default() },
@@ -57,8 +58,8 @@ async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 6.8: receives in the kernel driver's format. One lap only, because such software does not mark consumed
-/// slots as free.
+/// Checks receives in the kernel driver's format (section 6.8). The test goes around the ring only once, because such
+/// software does not mark consumed slots as free.
 async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     let kernel = CreateQp { recv_style: RecvStyle::Terminated, ..CreateQp::default() };
     let connection =
@@ -68,7 +69,7 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Several laps, with WQEs that fill a slot and doorbell positions far beyond the ring.
+/// Goes around the rings several times. WQEs fill their slots, and doorbell positions extend far beyond the ring.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {
         log_sq_slots: log_slots,

@@ -8,12 +8,12 @@ use crate::report::Report;
 use crate::scenario::connection::{Attributes, Connection, destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Length of the regions: many pages of small sizes, part of a large page.
+/// Length of the regions, which is many small pages or part of a large page.
 const LEN: u32 = 300_000;
 const REMOTE_ACCESS: u8 = 0x13;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    // Section 9.3: the field contains bytes, or 0 for 4096, or the binary logarithm minus 12.
+    // The field contains the number of bytes, 0 for 4096, or the binary logarithm minus 12 (section 9.3).
     for (page_size, field) in
         [(4096, 4096), (4096, 0), (8192, 1), (65536, 65536), (65536, 4), (2 << 20, 2 << 20)]
     {
@@ -28,7 +28,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("region in the upper half of the address space", hint, there_and_back(pair, high)).await
 }
 
-/// Writes to a region and reads from it, and repeats this after it was destroyed.
+/// Writes to a region and reads from it, and repeats this after the region has been destroyed.
 async fn there_and_back(pair: &mut Pair, target: CreateMr) -> Result<()> {
     const SEED: u64 = 31;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -52,7 +52,7 @@ async fn there_and_back(pair: &mut Pair, target: CreateMr) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Executes one request over the whole length, and checks its syndrome.
+/// Executes one request that covers the whole length, and checks its syndrome.
 async fn one(
     pair: &mut Pair,
     connection: &Connection,

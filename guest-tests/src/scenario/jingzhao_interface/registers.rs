@@ -34,14 +34,14 @@ async fn both_locations(vm: &mut Vm) -> Result<()> {
         ensure!(answer.status == 0, "{hcr:?}: {answer:?}");
         outboxes.push(answer.outbox);
     }
-    // The recommended values of section 14.2.
+    // These are the values that section 14.2 recommends.
     let recommended = "0100000000000000000e0010101005110f00000000080000010000400040004000500011000c0000\
                        001002000010020000000100000000000000000000000000";
     ensure!(outboxes.iter().all(|outbox| outbox.to_string() == recommended), "{outboxes:?}");
     Ok(())
 }
 
-/// Section 1.3: narrow writes are ignored, wide ones count as two, and reads of any width work.
+/// Checks that narrow writes are ignored, wide writes count as two, and reads of any width work (section 1.3).
 async fn widths(vm: &mut Vm) -> Result<()> {
     use MmioWidth::{Byte, Double, Half, Word};
     write(vm, 0x08, Word, 0x1122_3344).await?;
@@ -61,17 +61,17 @@ async fn widths(vm: &mut Vm) -> Result<()> {
     expect(vm, Region::Bar0, 0x08, Word, 0x1122_3344).await?;
     write(vm, 0x8_0008, Double, 0x0a0b_0c0d_0102_0304).await?;
     expect(vm, Region::Bar0, 0x08, Double, 0x0a0b_0c0d_0102_0304).await?;
-    // A control word without go starts nothing: no status, and no go bit at either position.
+    // A control word without the go bit starts nothing: it causes no status, and sets no go bit at either position.
     write(vm, 0x18, Word, 0x055).await?;
     let control = vm.call(MmioRead { offset: 0x18, ..MmioRead::default() }).await?.value;
     ensure!(control & 0xff80_8000 == 0, "control word {control:#x}");
     Ok(())
 }
 
-/// Sections 1.1, 1.5 and 1.6: registers that cannot be written.
+/// Checks registers that cannot be written (sections 1.1, 1.5 and 1.6).
 async fn read_only(vm: &mut Vm) -> Result<()> {
     for (region, offset, expected) in [
-        // init_done, both reset registers, ranges without a function, doorbells.
+        // These are init_done, both reset registers, ranges without a function, and the doorbells.
         (Region::Bar0, 0xf20, 1),
         (Region::Bar0, 0xf10, 0),
         (Region::Bar0, 0xf_0010, 0),
@@ -90,12 +90,12 @@ async fn read_only(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Section 4.3: state and PSNs are written back, and all other fields stay as software wrote them. Section 3.11: a
-/// context is cleared with its queue.
+/// Checks that state and PSNs are written back while all other fields stay as software wrote them (section 4.3), and
+/// that a context is cleared when its queue is destroyed (section 3.11).
 async fn contexts(pair: &mut Pair) -> Result<()> {
     let attributes = Attributes { psn: [5, 7], ..Attributes::default() };
     let connection = Connection::create(pair, &attributes).await?;
-    // Each message has three packets.
+    // Each message consists of three packets.
     transfer(pair, &connection, Plan { count: 2, ..Plan::new(SendOp::Send, 9000) }).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
     let sender = at_a.query(&mut pair.a.vm).await?;
@@ -104,7 +104,7 @@ async fn contexts(pair: &mut Pair) -> Result<()> {
     ensure!((receiver.state, receiver.expected_psn) == (3, 11), "receiver {receiver:?}");
     for (vm, end, answer) in [(&mut pair.a.vm, at_a, &sender), (&mut pair.b.vm, at_b, &receiver)] {
         let context = read(vm, ContextTable::Qpc, end.qp.qpn).await?;
-        // From the end of the mask, which only commands have, to the last defined byte.
+        // The range extends from the end of the mask, which exists only in commands, to the last defined byte.
         let part = |bytes: &Hex| bytes.get(4..0xa4).map(<[u8]>::to_vec);
         ensure!(
             part(&context).is_some() && part(&context) == part(&answer.raw),

@@ -26,7 +26,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
-/// A connection, an 8-byte aligned word at b, and memory for results at a.
+/// A connection with an 8-byte aligned word at b and memory for the results at a.
 pub(super) struct Counter {
     pub(super) connection: Connection,
     pub(super) word: MrInfo,
@@ -41,7 +41,7 @@ impl Counter {
         Ok(Self { connection, word, results })
     }
 
-    /// Returns an atomic on the word, whose result is number `i` at a.
+    /// Returns an atomic operation on the word. It stores its result in slot `i` at a.
     pub(super) fn request(&self, op: SendOp, i: u32) -> SendRequest {
         SendRequest {
             op,
@@ -51,7 +51,7 @@ impl Counter {
         }
     }
 
-    /// Runs requests until all have succeeded.
+    /// Executes requests, all of which must succeed.
     pub(super) async fn execute(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (at_a, _) = self.connection.towards(Direction::AToB);
         let expected = vec![None; requests.len()];
@@ -63,7 +63,7 @@ impl Counter {
         peek(&mut pair.a.vm, &self.results, u64::from(i) * 8).await
     }
 
-    /// Returns the word, and checks that its neighbours are unchanged.
+    /// Returns the value of the word, and checks that its neighbours are unchanged.
     pub(super) async fn value(&self, pair: &mut Pair) -> Result<u64> {
         for at in [0, 16] {
             let neighbour = peek(&mut pair.b.vm, &self.word, at).await?;
@@ -84,13 +84,13 @@ impl Counter {
     }
 }
 
-/// Returns the number at byte `off`; guests are little-endian.
+/// Returns the number at byte `off`. Guests are little-endian.
 async fn peek(vm: &mut Vm, mr: &MrInfo, off: u64) -> Result<u64> {
     let Hex(bytes) = vm.call(Peek { mr: mr.id, off, len: 8 }).await?;
     Ok(u64::from_le_bytes(bytes.as_slice().try_into().context("the reply is too short")?))
 }
 
-/// Sections 6.4 and 7.1: results of atomics.
+/// Checks the results of atomics (sections 6.4 and 7.1).
 async fn results(pair: &mut Pair) -> Result<()> {
     const START: u64 = 0x1122_3344_5566_7788;
     let counter = Counter::create(pair, &Attributes::default()).await?;
@@ -98,7 +98,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
     let mut value = START;
     for (op, opcode, next) in [
         (SendOp::FetchAdd { add: 1 }, 0x12, START + 1),
-        // Addition wraps, and a result with all bits set is not special.
+        // Addition wraps, and a result with all bits set has no special meaning.
         (SendOp::FetchAdd { add: u64::MAX - START - 1 }, 0x12, u64::MAX),
         (SendOp::FetchAdd { add: 6 }, 0x12, 5),
         (SendOp::FetchAdd { add: 0 }, 0x12, 5),
@@ -122,7 +122,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
 async fn result_across_a_page(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     counter.set(pair, 0x0102_0304_0506_0708).await?;
-    // The region starts at byte 8 of a page, so its byte 4088 is the first of the next page.
+    // The region starts at byte 8 of a page, so the region's byte 4088 is the first byte of the next page.
     let across = Data::Sges(vec![counter.results.sge(4085, 8)]);
     let add = SendRequest { data: across, ..counter.request(SendOp::FetchAdd { add: 1 }, 0) };
     counter.execute(pair, vec![add]).await?;
@@ -131,7 +131,7 @@ async fn result_across_a_page(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Section 6.1: an atomic needs one data unit of 8 bytes.
+/// Checks that an atomic requires exactly one data segment of 8 bytes (section 6.1).
 async fn malformed(pair: &mut Pair) -> Result<()> {
     for (name, lengths) in
         [("two elements", &[4, 4][..]), ("no element", &[]), ("four bytes", &[4]), ("sixteen bytes", &[16])]
@@ -151,7 +151,8 @@ async fn malformed(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Atomics are atomic: every count is returned once. More are posted than may be outstanding (section 10.4).
+/// Checks that atomics are atomic: each count is returned exactly once. More are posted than may be outstanding
+/// (section 10.4).
 async fn counting(pair: &mut Pair) -> Result<()> {
     const EACH: u32 = 60;
     let first = Counter::create(pair, &Attributes::default()).await?;
@@ -174,7 +175,7 @@ async fn counting(pair: &mut Pair) -> Result<()> {
     first.destroy(pair).await
 }
 
-/// The error in the word's address.
+/// The defect of the word's address.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Misaligned,
@@ -203,7 +204,7 @@ impl Fault {
     }
 }
 
-/// Sections 9.2 and 9.5: rejected atomics.
+/// Checks atomics that are rejected (sections 9.2 and 9.5).
 async fn refused(pair: &mut Pair, op: SendOp, fault: Fault) -> Result<()> {
     let mut counter = Counter::create(pair, &Attributes::default()).await?;
     if let Fault::Right = fault {
@@ -229,7 +230,7 @@ async fn refused(pair: &mut Pair, op: SendOp, fault: Fault) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Section 9.5 of the interface: the result cannot be written.
+/// Checks an atomic whose result cannot be written (section 9.5).
 async fn unwritable_result(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     let access = Access { local_write: false, ..Access::ALL };

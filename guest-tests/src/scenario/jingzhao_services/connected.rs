@@ -1,4 +1,4 @@
-//! UC: messages that are not retransmitted, and those that are dropped.
+//! UC: messages, which are not retransmitted, and the conditions under which they are dropped.
 
 use agent::wire::{
     Changes, Cqe, CreateQp, Data, Poll, PostRecv, Remote, SendOp, SendRequest, Service, Sge, Transition,
@@ -12,7 +12,7 @@ use crate::scenario::codes::{state, syndrome};
 use crate::scenario::connection::{Attributes, Connection, End};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Operations with their names in the output.
+/// Operations, with the names under which they are printed.
 const OPS: [(&str, SendOp); 4] = [
     ("SEND", SendOp::Send),
     ("SEND_IMM", SendOp::SendImm),
@@ -20,9 +20,9 @@ const OPS: [(&str, SendOp); 4] = [
     ("WRITE_IMM", SendOp::WriteImm),
 ];
 const CAPACITY: u32 = 1 << 20;
-/// Maximum number of attempts for a message, because the sockets of a busy host lose packets.
+/// Maximum number of attempts to send a message. Several may be needed because the sockets of a busy host lose packets.
 const ATTEMPTS: u32 = 20;
-/// Time limit from a completion at the sender to one at the receiver.
+/// Time limit from a completion at the sender to the corresponding completion at the receiver.
 const ARRIVAL_MS: u32 = 3_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -63,13 +63,13 @@ impl Link {
         Ok(Self { connection, direction, mtu: mtu.into(), buffers })
     }
 
-    /// Returns the sender's and the receiver's end.
+    /// Returns the sender's end and the receiver's end.
     pub(super) fn ends(&self) -> (End, End) {
         let (sender, receiver) = self.connection.towards(self.direction);
         (*sender, *receiver)
     }
 
-    /// Returns the request for a message in the buffers.
+    /// Returns the request that sends a message from the buffers.
     pub(super) fn request(&self, op: SendOp, len: u32) -> SendRequest {
         let remote = matches!(op, SendOp::Write | SendOp::WriteImm).then(|| self.buffers.remote());
         SendRequest { op, data: self.buffers.gather(len), remote, imm: FIRST_IMM, ..SendRequest::default() }
@@ -99,15 +99,15 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// A message does not arrive although no packet was lost.
+    /// A message does not arrive even though no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE is only visible through an empty message that follows it.
+        // The arrival of a WRITE can be observed only through an empty message that follows it.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;
             let list = if is_send { self.buffers.scatter(len) } else { Vec::new() };
-            // The receive of a dropped message is used by the next one.
+            // The next message uses the receive of a message that was dropped.
             self.receive(pair, list).await?;
             let before = self.sequence_gaps(pair).await?;
             let mut requests = vec![self.request(op, len)];
@@ -129,7 +129,7 @@ impl Link {
         bail!("the fabric lost packets of {ATTEMPTS} messages of {len} bytes in a row")
     }
 
-    /// Section 7.1 of the interface: fields of a send CQE.
+    /// Checks the fields of a send CQE (section 7.1).
     fn check_sent(&self, cqe: &Cqe, op: SendOp, len: u32) -> Result<()> {
         let (at_sender, at_receiver) = self.ends();
         let opcode = match op {
@@ -144,7 +144,7 @@ impl Link {
         Ok(())
     }
 
-    /// Section 7.1: the opcode is that of the last packet, with its service.
+    /// Checks a receive CQE, whose opcode is that of the message's last packet for this service (section 7.1).
     fn check_arrived(&self, cqe: &Cqe, (op, len): (SendOp, u32)) -> Result<()> {
         const UC: u8 = 0x20;
         let (at_sender, at_receiver) = self.ends();
@@ -170,7 +170,7 @@ impl Link {
         receiver.daemon.counter("/engine/drops/out_of_sequence").await
     }
 
-    /// Returns whether packets were lost, in the middle or at the end.
+    /// Returns whether packets were lost, either in the middle or at the end of a message.
     async fn has_lost_packets(&self, pair: &mut Pair, gaps_before: u64) -> Result<bool> {
         let (at_sender, at_receiver) = self.ends();
         let (sender, receiver) = pair.towards(self.direction);
@@ -179,7 +179,7 @@ impl Link {
         Ok(sent != expected || self.sequence_gaps(pair).await? != gaps_before)
     }
 
-    /// Resets both ends, which drops posted requests.
+    /// Resets both ends, which discards posted requests.
     async fn renew(&self, pair: &mut Pair) -> Result<()> {
         for (vm, end) in [(&mut pair.a.vm, Direction::AToB), (&mut pair.b.vm, Direction::BToA)] {
             self.connection.towards(end).0.to(vm, Transition::ToReset).await?;
@@ -203,7 +203,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, mtu: u16, direction: Direction) -> R
     link.destroy(pair).await
 }
 
-/// Section 11.3: the message is dropped, and the next one arrives.
+/// Checks that a message without a receive is dropped, and that the next message arrives (section 11.3).
 async fn no_receive(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;
@@ -213,7 +213,7 @@ async fn no_receive(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// J-46: no completion occurs, and the receive is used by the next message.
+/// Checks that a receive that is too small does not complete and is used by the next message (J-46).
 async fn too_small(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;
@@ -230,7 +230,7 @@ async fn too_small(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 9.5: the message is dropped without an error.
+/// Checks that a rejected WRITE is dropped without an error (section 9.5).
 async fn refused_write(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;
@@ -248,7 +248,8 @@ async fn refused_write(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Sections 6.7 and 10.5: the queue enters SQE, from which software returns. The receive queue continues meanwhile.
+/// Checks that the send queue enters SQE, and that software can return it to RTS (sections 6.7 and 10.5). Meanwhile,
+/// the receive queue continues.
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let (at_a, at_b) = link.ends();
     link.buffers.prepare(pair, 100).await?;
@@ -278,7 +279,7 @@ async fn unsupported(pair: &mut Pair, op: SendOp) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 9.5 of the interface: the gather list is invalid.
+/// Checks a request with an invalid gather list (section 9.5).
 async fn bad_gather(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let beyond = link.buffers.source.sge(link.buffers.source.len - 99, 100);

@@ -1,4 +1,5 @@
-//! Contexts in the memory that a guest has mapped, read by the guest: states and PSNs change as the device works.
+//! Contexts in memory that a guest has mapped for the device. The guest reads how states and PSNs change while the
+//! device works.
 //!
 //! # Spec
 //! JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN and next
@@ -29,7 +30,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("contexts in memory: transitions to SQE and ERR by the device", hint, failing(pair)).await
 }
 
-/// Fields that the device writes back.
+/// The fields that the device writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Live {
     state: u8,
@@ -54,7 +55,7 @@ async fn read(vm: &mut Vm, end: &End) -> Result<Live> {
     live().with_context(|| format!("a context of {} bytes", bytes.len()))
 }
 
-/// Reads the context until it is as expected.
+/// Reads the context until it has the expected content.
 async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
     let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
     loop {
@@ -70,7 +71,7 @@ async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
     }
 }
 
-/// All states that software can select, with traffic in between.
+/// Checks all states that software can select, with traffic in between.
 async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     const MESSAGES: u32 = 5;
     let attributes = Attributes { psn: [0xff_fffe, 0x10], qkey: 7, ..Attributes::default() };
@@ -94,7 +95,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
 
     let datagram = (service == Service::Ud).then(|| Datagram { qpn: at_b.qp.qpn, ..Datagram::default() });
     let room = region(b, 40, 0).await?;
-    // Space for the network header before a datagram.
+    // The first element is the space for the network header before a datagram.
     let receives = vec![vec![room.sge(0, 40)]; MESSAGES as usize];
     b.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
     let requests = vec![SendRequest { datagram, ..SendRequest::default() }; MESSAGES as usize];
@@ -122,7 +123,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// All values only increase, and the acknowledged PSN is never ahead of the sent one.
+/// Checks that no value ever decreases, and that the acknowledged PSN is never ahead of the sent one.
 async fn moving(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 8 << 20;
     const MESSAGES: u32 = 8;
@@ -168,7 +169,7 @@ async fn moving(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 10.5: states that the device enters without a command.
+/// Checks the states that the device enters without a command (section 10.5).
 async fn failing(pair: &mut Pair) -> Result<()> {
     for (service, fails_to) in [(Service::Uc, state::SQE), (Service::Rc, state::ERR)] {
         let shape = CreateQp { service, ..CreateQp::default() };
@@ -176,7 +177,7 @@ async fn failing(pair: &mut Pair) -> Result<()> {
         let at_a = connection.towards(Direction::AToB).0;
         let before = read(&mut pair.a.vm, at_a).await?;
         ensure!(before.state == state::RTS, "{before:x?}");
-        // An undefined opcode.
+        // This opcode is undefined.
         let bad = SendRequest { op: SendOp::Raw(0x1f), ..SendRequest::default() };
         at_a.post(&mut pair.a.vm, vec![bad]).await?;
         expect(&mut pair.a.vm, at_a, Live { state: fails_to, ..before }).await?;

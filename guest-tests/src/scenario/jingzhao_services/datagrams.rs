@@ -1,4 +1,4 @@
-//! UD: destinations of datagrams, their data, and dropped ones.
+//! UD: the destinations and data of datagrams, and dropped datagrams.
 
 use agent::wire::{
     Changes, Cqe, CreateCq, CreateQp, Datagram, Hex, Path, Peek, Poll, PostRecv, SendOp, SendRequest,
@@ -16,7 +16,7 @@ use crate::scenario::pair::{Direction, Pair};
 const QKEY: u32 = 0x1111_2222;
 /// Payload of a full packet in bytes.
 const CAPACITY: u32 = 4096;
-/// Length of the network header before a datagram.
+/// Length of the network header that precedes a datagram.
 const GRH: u32 = 40;
 /// How long to wait for a datagram that must not arrive.
 const NEVER_MS: u32 = 200;
@@ -43,7 +43,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UD: anything but SEND stops the send queue", hint, unsupported(pair)).await
 }
 
-/// Two UD queue pairs with each other's Q_Key, and buffers for one direction.
+/// Two UD queue pairs that use each other's Q_Key, and buffers for one direction.
 struct Link {
     connection: Connection,
     direction: Direction,
@@ -97,7 +97,7 @@ impl Link {
         cqes.pop().context("a completion is missing")
     }
 
-    /// Sends a datagram that arrives completely.
+    /// Sends a datagram, and checks that it arrives completely.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32, to: Datagram) -> Result<()> {
         let header = self.header();
         self.buffers.prepare(pair, len + header).await?;
@@ -105,7 +105,7 @@ impl Link {
         let sent = self.send(pair, op, len, to).await?;
         let (at_sender, at_receiver) = self.ends();
         let opcode = if op == SendOp::SendImm { 0x0b } else { 0x0a };
-        // Section 7.1: the destination as in the request.
+        // The CQE contains the destination given in the request (section 7.1).
         let lid = to.path.dlid.unwrap_or(0);
         let seen = (sent.opcode, sent.byte_count, sent.qpn, sent.remote_qpn);
         let expected = (opcode, len, at_sender.qp.qpn, to.qpn);
@@ -116,7 +116,7 @@ impl Link {
         self.expect_arrival(pair, op, len, at_receiver).await
     }
 
-    /// Expects the last prepared datagram as `end`'s next completion.
+    /// Expects the datagram prepared last as the next completion of `end`.
     async fn expect_arrival(&self, pair: &mut Pair, op: SendOp, len: u32, end: End) -> Result<()> {
         const UD: u8 = 0x60;
         let (_, receiver) = pair.towards(self.direction);
@@ -132,13 +132,14 @@ impl Link {
         if self.header() > 0 { self.expect_header(pair, len).await } else { Ok(()) }
     }
 
-    /// An IPv4 header is in the last 20 of the 40 bytes. The first 20 are undefined.
+    /// Checks the header area of a datagram. An IPv4 header is in the last 20 of its 40 bytes, and the first 20 are
+    /// undefined.
     async fn expect_header(&self, pair: &mut Pair, len: u32) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let (mr, off) = (self.buffers.sink.id, self.buffers.remote().va - self.buffers.sink.addr);
         let Hex(area) = receiver.call(Peek { mr, off, len: GRH }).await?;
         let header = area.get(20..40).context("the reply is too short")?;
-        // UDP header, BTH, DETH and immediate data, padding and ICRC around the payload.
+        // The payload is surrounded by UDP header, BTH, DETH and immediate data, padding and ICRC.
         let longest = 20 + 8 + 12 + 8 + 4 + len.next_multiple_of(4) + 4;
         let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
         let fits = (longest - 4..=longest).contains(&total);
@@ -180,7 +181,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, direction: Direction) -> Result<()> 
     link.destroy(pair).await
 }
 
-/// Sections 6.5 and 11.4: forms of addresses.
+/// Checks the forms of addresses (sections 6.5 and 11.4).
 async fn addresses(pair: &mut Pair) -> Result<()> {
     for (direction, peer) in [(Direction::AToB, 2), (Direction::BToA, 1)] {
         let mut link = Link::create(pair, direction).await?;
@@ -189,7 +190,7 @@ async fn addresses(pair: &mut Pair) -> Result<()> {
             Path { dmac: Some([2, 0, 0, 0, 0, peer]), ..Path::default() },
             Path { dip: Some([10, 77, 0, peer].into()), ..Path::default() },
         ] {
-            // In a CQE, the low bytes of a MAC take the place of the LID.
+            // In a CQE, the low bytes of a MAC address take the place of the LID.
             let lid = path.dlid.or(path.dmac.map(|mac| u16::from_be_bytes([mac[4], mac[5]])));
             let to = Datagram { path, ..link.peer() };
             link.buffers.prepare(pair, 100 + link.header()).await?;
@@ -203,7 +204,8 @@ async fn addresses(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// A UD queue pair is not connected, so each datagram has its own destination.
+/// Checks datagrams to several destinations. A UD queue pair is not connected, so each datagram has its own
+/// destination.
 async fn several(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let mut others = Vec::new();
@@ -220,7 +222,7 @@ async fn several(pair: &mut Pair) -> Result<()> {
         link.send(pair, SendOp::SendImm, 500, to).await?;
         link.expect_arrival(pair, SendOp::SendImm, 500, *end).await?;
     }
-    // Between queue pairs of one HCA too, through its own address.
+    // Queue pairs of the same HCA can also communicate, using the HCA's own address.
     let own = Path { dlid: Some(2), ..Path::default() };
     let [first, second] = others[..] else { anyhow::bail!("expected two datagrams") };
     first.ready_to_send(&mut pair.b.vm, &attributes(), 1).await?;
@@ -238,7 +240,8 @@ async fn several(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 11.3: the sender gets no error, and the receive is used by the next datagram.
+/// Checks that after a wrong Q_Key, the sender gets no error, and the receive is used by the next datagram (section
+/// 11.3).
 async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     let link = Link::create(pair, Direction::AToB).await?;
     let mut link = link;
@@ -257,7 +260,7 @@ async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 11.1 of the interface: the Q_Key in the DETH.
+/// Checks the Q_Key in the DETH (section 11.1).
 async fn own_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     for qkey in [0, 1 << 31, 0xffff_ffff] {
@@ -266,7 +269,7 @@ async fn own_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 10.2: RTS2RTS, SQD2SQD and SQD2RTS accept a Q_Key.
+/// Checks that RTS2RTS, SQD2SQD and SQD2RTS accept a Q_Key (section 10.2).
 async fn changed_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let at_b = link.ends().1;
@@ -292,7 +295,8 @@ async fn changed_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Sections 11.3 and 11.4: an unknown number or LID, a queue pair of a different service, an unreachable MAC.
+/// Checks unknown destinations: an unknown QP number or LID, a queue pair of a different service, and an unreachable
+/// MAC address (sections 11.3 and 11.4).
 async fn unknown_destination(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let reliable = Connection::create(pair, &Attributes::default()).await?;
@@ -317,7 +321,7 @@ async fn unknown_destination(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 11.3 and J-46: the receive is too small.
+/// Checks a receive that is too small (section 11.3 and J-46).
 async fn no_room(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;
@@ -335,7 +339,7 @@ async fn no_room(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 6.7 of the interface: the message exceeds the MTU.
+/// Checks a message that is larger than the MTU (section 6.7).
 async fn oversize(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let bad = link.request(SendOp::Send, CAPACITY + 1, link.peer());
@@ -357,7 +361,8 @@ async fn unsupported(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Section 10.5: the request fails, those behind it are flushed, and software restarts the queue.
+/// Checks that the request fails, that those behind it are flushed, and that software can restart the queue (section
+/// 10.5).
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let at_a = link.ends().0;
     let good = link.request(SendOp::Send, 64, link.peer());

@@ -1,4 +1,4 @@
-//! One message at a time, without retransmission: its buffers and their expected content.
+//! Buffers for one message at a time, which is not retransmitted, and the content expected in them.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};
@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use crate::scenario::connection::{destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Number of bytes around a message that must stay unchanged.
+/// Number of bytes on each side of a message that must stay unchanged.
 const GUARD: u64 = 64;
-/// Content of the receiver's buffer before a message.
+/// Seed of the receiver's buffer content before a message.
 const UNTOUCHED: u64 = 0x756e_746f_7563_6800;
 
-/// A buffer at each end, used by successive messages.
+/// A buffer at each end, which successive messages use.
 #[derive(Debug)]
 pub(super) struct Buffers {
     direction: Direction,
@@ -29,7 +29,7 @@ impl Buffers {
         Ok(Self { direction, source, sink, seed: 0 })
     }
 
-    /// Fills the source with new content for a message of `len` bytes, and resets the sink.
+    /// Fills the source buffer with new content for a message of `len` bytes, and resets the destination buffer.
     pub(super) async fn prepare(&mut self, pair: &mut Pair, len: u32) -> Result<()> {
         self.seed += 1;
         let (sender, receiver) = pair.towards(self.direction);
@@ -40,12 +40,12 @@ impl Buffers {
         Ok(())
     }
 
-    /// Returns the gather list of the whole message.
+    /// Returns the gather list for the whole message.
     pub(super) fn gather(&self, len: u32) -> Data {
         Data::Sges(if len == 0 { Vec::new() } else { vec![self.source.sge(GUARD, len)] })
     }
 
-    /// Returns a scatter list of `len` bytes at the receiver.
+    /// Returns a scatter list for `len` bytes at the receiver.
     pub(super) fn scatter(&self, len: u32) -> Vec<Sge> {
         if len == 0 { Vec::new() } else { vec![self.sink.sge(GUARD, len)] }
     }
@@ -55,7 +55,7 @@ impl Buffers {
         self.sink.remote(GUARD)
     }
 
-    /// Returns the offset of the first wrong byte of a message at the receiver.
+    /// Returns the offset of the first byte at the receiver that differs from the message.
     pub(super) async fn first_difference(&self, pair: &mut Pair, at: u64, len: u32) -> Result<Option<u64>> {
         let (_, receiver) = pair.towards(self.direction);
         let part =
@@ -63,8 +63,8 @@ impl Buffers {
         Ok(receiver.call(part).await?.first_difference)
     }
 
-    /// Checks that the message is `at` bytes after its expected offset, that no other byte was written, and that the
-    /// sender's memory is unchanged.
+    /// Checks that the message is `at` bytes after its expected offset, that no other byte has been written, and that
+    /// the sender's memory is unchanged.
     pub(super) async fn expect_arrived(&self, pair: &mut Pair, at: u64, len: u32) -> Result<()> {
         let wrong = self.first_difference(pair, at, len).await?;
         ensure!(wrong.is_none(), "byte {} of {len} is wrong at the receiver", wrong.unwrap_or_default());
@@ -80,14 +80,14 @@ impl Buffers {
         expect_stream(sender, sent, "sent data").await
     }
 
-    /// Checks that part of the receiver's buffer is unchanged.
+    /// Checks that a part of the receiver's buffer is unchanged.
     pub(super) async fn expect_untouched(&self, pair: &mut Pair, off: u64, len: u64) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let part = Verify { mr: self.sink.id, off, len, seed: UNTOUCHED, position: off };
         expect_stream(receiver, part, "memory outside the message").await
     }
 
-    /// Checks that no byte of a message of `len` bytes arrived.
+    /// Checks that no byte of a message of `len` bytes has arrived.
     pub(super) async fn expect_nothing(&self, pair: &mut Pair, len: u32) -> Result<()> {
         self.expect_untouched(pair, 0, u64::from(len) + 2 * GUARD).await
     }

@@ -1,4 +1,4 @@
-//! Ordering: fences, and the limit of outstanding READs and atomics.
+//! Ordering: fences, and the limit on outstanding READs and atomics.
 
 use agent::wire::{Data, Fill, MrInfo, PostRecv, SendOp, SendRequest, Verify};
 use anyhow::{Result, ensure};
@@ -10,7 +10,7 @@ use crate::scenario::connection::{Attributes, Connection, destroy_region, expect
 use crate::scenario::impairments::Impairments;
 use crate::scenario::pair::{Direction, Pair};
 
-/// Limit of outstanding READs and atomics of a queue pair (JingZhao interface, section 10.4).
+/// Maximum number of outstanding READs and atomics of a queue pair (JingZhao interface, section 10.4).
 const LIMIT: u64 = 16;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -28,7 +28,8 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Section 6.7: without the fence, the second request would read its memory before the READ response arrives.
+/// Checks the fence (section 6.7). Without it, the second request would read its memory before the READ response
+/// arrives.
 async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
     const LEN: u32 = 400_000;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -46,7 +47,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
             pair.b.vm.call(receive).await?;
         }
         let first = SendRequest { remote: Some(source.remote(0)), ..request(SendOp::Read, &between, LEN) };
-        // A READ after a READ reads the previous one's source at b, with unchanged content.
+        // A READ that follows a READ reads the same source at b, whose content is unchanged.
         let remote = match op {
             SendOp::Send => None,
             SendOp::Write => Some(sink.remote(0)),
@@ -122,7 +123,8 @@ async fn many(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// No answers arrive, and nothing is retransmitted, so only permitted requests are sent.
+/// Checks the limit on outstanding requests. No answers arrive and nothing is retransmitted, so the device sends only
+/// as many requests as the limit permits.
 async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     const READ: &str = "RC RDMA READ Request";
     const ADD: &str = "RC FetchAdd";
@@ -132,7 +134,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
         at_b.add(&pair.b.daemon, &["tx", "--opcode", response, "drop"]).await?;
     }
-    // These rules only count.
+    // These rules only count frames.
     let mut at_a = Impairments::default();
     for request in [READ, ADD] {
         at_a.add(&pair.a.daemon, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
@@ -144,7 +146,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     let end = *counter.connection.towards(Direction::AToB).0;
     end.post(&mut pair.a.vm, requests.collect()).await?;
     at_a.await_matches(&pair.a.daemon, LIMIT).await?;
-    // Further packets would be sent in the next turn of the device, long before a command is answered.
+    // Any further packets would be sent in the device's next turn, long before it answers a command.
     end.query(&mut pair.a.vm).await?;
     let left = at_a.matched(&pair.a.daemon).await?;
     ensure!(left == LIMIT, "{left} requests were sent without a response");

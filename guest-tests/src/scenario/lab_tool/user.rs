@@ -17,24 +17,24 @@ use crate::artifacts::cache_dir;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Time limit of a command, generous for emulated guests on a busy host.
+/// Time limit of a command; generous, because emulated guests may run on a busy host.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Time limit from the end of a supervisor to the end of its guests.
+/// Time limit for a supervisor's guests to end after the supervisor has ended.
 const END: Duration = Duration::from_secs(60);
 /// Interval between two polls of the process list.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A user with a separate directory of testbeds.
+/// A user with a testbed directory of its own.
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
-    /// Additional options of `up`, which select the lab's own programs.
+    /// Additional options for `up`, which select the lab's own programs.
     options: Vec<String>,
-    /// Cache to use instead of the caller's.
+    /// Cache to use instead of the caller's cache.
     cache: Option<PathBuf>,
 }
 
-/// Exit status and output of a command.
+/// Exit status and output of a finished command.
 pub(super) struct Outcome {
     pub(super) code: Option<i32>,
     pub(super) stdout: Vec<u8>,
@@ -52,7 +52,8 @@ impl User {
         })
     }
 
-    /// Returns a user with a cache in this directory, which starts with the content of this user's.
+    /// Returns a user whose cache is in this directory. The cache starts with links to the entries of the caller's
+    /// cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         for entry in fs::read_dir(cache_dir()?)? {
@@ -89,17 +90,17 @@ impl User {
         command
     }
 
-    /// Runs a command and waits for its end.
+    /// Runs a command and waits until it ends.
     pub(super) async fn run(&self, arguments: &[&str]) -> Result<Outcome> {
         self.run_with(b"", arguments).await
     }
 
-    /// Runs a command with this input and waits for its end.
+    /// Runs a command with this input, and waits until it ends.
     pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let mut stdin = child.stdin.take().context("no input")?;
         let feed = async {
-            // The command may end without reading its input.
+            // The command may end without having read its input.
             let _ = stdin.write_all(input).await;
             drop(stdin);
         };
@@ -112,14 +113,14 @@ impl User {
         })
     }
 
-    /// Starts a command without waiting.
+    /// Starts a command without waiting for it to end.
     pub(super) fn start(&self, arguments: &[&str]) -> Result<Running> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let stdout = BufReader::new(child.stdout.take().context("no output")?);
         Ok(Running { child, stdout, seen: Vec::new() })
     }
 
-    /// Returns the processes of a testbed: supervisor, then QEMUs.
+    /// Returns the processes of a testbed, with the supervisor first and the QEMU processes after it.
     pub(super) async fn processes(&self, testbed: &str) -> Result<Vec<u32>> {
         let all: Value = serde_json::from_slice(&self.run(&["ps", "--json"]).await?.stdout)?;
         let found = all.as_array().into_iter().flatten().find(|one| one["name"] == testbed);
@@ -129,7 +130,7 @@ impl User {
         Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// Returns the processes of a testbed as soon as it exists.
+    /// Returns the processes of a testbed, as soon as it exists.
     pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {
@@ -150,8 +151,8 @@ impl User {
         }
     }
 
-    /// Checks that no testbed is listed, that these processes have ended, and that the directory contains only its
-    /// lock.
+    /// Checks that no testbed is listed, that these processes have ended, and that the directory contains only its lock
+    /// file.
     pub(super) async fn expect_nothing_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
@@ -167,7 +168,7 @@ impl User {
     }
 }
 
-/// Returns whether a process has a thread that is not a zombie. The main thread can be a zombie long before other
+/// Returns whether a process has a thread that is not a zombie. The main thread can become a zombie long before other
 /// threads close their files.
 fn is_alive(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
@@ -204,7 +205,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Checks that the command failed with these parts in its message.
+    /// Checks that the command failed and that its message contains these substrings.
     pub(super) fn failed(&self, parts: &[&str]) -> Result<()> {
         ensure!(self.code.is_some_and(|code| code != 0), "{self:?}");
         for part in parts {
@@ -256,12 +257,12 @@ impl Running {
 
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.child.id().context("it has ended")?)?;
-        // SAFETY: kill takes no pointers. The child was not reaped, so no other process has its ID.
+        // SAFETY: kill takes no pointers. The child has not been reaped, so no other process has its ID.
         ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
         Ok(())
     }
 
-    /// Waits for its end without reading more output.
+    /// Waits until the command ends, without reading more output.
     pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);
@@ -275,9 +276,9 @@ impl Running {
         })
     }
 
-    /// Waits for its end, and reads all output.
+    /// Waits until the command ends, and reads all its output.
     pub(super) async fn end(mut self) -> Result<Outcome> {
-        // Closes its input.
+        // This closes the command's input.
         drop(self.child.stdin.take());
         let mut stderr = String::new();
         let mut errors = self.child.stderr.take().context("no errors")?;

@@ -1,4 +1,4 @@
-//! Port counters, as read by software in the guest and by the host's operator.
+//! Port counters, as read by software in the guest and by the operator of the host.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Number of attempts to read the counters until the host's values are the same before and after. Kernels still leave
-/// groups when the case starts, and each attempt waits for a program in the guest.
+/// Maximum number of attempts to read the counters such that the host's values are the same before and after. Kernels
+/// are still leaving groups when the case starts, and each attempt waits for a program in the guest.
 const ATTEMPTS: usize = 20;
 
-/// Counters with their names in `perfquery`.
+/// Values of counters, with their names in `perfquery`.
 type Named = [(&'static str, u64); 8];
 
-/// `perfquery -x`, `perfquery` and `hcactl counters` agree exactly.
+/// Checks that `perfquery -x`, `perfquery` and `hcactl counters` agree exactly.
 pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
     for node in [&mut pair.a, &mut pair.b] {
         node.vm.run(&["ip", "link", "set", "ib0", "down"]).await?;
@@ -30,13 +30,13 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // The 32-bit counters saturate, and do not distinguish unicast from multicast.
+        // The 32-bit counters saturate and do not distinguish unicast from multicast.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())
 }
 
-/// Values from the guest and from the host.
+/// Values read in the guest and on the host.
 #[derive(Debug)]
 struct Readings {
     guest: String,
@@ -44,7 +44,7 @@ struct Readings {
 }
 
 impl Readings {
-    /// Checks that the first `count` counters are equal.
+    /// Checks that the first `count` counters are equal after `fit` has been applied to the host's values.
     fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
         for (name, expected) in self.expected.iter().take(count) {
             let found = perfquery(&self.guest, name)?;
@@ -67,8 +67,8 @@ async fn quiet(node: &mut StockNode, command: &str) -> Result<Readings> {
     anyhow::bail!("traffic did not stop within {ATTEMPTS} polls")
 }
 
-/// Returns the counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11).
-/// Data is counted in units of four octets.
+/// Returns the counters from `hcactl counters` under their names in PortCountersExtended (IBTA volume 1, section
+/// 16.1.4.11). Data is counted in units of four octets.
 fn hcactl(counters: &Value) -> Result<Named> {
     let read = |place: &str| {
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -89,7 +89,7 @@ fn hcactl(counters: &Value) -> Result<Named> {
     ])
 }
 
-/// Returns a counter from the output of `perfquery`: its name, a colon, dots, its value.
+/// Returns a counter from a line of `perfquery`, which consists of its name, a colon, dots and its value.
 fn perfquery(text: &str, name: &str) -> Result<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let value = values.next().and_then(|value| value.trim_start_matches('.').trim().parse().ok());
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_match_whole_name() {
+    fn counter_is_looked_up_by_whole_name() {
         let text = "# Port extended counters: Lid 1 port 1 (CapMask: 0x300)\nPortSelect:......................1\n\
                     PortXmitPkts:....................17\nPortUnicastXmitPkts:.............9\n";
         assert_eq!(perfquery(text, "PortXmitPkts").unwrap(), 17);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn host_counters_have_guest_names() {
+    fn host_counters_are_mapped_to_guest_names() {
         let counters = serde_json::json!({"port": {
             "transmit": {"packets": 10, "multicast_packets": 3, "octets": 1003},
             "receive": {"packets": 7, "multicast_packets": 7, "octets": 8},

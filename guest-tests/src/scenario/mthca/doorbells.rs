@@ -1,5 +1,5 @@
-//! Mapped doorbells: guests with mapped UAR pages pass the same tests, and their speed is compared. Both pairs are
-//! measured in turn on the ring fabric, which adds the least latency to small messages.
+//! Mapped doorbells. Guests with mapped UAR pages must pass the same tests, and their speed is compared with that of
+//! guests without. Both pairs are measured in turn on the ring fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
 
@@ -10,8 +10,8 @@ use crate::daemon::{Explained, Fabric, HcaSpec};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Programs of the strict pair, which check content. They use polling and events, so that every arming of a CQ must be
-/// found.
+/// Programs that the strict pair runs. They check content, and use both polling and events, so that each arming of a CQ
+/// must be noticed.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -23,8 +23,8 @@ const PING_PONGS: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
 ];
 
-/// perftest programs, and the number of sizes that they report: with one queue pair, and with several that overwrite
-/// each other's doorbells.
+/// perftest programs, each with the number of sizes on which it reports. They use one queue pair, or several that
+/// overwrite each other's doorbells.
 const PERFTESTS: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_send_bw -s 64 -n 2000 -q 16", 1),
@@ -90,7 +90,7 @@ async fn start(
     StockPair::start_with(lab, run, change).await
 }
 
-/// Measures all figures once.
+/// Measures each figure once.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
     let device = pair.mthca();
     for figure in FIGURES {

@@ -1,4 +1,4 @@
-//! Errors are reported as on hardware: by completion status, asynchronous event, or kernel message.
+//! Checks that errors are reported as on hardware: by a completion status, an asynchronous event, or a kernel message.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::tools::{self, Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
-/// A verbs program in each guest, with connected queue pairs.
+/// A verbs program in each guest, with queue pairs that are connected to each other.
 struct Ends {
     a: Side,
     b: Side,
@@ -52,7 +52,7 @@ impl Ends {
         Self::open_with(pair, None).await
     }
 
-    /// Connects the ends with a completion queue of the given capacity at a.
+    /// Connects the ends. The completion queue at a has the given capacity.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
         let wanted =
             |id, completions| SideOptions { completions, ..SideOptions::new("mthca0", PeerAddress::Lid(id)) };
@@ -67,7 +67,7 @@ impl Ends {
     }
 }
 
-/// No alternate path is armed, because automatic path migration is not supported.
+/// Checks that no alternate path can be armed, because automatic path migration is not supported.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;
@@ -78,7 +78,7 @@ async fn migrated(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// A failed request flushes the requests behind it.
+/// Checks that a request with a wrong key fails, and that the requests behind it are flushed.
 async fn wrong_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
@@ -138,7 +138,7 @@ async fn peer_gone(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// The driver rounds 7 up to 8 entries.
+/// Overruns a completion queue. The driver rounds its capacity up from 7 to 8 entries.
 async fn overrun(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open_with(pair, Some(7)).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
@@ -213,7 +213,8 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
+/// Kills the client of a WRITE test. Its server has no outstanding requests, but notices that the connection to the
+/// client ends.
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

@@ -1,4 +1,4 @@
-//! IP over InfiniBand, connections by `rdma_cm`, and subnet diagnostics.
+//! IP over InfiniBand, connections set up by `rdma_cm`, and subnet diagnostics.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
-/// Time limit from the start of the interface until it has joined the broadcast group.
+/// Time limit for the interface to join the broadcast group after it is brought up.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 const LIMIT: Duration = Duration::from_secs(60);
 /// Ports on which iperf3 and perftest listen.
 const IPERF_PORT: u16 = 5201;
 const PERFTEST_PORT: u16 = 18515;
 
-/// Modes of IPoIB, with the interface's MTU (RFC 4391 and 4755).
+/// Modes of IPoIB, each with the interface's MTU (RFC 4391 and 4755).
 const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
-/// Payload lengths of pings: one packet, the largest packet of either mode, many fragments.
+/// Payload lengths of pings: one packet, around the largest packet of datagram mode, and many fragments.
 const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 
-/// `rdma_cm` programs: name, server, client, and how the server shows that it is ready. `{a}` and `{b}` are the
-/// addresses of client and server.
+/// Programs that use `rdma_cm`: name, server, client, and how the server shows that it is ready. `{a}` and `{b}` are
+/// the addresses of client and server.
 const CONNECTED: &[(&str, &str, Ready)] = &[
     ("rping -s -a {b} -C 50 -V", "rping -c -a {b} -C 50 -V", Ready::Cm),
     ("rping -s -a {b} -C 20 -S 65000 -V", "rping -c -a {b} -C 20 -S 65000 -V", Ready::Cm),
@@ -36,13 +36,13 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         Ready::Line("receiving data transfers"),
     ),
     ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
-    // Not `-T a`: its client exits with status 16, POLLHUP, if the server has closed before the client polls for the
-    // last bytes.
+    // `-T a` is not used, because with it the client exits with status 16, POLLHUP, if the server has closed the
+    // connection before the client polls for the last bytes.
     ("rstream -b {b} -S 1000 -C 100 -T n", "rstream -s {b} -S 1000 -C 100 -T n", Ready::Cm),
     ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];
 
-/// perftest with connections by `rdma_cm`.
+/// perftest programs whose connections are set up by `rdma_cm`.
 const PERFTEST: &[&str] = &[
     "ib_send_bw -R -n 500",
     "ib_write_bw -R -n 500",
@@ -50,8 +50,8 @@ const PERFTEST: &[&str] = &[
     "ib_send_lat -R -c UD -s 1024 -n 200",
 ];
 
-/// Subnet diagnostics and their expected output. `{lid}` is the guest's own LID, `{peer}` the other's, in decimal;
-/// `{guid}` its node GUID and `{peer_guid}` the other's, in hexadecimal.
+/// Subnet diagnostics, with the output expected from each. `{lid}` is the guest's own LID and `{peer}` the other
+/// guest's, in decimal. `{guid}` is the guest's own node GUID and `{peer_guid}` the other guest's, in hexadecimal.
 const DIAGNOSTICS: &[(&str, &[&str])] = &[
     (
         "ibstat",
@@ -135,7 +135,7 @@ pub(super) async fn both_up(pair: &mut StockPair) -> Result<()> {
     tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
 }
 
-/// Configures an address of `ib0` and waits until it can be used.
+/// Configures an address on `ib0`, and waits until it can be used.
 pub(super) async fn up(node: &mut StockNode) -> Result<()> {
     node.vm.run(&["modprobe", "ib_ipoib"]).await?;
     let address = format!("{}/24", address(node));
@@ -153,7 +153,7 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
         let state = node.vm.run(&["cat", "/sys/class/net/ib0/mode", "/sys/class/net/ib0/mtu"]).await?;
         ensure!(state == format!("{mode}\n{mtu}\n"), "{state}");
         await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT).await?;
-        // The kernel warns that packets of connections exceed the multicast MTU.
+        // The kernel warns that the packets of connections exceed the multicast MTU.
         let warnings = node.new_warnings().await?;
         let expected = |line: &String| line.contains("will cause multicast packet drops");
         ensure!(warnings.iter().all(expected), "the kernel logged warnings: {warnings:?}");
@@ -172,11 +172,12 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let peer = address(&pair.b);
     let server = format!("iperf3 -s -1 -B {peer}");
     let client = format!("iperf3 -c {peer} -n 20M -J");
-    // A server bound to one address does not appear as a wildcard listener.
+    // A server that is bound to one address does not appear as a wildcard listener.
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
-    // The client exits when its kernel has accepted all bytes, so some are still in flight. Other cases check content.
+    // The client exits as soon as its kernel has accepted all bytes, so some are still in flight. The content is
+    // checked by other cases.
     let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     ensure!(received.is_some_and(|bytes| bytes >= 10_000_000), "{received:?} of 20 MiB received");
     Ok(())
@@ -230,7 +231,8 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// One ping per second until the server answers, because it does not report that it is ready.
+    /// Maximum number of pings, sent once per second until the server answers, because it does not report that it is
+    /// ready.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

@@ -1,5 +1,5 @@
-//! OpenSM in a guest, from Debian's package: it yields to the subnet manager of the fabric, and one that does not yield
-//! does no harm.
+//! OpenSM, from Debian's package, in a guest. It yields to the fabric's subnet manager, and does no harm if it is
+//! configured not to yield.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Ready, await_text, spawn, stop};
 
-/// Time limit from OpenSM's start to the end of its sweep. It repeats most queries several times before it gives up.
+/// Time limit for OpenSM to finish its sweep after its start. It repeats most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// OpenSM's log, and its message at the end of a sweep.
+/// Path of OpenSM's log, followed by the message that it prints at the end of a sweep.
 const LOG: &str = "/tmp/opensm.log";
 
-/// Case, options of OpenSM, and the last messages in its log.
+/// Name of the case, options for OpenSM, and the last messages in its log.
 const CASES: &[(&str, &str, &[&str])] = &[
     ("opensm with default options enters STANDBY", "", &["Entering STANDBY state"]),
-    // With a different SM_Key, it ignores all other subnet managers.
+    // With a different SM_Key, OpenSM ignores all other subnet managers.
     (
         "opensm with its own SM_Key becomes master",
         "--smkey 7",
@@ -28,7 +28,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Diagnostics that must work with OpenSM running.
+/// Diagnostics that must work while OpenSM is running.
 const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("sminfo", &["sm lid 49151", "priority 15", "SMINFO_MASTER"]),
     (
@@ -83,7 +83,7 @@ async fn rping(pair: &mut StockPair) -> Result<()> {
     connected(pair, "rping -s -a {b} -C 10 -V", "rping -c -a {b} -C 10 -V", Ready::Cm).await
 }
 
-/// The port goes down and up, and the driver queries the subnet manager again.
+/// Takes the port down and up, after which the driver queries the subnet manager again.
 async fn bounce(pair: &mut StockPair) -> Result<()> {
     pair.a.daemon.control(&["port", "down"]).await?;
     await_text(&mut pair.a.vm, &["/sys/class/infiniband/mthca0/ports/1/state"], &["DOWN"], DISCOVERY_TIMEOUT)

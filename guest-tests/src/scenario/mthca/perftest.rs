@@ -1,4 +1,4 @@
-//! perftest between two guests: every operation, service and size completes. `speed-guests` compares the figures.
+//! perftest between two guests. Every operation, service and size must complete. `speed-guests` compares the figures.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Program and arguments, and the number of sizes that it reports.
+/// Program with its arguments, and the number of sizes on which it reports.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 50", 23),
     ("ib_read_bw -a -n 20", 23),
@@ -25,8 +25,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // Packets that exceed the host's socket buffer are lost, and UC does not retransmit. Hence few messages are
-    // outstanding, and the rate is limited to 100 MiB/s, so that a delayed peer can catch up.
+    // Packets that exceed the host's socket buffer are lost, and UC does not retransmit them. Therefore only a few
+    // messages are outstanding, and the rate is limited to 100 MiB/s, so that a delayed peer can catch up.
     ("ib_send_bw -c UC -s 4096 -n 500 -t 8 -r 512", 1),
     ("ib_send_bw -c UC -a -n 5 -t 1 --rate_limit=100 --rate_units=M --rate_limit_type=SW", 23),
     ("ib_write_bw -c UC -a -n 20", 23),
@@ -39,8 +39,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_read_lat -a -n 20", 23),
     ("ib_send_lat -a -n 20", 23),
     ("ib_read_bw -s 4096 -n 1000 -e", 1),
-    // Not `ib_send_lat -e`: it takes every event for a completion. A CQ that is armed before it is polled raises
-    // another event for existing CQEs (mthca interface, section 7.6), which ibv_get_cq_event(3) permits.
+    // `ib_send_lat -e` is not used, because it interprets every event as a completion. A CQ that is armed before it is
+    // polled raises another event for existing CQEs (mthca interface, section 7.6), as ibv_get_cq_event(3) permits.
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -s 64 -n 500 -I 64", 1),
     ("ib_write_lat -c UC -a -n 20", 23),

@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Program and arguments, apart from device and content check.
+/// Programs with their arguments, apart from device and content check.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -52,7 +52,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
 
-/// Port on which programs wait for their client.
+/// Port on which servers wait for their clients.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -77,7 +77,7 @@ pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> 
     let client = format!("{server} {}", pair.b.ip);
     let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
     for end in [&ends.client, &ends.server] {
-        // The program prints errors but still exits successfully.
+        // The program prints errors but still exits with success.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

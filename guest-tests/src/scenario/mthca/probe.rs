@@ -1,4 +1,4 @@
-//! The driver initialises the device repeatedly (mthca interface, section 13.2).
+//! Makes the driver initialise the device repeatedly (mthca interface, section 13.2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::vm::Vm;
 
-/// Expected values in `ibv_devinfo -v` (section 13.2).
+/// Expected values in the output of `ibv_devinfo -v` (section 13.2).
 const DEVINFO: &[(&str, &str)] = &[
     ("fw_ver", "1.2.0"),
     ("vendor_id", "0x02c9"),
@@ -49,7 +49,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("phys_state", "LINK_UP (5)"),
 ];
 
-/// Files below `/sys/class/infiniband/mthca0` with their content.
+/// Files below `/sys/class/infiniband/mthca0`, with their expected content.
 const SYSFS: &[(&str, &str)] = &[
     ("fw_ver", "1.2.0"),
     ("hca_type", "MT25204"),
@@ -64,10 +64,10 @@ const SYSFS: &[(&str, &str)] = &[
     ("ports/1/counters/symbol_error", "0"),
 ];
 
-/// Interrupts by name, and their minimum number when the driver has an active port.
+/// Names of interrupts, with the minimum number of each once the driver has an active port.
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
-/// Module parameters: tables of sizes other than the default, also a table smaller than the chunks in which it is
+/// Module parameters that set table sizes other than the defaults. One table is smaller than the chunks in which it is
 /// mapped (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
@@ -75,12 +75,12 @@ const PARAMETERS: &[&str] = &[
     "num_qp=16384 num_mcg=1024 num_mtt=524288",
 ];
 
-/// Time limit from the device's failure until its port is active again.
+/// Time limit for the port to become active again after the device has failed.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// Counter of resets that the driver requested.
+/// Path of the counter of resets that the driver has requested.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Each cycle waits a second for the device's reset.
+/// Cycles that load and unload the driver. Each waits a second for the device's reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
@@ -137,7 +137,7 @@ async fn binds(pair: &mut StockPair) -> Result<()> {
 
 async fn devinfo(node: &mut StockNode) -> Result<()> {
     let text = node.vm.run(&["ibv_devinfo", "-v", "-d", "mthca0"]).await?;
-    // Lines `name: value`; some names occur once per GID.
+    // The output has lines of the form `name: value`. Some names occur once per GID.
     let mut found = BTreeMap::new();
     for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
         found.entry(name.trim()).or_insert(value.trim());
@@ -170,7 +170,7 @@ async fn interrupts(vm: &mut Vm) -> Result<()> {
     for (name, least) in INTERRUPTS {
         let line = text.lines().find(|line| line.contains(name));
         let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-        // The interrupt number, then a count per CPU.
+        // A line contains the interrupt number, followed by a count for each CPU.
         let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         let count: u64 = counts.sum();
         ensure!(count >= *least, "{name} occurred {count} times, expected at least {least}");
@@ -188,7 +188,7 @@ async fn differ(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// The kernel logs only the driver's banner and the port's state.
+/// Checks that the kernel logs only the driver's banner and the port's state.
 async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
@@ -200,7 +200,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
     for text in &expected {
         ensure!(about.iter().any(|line| line.contains(text)), "{text:?} is missing in {about:#?}");
     }
-    // When a driver binds, the kernel enables the function and routes its interrupt.
+    // When a driver binds to the function, the kernel enables the function and routes its interrupt.
     let known = |line: &str| {
         expected.iter().any(|text| line.contains(text))
             || line.contains("enabling device")
@@ -227,8 +227,8 @@ async fn cycles(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await
 }
 
-/// The driver polls for failures every five seconds, resets the device and reinitialises. It logs the failure, and no
-/// other error occurs (section 2.6).
+/// Makes the device fail, and checks that the driver recovers and no other error occurs (section 2.6). The driver polls
+/// for failures every five seconds. It logs the failure, resets the device and reinitialises it.
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
@@ -248,9 +248,9 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// Removes a known warning from kernel messages: the driver's own work queue is marked for memory reclaim but waits for
-/// that of `ib_core`, which is not. The driver unregisters its device from there. The kernel warns only if the other
-/// queue is busy.
+/// Removes a known warning from kernel messages. The driver's own work queue is marked for memory reclaim, but when the
+/// driver unregisters its device from there, it waits for a work queue of `ib_core` that is not marked. The kernel
+/// warns only if the latter is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_warning_is_ignored() {
+    fn only_known_flush_warning_is_ignored() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let said = lines(&[
             "ib_mthca 0000:00:05.0: Catastrophic error detected: internal error",

@@ -1,4 +1,4 @@
-//! rdma-core's own device tests with `ib_mthca`, with the tests that this hardware cannot run or cannot pass.
+//! rdma-core's own device tests with `ib_mthca`, and the list of tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result};
 
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_results_name_module_and_reason() {
+    fn pinned_test_results_name_module_and_reason() {
         KNOWN.check();
     }
 }

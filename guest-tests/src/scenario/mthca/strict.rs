@@ -1,8 +1,8 @@
-//! A driver with planted bugs: each causes exactly the reports that identify it.
+//! A driver with planted bugs, each of which must cause exactly the reports that identify it.
 //!
-//! The driver (`guest/planted_driver.py`) runs in the guest's user space instead of the kernel's. It does everything
-//! that the kernel driver does: reset, firmware, context memory, commands, queues, doorbells. For each bug it
-//! reinitialises the device, does everything correctly, and then makes this one mistake.
+//! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel's driver. It does
+//! everything that the kernel driver does: reset, firmware, context memory, commands, queues and doorbells. For each
+//! bug, it reinitialises the device, does everything else correctly, and then makes this one mistake.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::line_program::LineProgram;
 use crate::report::{Report, line};
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// Time limit of a bug with all preceding steps: about forty commands in an emulated guest.
+/// Time limit for a bug, including all preceding steps, which are about forty commands in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A planted bug, by its name in the program.
+/// A planted bug, identified by its name in the program.
 struct Planted {
     name: &'static str,
     about: &'static str,
-    /// Rules that are reported, once each.
+    /// Rules whose violation must be reported, once each.
     rules: &'static [&'static str],
-    /// Text of the report that identifies the bug: the object, and the expected and actual values.
+    /// Text in the report that identifies the bug: the object, and the expected and actual values.
     says: &'static str,
 }
 
@@ -97,7 +97,7 @@ const PLANTED: &[Planted] = &[
     ),
 ];
 
-/// All violations are intentional.
+/// All violations in this scenario are intentional.
 const EXPLAINED: &[Explained] = &[
     meant("wqe_key"),
     meant("doorbell_link"),
@@ -132,14 +132,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// A correct driver causes no further report.
+/// Checks that a correct driver causes no further report.
 async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<()> {
     let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
     told.expect_none_since(node).await
 }
 
-/// Checks the reports of a bug, and that the daemon's log lines identify it.
+/// Checks the reports that a bug causes, and that the daemon's log lines identify it.
 async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
     let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
@@ -160,15 +160,15 @@ impl Violations {
         Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
     }
 
-    /// Checks that nothing was reported since.
+    /// Checks that nothing has been reported since this snapshot.
     pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
         ensure!(after == before, "reported {after:?}, before that {before:?}");
         Ok(())
     }
 
-    /// Returns how often each rule was reported since. A line must contain the identifying text; the first few lines
-    /// are printed.
+    /// Returns how often each rule has been reported since this snapshot. A log line must contain the identifying text.
+    /// The first few lines are printed.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {
@@ -188,7 +188,7 @@ impl Violations {
     }
 }
 
-/// Returns the lines of the daemon's log about violations.
+/// Returns the lines in the daemon's log that report violations.
 fn lines(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
     let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;

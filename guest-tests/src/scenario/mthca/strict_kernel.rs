@@ -1,7 +1,8 @@
-//! Bugs planted in Linux's own `ib_mthca`: hcad's log lines identify each, and there are none without bugs.
+//! Bugs planted in Linux's own `ib_mthca`. hcad's log lines must identify each bug, and without bugs there must be no
+//! such lines.
 //!
-//! The driver is built from its own source with a parameter that selects a bug. Management datagrams trigger the bugs,
-//! because their queue pairs belong to the kernel.
+//! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
+//! the bugs, because their queue pairs belong to the kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +16,16 @@ use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Directory of the driver in Linux's source.
+/// Directory of the driver in the Linux source tree.
 const DRIVER: &str = "drivers/infiniband/hw/mthca";
 /// Time limit for loading and unloading the driver.
 const LIMIT: Duration = Duration::from_secs(180);
-/// The disk with the module, after those of the root file system.
+/// The disk that contains the module, which follows the disks of the root file system.
 const DISK: &str = "/dev/vdc";
-/// Disks consist of whole sectors. The kernel ignores bytes after the module.
+/// Size of a sector. Disks consist of whole sectors, and the kernel ignores bytes after the module.
 const SECTOR: usize = 512;
 
-/// Replacements in the driver's files: file, old text, new text. Every occurrence is replaced.
+/// Replacements in the driver's files, given by file, old text and new text. Every occurrence is replaced.
 const CHANGES: &[(&str, &str, &str)] = &[
     (
         "mthca_dev.h",
@@ -49,13 +50,13 @@ const CHANGES: &[(&str, &str, &str)] = &[
 /// The statement that writes a doorbell record.
 const RECORD: &str = "*qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff);";
 
-/// A bug, by its number in the parameter.
+/// A bug, identified by its number in the parameter.
 struct Planted {
     number: u32,
     about: &'static str,
-    /// Rules that the trace must report.
+    /// Rules whose violation must be reported.
     rules: &'static [&'static str],
-    /// Text of the log line that identifies the bug.
+    /// Text in the log line that identifies the bug.
     says: &'static str,
 }
 
@@ -80,7 +81,7 @@ const PLANTED: &[Planted] = &[
     },
 ];
 
-/// All violations are intentional.
+/// All violations in this scenario are intentional.
 const EXPLAINED: &[Explained] = &[
     Explained { rule: "wqe_key", why: "planted" },
     Explained { rule: "doorbell_record", why: "planted" },
@@ -127,14 +128,14 @@ fn disk_of(module: &Path) -> Result<PathBuf> {
 async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
     const LOAD: &str = "cat $1 > /run/ib_mthca.ko && modprobe -a ib_uverbs ib_umad || exit; \
                         insmod /run/ib_mthca.ko planted=$2";
-    // With some bugs, no answer arrives.
+    // With some bugs, the query receives no answer.
     const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod ib_mthca";
     node.vm.run_within(LIMIT, &["sh", "-c", LOAD, "sh", DISK, &planted.to_string()]).await?;
     node.port_is("4: ACTIVE").await?;
     node.vm.run_within(LIMIT, &["sh", "-c", USE]).await.map(drop)
 }
 
-/// A correct driver causes no report.
+/// Checks that a correct driver causes no report.
 async fn expect_no_report(node: &mut StockNode) -> Result<()> {
     let told = Violations::by_now(node).await?;
     use_driver(node, 0).await?;

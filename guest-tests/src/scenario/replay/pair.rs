@@ -1,4 +1,4 @@
-//! Two guests with recorded devices, with either driver.
+//! Two guests with recorded devices, driven by either of two drivers.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::run_dir::RunDir;
 use crate::tools::{Ends, Exchange, Ready, await_text};
 use crate::vm::Vm;
 
-/// Programs for all pairs. The ping-pong programs check the content of every message.
+/// Programs that every pair can run. The ping-pong programs check the content of every message.
 const CORE: &[&str] = &[
     "ibv_rc_pingpong -n 200",
     "ibv_rc_pingpong -n 100 -s 65537 -m 1024 -e",
@@ -29,18 +29,18 @@ const CORE: &[&str] = &[
     "ib_write_lat -s 64 -n 500",
 ];
 
-/// Programs for devices with atomics, which those of `irdma` lack.
+/// Programs for devices that support atomics, which devices of `irdma` do not.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
-/// Port on which programs wait for their client.
+/// Port on which servers wait for their clients.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time limit for a change of a port's state.
+/// Time limit for a port to change its state.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for unloading a driver.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Two guests whose daemons record their sessions.
+/// Two guests, and the daemons that record their sessions.
 pub(super) struct Pair {
     kind: Kind,
     rules: [Impairments; 2],
@@ -57,13 +57,13 @@ struct Card {
     daemon: Daemon,
     device: &'static str,
     ip: Ipv4Addr,
-    /// Keeps the folder with the sockets.
+    /// Keeps the directory that contains the sockets.
     _run: Option<RunDir>,
 }
 
 pub(super) enum Drawn {
     Program(String),
-    /// One of each kind of error.
+    /// Causes one error of each kind.
     Storm,
 }
 
@@ -107,8 +107,8 @@ impl Pair {
         Ok(Self { kind, rules: Default::default() })
     }
 
-    /// Returns the programs for the pair. The first checks the content of every message, and the last uses atomics if
-    /// they are supported.
+    /// Returns the pair's programs. The first checks the content of every message, and the last uses atomics if the
+    /// devices support them.
     pub(super) fn programs(&self) -> Vec<&'static str> {
         let atomics = match self.kind {
             Kind::Mthca(_) => ATOMICS,
@@ -131,13 +131,13 @@ impl Pair {
         }
     }
 
-    /// Returns the files of both after their daemons have ended.
+    /// Returns the files of both devices after their daemons have exited.
     pub(super) fn files(&self) -> [Files; 2] {
         self.daemons().map(|daemon| Files { record: daemon.record(), trace: daemon.trace() })
     }
 
-    /// Adds each impairment at both ends in both directions. Programs connect with a timeout of 67 ms, so that 1% loss
-    /// is noticeable.
+    /// Adds each impairment at both ends and in both directions. Programs connect with a timeout of 67 ms, so that a
+    /// loss of 1% has a noticeable effect.
     pub(super) async fn make_wire_bad(&mut self, probability: &str, seed: u32) -> Result<()> {
         let seed = seed.to_string();
         let mut rules = std::mem::take(&mut self.rules);
@@ -155,7 +155,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Removes the impairments. Every rule must have matched a frame.
+    /// Removes the impairments. Each rule must have changed at least one frame.
     pub(super) async fn make_wire_good(&mut self) -> Result<()> {
         let rules = std::mem::take(&mut self.rules);
         for (rules, daemon) in rules.into_iter().zip(self.daemons()) {
@@ -198,13 +198,13 @@ impl Pair {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
-            // Ping-pong programs print errors but still exit successfully.
+            // Ping-pong programs print errors but still exit with success.
             ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         }
         Ok(())
     }
 
-    /// Connects a queue pair of a program in each guest.
+    /// Opens a program in each guest, and connects their queue pairs.
     pub(super) async fn sides(&mut self) -> Result<[Side; 2]> {
         let [of_a, of_b] = match &mut self.kind {
             Kind::Mthca(pair) => {
@@ -237,7 +237,7 @@ impl Pair {
         await_text(a, &[&path], &[state], PORT_TIMEOUT).await
     }
 
-    /// Unloads and reloads a's RDMA driver, without the modules that it depends on.
+    /// Unloads and reloads a's RDMA driver, but not the modules on which it depends.
     pub(super) async fn reload(&mut self) -> Result<()> {
         let module = match &self.kind {
             Kind::Mthca(_) => "ib_mthca",
@@ -264,8 +264,8 @@ impl Pair {
     }
 }
 
-/// Returns whether one end completed and exited, so that its queue pair could no longer acknowledge retransmissions of
-/// the other's last message. The ping-pong programs do not synchronise before they exit.
+/// Returns whether one end completed and exited before it could acknowledge retransmissions of the other end's last
+/// message. The ping-pong programs do not synchronise before they exit.
 fn missed_last_acknowledge(ends: &Ends) -> bool {
     let is_done = |end: &ProgramEnd| end.status == ExitStatus::Code(0) && end.stdout.contains(" iters in ");
     let is_alone = |end: &ProgramEnd| {

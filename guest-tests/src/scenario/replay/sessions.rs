@@ -1,4 +1,5 @@
-//! The sessions of stock drivers that the device's own tests replay (`device/tests/sessions`), as short as possible.
+//! The sessions of stock drivers that the device's own tests replay (`device/tests/sessions`). They are as short as
+//! possible.
 
 use anyhow::{Context, Result};
 
@@ -8,14 +9,14 @@ use crate::daemon::Interface;
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Actions of a session after the driver has bound.
+/// What a session does after the driver has bound to the device.
 #[derive(Clone, Copy, Debug)]
 enum Session {
-    /// The guest only loads the driver.
+    /// The guest does nothing further.
     Probe,
-    /// Messages over an impaired link.
+    /// The guest exchanges messages over an impaired link.
     Loss,
-    /// One of each kind of error.
+    /// The guest causes one error of each kind.
     Errors,
 }
 

@@ -1,4 +1,4 @@
-//! Repeated errors of each kind, with the status that the program gets.
+//! Repeated errors of each kind, with the status that the program receives.
 
 use anyhow::{Result, ensure};
 
@@ -8,7 +8,7 @@ use super::pair::Pair;
 /// Number of repetitions of each error.
 pub(super) const ROUNDS: u32 = 2;
 
-/// Errors that the driver makes.
+/// The errors that a program causes on purpose.
 #[derive(Clone, Copy, Debug)]
 enum Mistake {
     RemoteKey,
@@ -21,7 +21,7 @@ enum Mistake {
 impl Mistake {
     const ALL: [Self; 5] = [Self::RemoteKey, Self::Beyond, Self::LocalKey, Self::TooLong, Self::PeerGone];
 
-    /// Posts a correct request, one that fails, and one that is flushed.
+    /// Posts a correct request, one that fails, and one that must be flushed.
     async fn happen(self, pair: &mut Pair) -> Result<()> {
         let may_be_lost =
             pair.is_wire_bad() && matches!(self, Self::RemoteKey | Self::Beyond | Self::TooLong);
@@ -53,8 +53,8 @@ impl Mistake {
         a.post(vm_a, &[bad, good]).await?;
         let mut expected = [expected, status::WR_FLUSH_ERR];
         let found = a.statuses(vm_a, 2).await?;
-        // The responder sends the NAK once and then enters the error state. If the NAK is lost, no answer arrives any
-        // more.
+        // The responder sends the NAK once, and then enters the error state. If the NAK is lost, no further answer
+        // arrives.
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }
@@ -65,7 +65,7 @@ impl Mistake {
     }
 }
 
-/// Causes all errors `rounds` times.
+/// Causes each error `rounds` times.
 pub(super) async fn run(pair: &mut Pair, rounds: u32) -> Result<()> {
     for _ in 0..rounds {
         for mistake in Mistake::ALL {

@@ -9,12 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// A record of minutes replays in seconds, but more slowly on a busy host with an unoptimised program.
+/// Time limit of a replay. A record of several minutes replays in seconds, but takes longer on a busy host and with an
+/// unoptimised program.
 const LIMIT: Duration = Duration::from_secs(240);
-/// Message for a record whose daemon was stopped regularly.
+/// The message printed for a record whose daemon was stopped in the regular way.
 const ALL: &str = "no differences; recording ended: closed by hcad\n";
 
-/// Files that a device leaves behind.
+/// The files that a device leaves behind.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub(super) record: PathBuf,
@@ -26,7 +27,7 @@ impl Files {
         self.trace.with_extension("again.trace")
     }
 
-    /// Replays the record with a program. Returns its result line.
+    /// Replays the record with the given program, and returns the program's result line.
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);
@@ -42,7 +43,8 @@ impl Files {
         Ok(format!("{counts}; {bytes} bytes"))
     }
 
-    /// Checks that the replay writes the same trace, apart from times and durations. Returns the number of lines.
+    /// Checks that the replay writes the same trace, apart from times and durations. Returns the number of lines in the
+    /// trace.
     pub(super) fn compare_traces(&self) -> Result<u64> {
         let open = |path: &Path| {
             File::open(path).map(BufReader::new).with_context(|| format!("cannot open {}", path.display()))
@@ -67,7 +69,7 @@ impl Files {
     }
 }
 
-/// Returns a line without its time and the duration of a command.
+/// Returns a line of a trace without its time and without the duration of a command.
 fn without_times(line: &str) -> String {
     let words = line.split(' ').skip(1).filter(|word| !word.starts_with("us="));
     words.collect::<Vec<_>>().join(" ")
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comparison_ignores_timestamps() {
+    fn trace_comparison_ignores_times() {
         let live = "1762351200.000241 hca1 command SW2HW_MPT status=OK us=18.2 index=0x5";
         let again = "0.000000 hca1 command SW2HW_MPT status=OK us=0.0 index=0x5";
         assert_eq!(without_times(live), without_times(again));

@@ -47,7 +47,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Adds each impairment in both directions with this probability.
+/// Adds each impairment in both directions, with this probability.
 async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
     let mut rules = Impairments::default();
     for (direction, seed) in [("tx", "1"), ("rx", "2")] {
@@ -82,7 +82,7 @@ async fn empty_answer(bench: &mut Bench) -> Result<()> {
     rules.clear(&bench.hca.driver.daemon).await
 }
 
-/// Transfers 64 KiB in each direction with SEND and READ.
+/// Transfers 64 KiB in each direction, once with SEND and once with READ.
 async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     for (n, operation) in (0..).zip([Operation::Send, Operation::Read]) {
         let cell = Cell { service: Service::Rc, operation, len: 65536, seed: (seed + n) << 32 };
@@ -92,8 +92,8 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// One bit covered by the ICRC is inverted in some packets of either end. hcad counts drops by reason. Soft-RoCE counts
-/// packets that pass its checks, and its kernel counts those before.
+/// Checks packets in which one bit covered by the ICRC has been inverted, sent by either end. hcad counts drops by
+/// reason. Soft-RoCE counts the packets that pass its checks, and its kernel counts all packets before the checks.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);
@@ -125,8 +125,8 @@ async fn damaged(bench: &mut Bench) -> Result<()> {
     line(&format!("      corrupted and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
 }
 
-/// Returns the number of corrupted packets that hcad dropped: because of the ICRC, or because of a length that is
-/// checked first.
+/// Returns the number of corrupted packets that hcad dropped, because of either the ICRC or a length that is checked
+/// first.
 async fn dropped(bench: &Bench) -> Result<u64> {
     let mut sum = 0;
     for reason in ["icrc", "invalid", "short"] {
@@ -135,7 +135,8 @@ async fn dropped(bench: &Bench) -> Result<u64> {
     Ok(sum)
 }
 
-/// IBTA annex A17, section A17.9: the receiver of marked data notifies the sender. Soft-RoCE ignores notifications.
+/// Checks that the receiver of marked data notifies the sender (IBTA annex A17, section A17.9). Soft-RoCE ignores
+/// notifications.
 async fn marked(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
     let mut marks = Impairments::default();

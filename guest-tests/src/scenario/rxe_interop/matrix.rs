@@ -1,4 +1,4 @@
-//! The cells of the matrix and their results.
+//! The cells of the matrix, and their results.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ const UC: [Operation; 4] = [Send, SendImm, Write, WriteImm];
 const UD: [Operation; 2] = [Send, SendImm];
 const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 
-/// Which side is the requester.
+/// Whether the HCA is the requester or the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Requester,
     Responder,
 }
 
-/// The cells of one operation with one role of the HCA on one connection.
+/// The cells for one operation, with one role of the HCA, on one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     service: Service,
@@ -57,11 +57,11 @@ impl Role {
     }
 }
 
-/// The cells, and those that passed so far.
+/// The cells of the matrix, and those that have passed so far.
 #[derive(Debug)]
 pub(super) struct Matrix {
     extent: Extent,
-    /// Rows that ran, with the number of cells that passed.
+    /// Rows that have run, each with the number of cells that passed.
     done: Vec<(Row, usize)>,
     cells: u64,
 }
@@ -81,7 +81,7 @@ impl Matrix {
             return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
         }
         let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
-        // The largest datagram depends on the port, not on the connection.
+        // The size of the largest datagram depends on the port, not on the connection.
         connected.chain([(Service::Ud, 4096)]).collect()
     }
 
@@ -111,10 +111,11 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // A full socket buffer drops packets, and UC does not retransmit.
+            // A full socket buffer drops packets, and UC does not retransmit them.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // A few packets, each of which may be lost, and several hundred, of which some are lost.
+            // Some messages have only a few packets, each of which may be lost. Others have several hundred, of which
+            // some are lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],
@@ -157,7 +158,7 @@ impl Matrix {
 }
 
 impl fmt::Display for Matrix {
-    /// Prints one line per operation and role: passed and total cells by path MTU.
+    /// Prints one line per operation and role, with the number of passed cells and of all cells by path MTU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
         let (mut passed, mut all) = (0, 0);

@@ -10,10 +10,10 @@ use crate::vm::Vm;
 
 const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
-/// Checks that every RoCE packet was received intact, with a correct ICRC.
+/// Checks that every RoCE packet was received intact and with a correct ICRC.
 ///
-/// Soft-RoCE counts packets that pass its ICRC check but not those that fail; the kernel counts UDP datagrams.
-/// Everything that soft-RoCE sent must have reached the HCA, whose socket buffer is large enough. In the other
+/// Soft-RoCE counts packets that pass its ICRC check but not those that fail. The kernel counts UDP datagrams.
+/// Everything that soft-RoCE has sent must have reached the HCA, whose socket buffer is large enough. In the other
 /// direction, a burst may overrun the socket buffer of an emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
@@ -38,7 +38,7 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
 /// Returns the number of datagrams that reached soft-RoCE and failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // In this order, datagrams that arrive in between do not count as dropped.
+    // With this order of reading, datagrams that arrive in between do not count as dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
     Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))
@@ -53,7 +53,7 @@ async fn udp_datagrams(vm: &mut Vm) -> Result<u64> {
     Ok(ipv4 + ipv6.context("no count of UDP datagrams over IPv6")?)
 }
 
-/// Finds a counter in lines `/path/of/NAME:VALUE`.
+/// Finds a counter in lines of the form `/path/of/NAME:VALUE`.
 fn hw_counter(text: &str, name: &str) -> Result<u64> {
     let counters: HashMap<&str, &str> =
         text.lines().filter_map(|line| line.rsplit('/').next()?.split_once(':')).collect();
@@ -63,7 +63,7 @@ fn hw_counter(text: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("{name} is missing in {text}"))
 }
 
-/// Finds a counter in a line of names and a line of values.
+/// Finds a counter in a table with a line of names and a line of values.
 fn snmp_counter(text: &str, name: &str) -> Option<u64> {
     let (names, values) = text.split_once('\n')?;
     let mut both = names.split_whitespace().zip(values.split_whitespace());

@@ -1,29 +1,29 @@
-//! Resources of a process: descriptors, mappings, memory of its own.
+//! Resources that a process holds: descriptors, mappings, and private memory.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tolerated growth of anonymous memory in KiB, which the allocator keeps.
+/// Tolerated growth of anonymous memory in KiB, because the allocator keeps some memory.
 const KEPT_KIB: u64 = 4 << 10;
-/// Tolerated growth of the allocator's mappings.
+/// Tolerated growth in the number of the allocator's mappings.
 const KEPT_MAPS: usize = 8;
 
 /// Resources that a process holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
-    /// Target of each descriptor, sorted.
+    /// Targets of all descriptors, sorted.
     descriptors: Vec<String>,
-    /// Number of mappings of memory files, which shows how much guest memory is mapped.
+    /// Number of mappings of memory files, which indicates how much guest memory is mapped.
     shared_maps: usize,
     /// Number of all other mappings.
     own_maps: usize,
-    /// Anonymous memory in KiB, without memory shared with guests.
+    /// Anonymous memory in KiB, excluding memory shared with guests.
     anonymous_kib: u64,
 }
 
 impl Account {
-    /// Returns the current resources of a process.
+    /// Returns the resources that a process holds at present.
     pub(super) fn of(process: u32) -> Result<Self> {
         let folder = format!("/proc/{process}");
         let links = fs::read_dir(format!("{folder}/fd")).with_context(|| format!("process {process}"))?;
@@ -38,12 +38,12 @@ impl Account {
         Ok(Self { descriptors, shared_maps: shared.len(), own_maps: own.len(), anonymous_kib })
     }
 
-    /// Returns whether the same descriptors and files are open as `before`.
+    /// Returns whether the same descriptors and files are open as in `before`.
     pub(super) fn is_as_open_as(&self, before: &Self) -> bool {
         self.descriptors == before.descriptors && self.shared_maps == before.shared_maps
     }
 
-    /// Checks that it holds no more than `before` in the same situation.
+    /// Checks that the process holds no more than in `before`, which was recorded in the same situation.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,
@@ -80,12 +80,12 @@ impl std::fmt::Display for Account {
     }
 }
 
-/// Returns the kind of a descriptor without its unique number: `socket:` for `socket:[4711]`.
+/// Returns the kind of a descriptor without its unique number, such as `socket:` for `socket:[4711]`.
 fn kind(target: &str) -> String {
     target.split('[').next().filter(|kind| kind.ends_with(':')).unwrap_or(target).to_owned()
 }
 
-/// Returns a value in KiB from lines `NAME: VALUE kB`.
+/// Returns a value in KiB from a line of the form `NAME: VALUE kB`.
 fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }

@@ -1,4 +1,5 @@
-//! Two vfio-user clients without a guest, each the VMM and the driver of its HCA, and their disturbances.
+//! Two vfio-user clients without a guest, and their disturbances. Each client is both the VMM and the driver of its
+//! HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,29 +20,29 @@ use crate::daemon::Control;
 use crate::scenario::codes::syndrome;
 use crate::scenario::endpoint::jingzhao::{Driver as _, InProcess};
 
-/// Number of messages per round and direction, each with its own slot.
+/// Number of messages per round in each direction. Each message has its own slot.
 const COUNT: u32 = 32;
-/// Length of the largest message, and the distance of slots.
+/// Length of the largest message, and distance between slots.
 const LONGEST: u32 = 20_000;
 const STRIDE: u64 = 20_480;
-/// Offsets of sent messages, received messages, and data that the peer reads.
+/// Offsets of sent messages, of received messages, and of data that the peer reads.
 const SENT: u64 = 0;
 const RECEIVED: u64 = COUNT as u64 * STRIDE;
 const READ: u64 = 2 * RECEIVED;
 const REGION: u64 = 3 * RECEIVED;
-/// Time limit of a round, including pauses of stopped processes.
+/// Time limit of a round, which includes the time during which processes are stopped.
 const ROUND_TIMEOUT_MS: u32 = 60_000;
 const STEP: Duration = Duration::from_secs(90);
-/// Number of received packets that shows that a flood is in progress.
+/// Number of received packets from which a flood counts as being in progress.
 const UNDER_WAY: u64 = 100;
-/// Time limit for these packets.
+/// Time limit for that number of packets to arrive.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm, SendOp::Read];
 
 /// Disturbances of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// The VMM resets the function and continues with the same vfio-user connection.
+    /// The VMM resets the function, and continues to use the same vfio-user connection.
     Reset,
     /// The client disconnects abruptly, and its successor connects at once.
     Leave,
@@ -53,7 +54,7 @@ impl Disturbance {
     pub(super) const ALL: &[Self] = &[Self::Reset, Self::Leave, Self::PortDown, Self::SwitchCapture];
 }
 
-/// The socket to which a client connects.
+/// The HCA socket to which a client connects.
 #[derive(Clone, Debug)]
 pub(super) struct Attachment {
     pub(super) name: String,
@@ -89,7 +90,7 @@ impl<'a> Clients<'a> {
         Ok(clients)
     }
 
-    /// Executes the plan until the time is over and every kind has occurred.
+    /// Executes the plan until the time is over and every kind of disturbance has occurred.
     pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -124,7 +125,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Exchanges messages while `beside` runs, at least one round.
+    /// Exchanges messages while `beside` runs, for at least one round.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -143,8 +144,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// During the disturbance, the peer writes to the victim's memory without its help, and then notices that it has
-    /// gone.
+    /// Executes a disturbance. During it, the peer writes to the victim's memory without the victim's help. The peer
+    /// must then notice that the victim is no longer there.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
@@ -200,7 +201,7 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Exchanges messages of one operation and length in both directions, and checks each.
+    /// Exchanges messages of one operation and length in both directions, and checks each message.
     async fn round(&mut self) -> Result<()> {
         let number = self.rounds;
         self.rounds += 1;
@@ -273,7 +274,7 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Creates queues for a new connection to replace the old ones, and memory after a reset.
+    /// Creates queues for a new connection, which replace the old ones. After a reset, also registers memory again.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

@@ -1,4 +1,4 @@
-//! A pair of stock guests that exchange messages, and their disturbances.
+//! A pair of stock guests that exchange messages, and the disturbances of the pair.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use crate::process::Reading;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
-/// Number of messages that each end must receive to show progress.
+/// Number of messages that each end must receive to demonstrate progress.
 const PROGRESS: u64 = 8;
-/// Time limit for progress while other guests boot.
+/// Time limit for progress while other guests may be booting.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for an end to notice the loss of its peer, in addition to the retries of its HCA.
+/// Time limit for an end to notice the loss of its peer, in addition to the duration of its HCA's retries.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Kernel messages of this level or more severe are errors.
+/// Kernel messages of at least this severity count as errors.
 const WARNING: u8 = 4;
 
 /// Disturbances of one end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// QEMU is killed and started again at once.
+    /// QEMU is killed, and started again at once.
     KillQemu,
-    /// The daemon is killed and started again. QEMU does not reconnect, so the guest boots again.
+    /// The daemon is killed, and started again. QEMU does not reconnect to it, so the guest boots again.
     KillDaemon,
     StopQemu,
     StopDaemon,
@@ -44,10 +44,10 @@ pub(super) enum Disturbance {
 }
 
 impl Disturbance {
-    /// Disturbances of an end whose daemon also serves other ends.
+    /// Disturbances for an end whose daemon also serves other ends.
     pub(super) const GUEST: &[Self] =
         &[Self::KillQemu, Self::StopQemu, Self::ReloadDriver, Self::PortDown, Self::SwitchCapture];
-    /// Disturbances of an end with its own daemon.
+    /// Disturbances for an end that has its own daemon.
     pub(super) const ALL: &[Self] = &[
         Self::KillQemu,
         Self::KillDaemon,
@@ -60,13 +60,13 @@ impl Disturbance {
     ];
 }
 
-/// Connection of a guest to its HCA.
+/// How a guest is connected to its HCA.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
-    /// The daemon, if it only serves this guest.
+    /// The daemon, if it serves only this guest.
     pub(super) own: Option<(HcaSpec, Daemon)>,
 }
 
@@ -96,7 +96,7 @@ struct End {
 }
 
 impl<'a> Pair<'a> {
-    /// Boots both and starts the traffic.
+    /// Boots both guests and starts the traffic.
     pub(super) async fn start(ground: &'a LaneContext<'a>, [a, b]: [Attachment; 2]) -> Result<Self> {
         let name = format!("guests {} and {}", a.name, b.name);
         let (a, b) = tokio::try_join!(End::start(ground, a, Side::A), End::start(ground, b, Side::B))?;
@@ -106,7 +106,7 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// Executes the plan until the time is over and every kind has occurred.
+    /// Executes the plan until the time is over and every kind of disturbance has occurred.
     pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -142,7 +142,7 @@ impl<'a> Pair<'a> {
             }
             Disturbance::LeaveLog => {
                 end.seat.daemon()?.1.process().read_output(Reading::Over);
-                // Causes a log line.
+                // This causes the daemon to write a log line.
                 take_port_down(&end.seat.control, Duration::ZERO).await
             }
             Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {
@@ -175,7 +175,7 @@ impl<'a> Pair<'a> {
         tokio::try_join!(a.expect_progress(), b.expect_progress()).map(drop)
     }
 
-    /// Checks that no driver has reported a problem with its HCA.
+    /// Checks that neither driver has reported a problem with its HCA.
     pub(super) async fn no_complaints(&mut self) -> Result<()> {
         for end in &mut self.ends {
             let lines = end.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
@@ -212,7 +212,7 @@ impl End {
         Ok(Self { seat, vm, talker })
     }
 
-    /// Takes HCA, guest or driver away and starts it again.
+    /// Takes the HCA, the guest or the driver away, and starts it again.
     async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {
@@ -228,7 +228,7 @@ impl End {
                 self.vm.signal(libc::SIGKILL)?;
                 *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
             }
-            // Its successor does not wait for its end.
+            // The successor does not wait until this QEMU has ended.
             _ => self.vm.signal(libc::SIGKILL)?,
         }
         (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;
@@ -277,7 +277,7 @@ impl End {
     }
 }
 
-/// Boots a guest and starts the program, which is not yet connected.
+/// Boots a guest and starts its program, which is not connected yet.
 async fn boot(ground: &LaneContext<'_>, seat: &Attachment, side: Side) -> Result<(Vm, Talker)> {
     let mut vm = ground.lab.boot(ground.run, ground.image, seat.guest()).await?;
     load_mthca(&mut vm).await?;

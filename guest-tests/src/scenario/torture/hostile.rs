@@ -1,4 +1,4 @@
-//! A client that attacks the process that serves it, and one that behaves.
+//! A client that attacks the process that serves it, and a client that behaves correctly.
 
 mod disk;
 mod wire;
@@ -14,38 +14,38 @@ use self::disk::FullDisk;
 use self::wire::{Client, Region};
 
 const PAGE: u64 = 4096;
-/// Number of sparse files that together exceed the address space of a process (128 TiB).
+/// Number of sparse files whose total size exceeds the address space of a process (128 TiB).
 const HUGE_FILES: u64 = 80;
 const HUGE: u64 = (128 << 40) / HUGE_FILES + PAGE;
 /// Size of the bus address space.
 const EVERYTHING: u64 = 1 << 48;
-/// Number of holes in it. They create more windows than a daemon accepts (65,535).
+/// Number of holes in the address space. They create more windows than a daemon accepts (65,535).
 const HOLES: u64 = 70_000;
-/// Number of holes per message.
+/// Number of holes created by one message.
 const BATCH: usize = 256;
-/// Guest memory of a client that behaves.
+/// Size of the guest memory of a client that behaves correctly.
 const GUEST_MEMORY: u64 = 64 << 20;
 /// Size of a huge page in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
-/// Time limit for the next client after one has disconnected.
+/// Time limit for the next client to be served after the previous one has disconnected.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
-/// Attacks on a process that maps the memory it is given.
+/// Attacks on a process that maps memory provided by its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attack {
-    /// Exhausts its address space: files larger than all memory, with one page mapped of each.
+    /// Exhausts the process's address space with files that are larger than all memory. One page of each is mapped.
     HugeFiles,
-    /// Exhausts its memory: one window, divided into more and more.
+    /// Exhausts the process's memory by dividing one window into more and more windows.
     ManyWindows,
-    /// Causes page faults: huge pages that the host lacks.
+    /// Causes page faults with huge pages that the host does not have.
     NoHugePages,
-    /// Causes page faults: a hole in a file on a full disk.
+    /// Causes page faults with a hole in a file on a full disk.
     FullDisk,
-    /// Causes page faults: a file that is truncated after it was mapped.
+    /// Causes page faults with a file that is truncated after it has been mapped.
     CutFile,
 }
 
-/// Resources that an attack holds.
+/// Resources that an attack holds while it lasts.
 #[derive(Debug)]
 pub(super) struct Attacker {
     _client: Option<Client>,
@@ -57,7 +57,7 @@ impl Attack {
     pub(super) const ALL: &[Self] =
         &[Self::HugeFiles, Self::ManyWindows, Self::NoHugePages, Self::FullDisk, Self::CutFile];
 
-    /// Returns why this machine cannot run the attack, if so.
+    /// Returns the reason why this machine cannot run the attack, if there is one.
     pub(super) fn obstacle(self) -> Option<String> {
         let tried = match self {
             Self::FullDisk => FullDisk::create().map(drop),
@@ -70,12 +70,12 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// The attack could not be tried, or got further than it may.
+    /// The attack could not be attempted, or got further than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();
         let mut disk = None;
-        // The daemon may reject the attack with an error or disconnect the client. Both are correct.
+        // The daemon may reject the attack with an error, or disconnect the client. Either is correct.
         let outcome = match self {
             Self::HugeFiles => huge_files(&mut client, &mut files),
             Self::ManyWindows => many_windows(&mut client),
@@ -118,7 +118,7 @@ impl Attack {
     }
 }
 
-/// Maps one page of each file. Returns the number of mapped pages.
+/// Maps one page of each file, and returns the number of mapped pages.
 fn huge_files(client: &mut Client, files: &mut Vec<OwnedFd>) -> Result<u64> {
     let mut mapped = 0;
     for number in 0..HUGE_FILES {
@@ -129,7 +129,7 @@ fn huge_files(client: &mut Client, files: &mut Vec<OwnedFd>) -> Result<u64> {
     Ok(mapped)
 }
 
-/// Unmaps every second page of one window. Returns the number of unmapped pages.
+/// Unmaps every second page of a window, and returns the number of unmapped pages.
 fn many_windows(client: &mut Client) -> Result<u64> {
     ensure!(client.map(0, EVERYTHING, None)?.is_ok(), "not mapped");
     let holes: Vec<u64> = (0..HOLES).map(|hole| (2 * hole + 1) * PAGE).collect();
@@ -140,13 +140,13 @@ fn many_windows(client: &mut Client) -> Result<u64> {
     Ok(taken)
 }
 
-/// Makes the device write to a mapped address. Returns 1 if it did.
+/// Maps memory and makes the device write to it. Returns 1 if the device has written.
 fn touch(client: &mut Client, address: u64, map: impl FnOnce(&mut Client) -> Result<bool>) -> Result<u64> {
     ensure!(map(client)?, "not mapped");
     Ok(u64::from(query_adapter(client, address)? == 0))
 }
 
-/// Behaves as every client does: connects, maps memory, executes a command.
+/// Behaves as every correct client does: connects, maps memory and executes a command.
 pub(super) fn behave(socket: &Path) -> Result<()> {
     let mut client = connect(socket)?;
     let file = memory("guest", GUEST_MEMORY, MemfdFlags::empty())?;
@@ -160,7 +160,7 @@ pub(super) fn behave(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Connects while another client may still be disconnecting.
+/// Connects to the daemon, even if another client is still disconnecting.
 fn connect(socket: &Path) -> Result<Client> {
     let deadline = Instant::now() + SUCCESSION;
     loop {
@@ -172,12 +172,13 @@ fn connect(socket: &Path) -> Result<Client> {
     }
 }
 
-/// Makes QUERY_ADAPTER write to an address. Returns its status (JingZhao interface, sections 1.2 and 3.2).
+/// Makes QUERY_ADAPTER write to an address, and returns the command's status (JingZhao interface, sections 1.2 and
+/// 3.2).
 fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     const HCR: u64 = 0x8_0000;
     const GO: u32 = 1 << 23;
     const QUERY_ADAPTER: u32 = 6;
-    // Enable memory space and bus mastering.
+    // This enables memory space and bus mastering.
     client.write(Region::Config, 4, &[6, 0])?;
     let [high, low] = [mailbox >> 32, mailbox & 0xffff_ffff].map(u32::try_from);
     for (offset, value) in [(0x0c, high?), (0x10, low?), (0x18, GO | QUERY_ADAPTER)] {
@@ -188,14 +189,14 @@ fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     Ok(word >> 24)
 }
 
-/// Creates a memory file that cannot shrink, like QEMU's.
+/// Creates a memory file that, like QEMU's, cannot shrink.
 fn memory(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = unsealed(name, len, flags)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     Ok(file)
 }
 
-/// A memfd without seals, which can shrink.
+/// Creates a memory file without seals, which can shrink.
 fn unsealed(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
     ftruncate(&file, len)?;

@@ -1,5 +1,5 @@
-//! The process with all other HCAs, and its disturbances: it is stopped, its log is not read, and a hostile client uses
-//! one of its HCAs.
+//! The process that serves all other HCAs, and its disturbances: it is stopped, its log is not read, or a hostile
+//! client uses one of its HCAs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::{LaneContext, take_port_down};
 use crate::daemon::{Control, Daemon};
 use crate::process::Reading;
 
-/// Number of port state changes that the daemon logs while its log is not read.
+/// Number of port state changes that the daemon must log while its log is not being read.
 const CHANGES: usize = 10;
-/// Time limit for the process to notice a disconnected client.
+/// Time limit for the process to notice that a client has disconnected.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Disturbances of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     Stop,
-    /// The pipe of its log is full.
+    /// The pipe to which the process writes its log is full.
     StallLog,
     Attack(Attack),
 }
@@ -41,16 +41,16 @@ impl Disturbance {
 pub(super) struct Neighbour<'a> {
     pub(super) ground: &'a LaneContext<'a>,
     pub(super) daemon: Daemon,
-    /// The HCA of the hostile client.
+    /// The HCA used by the hostile client.
     pub(super) hostile: (PathBuf, Control),
-    /// The HCA of an uninvolved client.
+    /// The HCA used by an uninvolved client.
     pub(super) bystander: (PathBuf, Control),
-    /// Attacks that this machine can run.
+    /// The attacks that this machine can run.
     pub(super) attacks: Vec<Attack>,
 }
 
 impl Neighbour<'_> {
-    /// Executes the plan until the time is over and every kind has occurred.
+    /// Executes the plan until the time is over and every kind of disturbance has occurred.
     pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -64,8 +64,8 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs every attack once. The memory that the allocator keeps from the largest is not a leak and must be known
-    /// before comparisons.
+    /// Runs each attack once. The memory that the allocator keeps from the largest attack is not a leak, and must be
+    /// allocated before comparisons start.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;
@@ -73,7 +73,7 @@ impl Neighbour<'_> {
         self.serves().await
     }
 
-    /// Waits until both HCAs have no client, so that all remaining resources belong to the other HCAs.
+    /// Waits until neither HCA has a client, so that all remaining resources belong to the other HCAs.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         for (socket, control) in [&self.hostile, &self.bystander] {
@@ -109,7 +109,7 @@ impl Neighbour<'_> {
         }
     }
 
-    /// The attacker stays for a while. The client after it is served.
+    /// Runs an attack, and keeps its resources for a while. The next client must then be served.
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;

@@ -1,4 +1,4 @@
-//! Disturbances drawn from a seed: the same seed yields the same order.
+//! Disturbances drawn from a seed. The same seed yields the same sequence.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// Undisturbed time before a disturbance, in milliseconds.
+/// Range of the undisturbed time before a disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Duration of a disturbance in milliseconds, if it has one. Even two successive ones are shorter than a requester's
-/// retries take ([`super::PATIENCE`]), so that no connection is lost.
+/// Range of the duration of a disturbance that has one, in milliseconds. Even two successive disturbances take less
+/// time than a requester's retries ([`super::PATIENCE`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -38,30 +38,30 @@ impl Side {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step<K> {
-    /// Undisturbed time before it.
+    /// Undisturbed time before the disturbance.
     pub(super) pause: Duration,
     /// Kind of the disturbance.
     pub(super) kind: K,
-    /// The affected end, if there are two.
+    /// The affected end, if the connection has two.
     pub(super) side: Side,
-    /// Its duration, if it has one.
+    /// Duration of the disturbance, if it has one.
     pub(super) length: Duration,
 }
 
-/// The disturbances of one lane: each kind once in random order, then random kinds.
+/// The disturbances of one lane. Each kind occurs once in random order, followed by random kinds.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,
-    /// Kinds that were not drawn yet; the last is next.
+    /// Kinds that have not been drawn yet, of which the last is next.
     first: Vec<K>,
     rng: ChaCha8Rng,
 }
 
 impl<K: Copy> Plan<K> {
-    /// Creates the plan of a lane. It is independent of other lanes, because their progress depends on timing.
+    /// Creates the plan of a lane. It does not depend on other lanes, because their progress depends on timing.
     ///
     /// # Panics
-    /// Panics without a kind.
+    /// Panics if `kinds` is empty.
     pub(super) fn new(seed: u64, lane: u64, kinds: &[K]) -> Self {
         assert!(!kinds.is_empty(), "a plan of nothing");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -71,7 +71,7 @@ impl<K: Copy> Plan<K> {
         Self { kinds: kinds.to_vec(), first, rng }
     }
 
-    /// Returns whether every kind was drawn.
+    /// Returns whether every kind has been drawn.
     pub(super) fn has_drawn_all(&self) -> bool {
         self.first.is_empty()
     }
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn steps_depend_on_seed_and_lane() {
+    fn plan_depends_on_seed_and_lane() {
         assert_eq!(steps(5, 1), steps(5, 1));
         assert_ne!(steps(5, 1), steps(6, 1));
         assert_ne!(steps(5, 1), steps(5, 2));
     }
 
     #[test]
-    fn every_kind_occurs_before_repeats() {
+    fn every_kind_is_drawn_before_any_repeats() {
         for seed in 0..50 {
             let mut plan = Plan::new(seed, 0, &KINDS);
             let mut seen = BTreeSet::new();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbances_stay_below_retry_limit() {
+    fn two_disturbances_are_shorter_than_all_retries() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

@@ -1,5 +1,5 @@
-//! Traffic between stock guests: each end's program sends and checks on its own (`guest/stock_traffic.py`), and is
-//! polled for its progress.
+//! Traffic between stock guests. The program at each end sends and checks messages independently
+//! (`guest/stock_traffic.py`), and is polled for its progress.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../../guest/stock_traffic.py");
-/// Time limit for loading an interpreter and the verbs modules.
+/// Time limit for loading a Python interpreter and the verbs modules.
 const START: Duration = Duration::from_secs(120);
 /// Time limit of all other requests.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Codes from `ibv_wc_status` in rdma-core.
+/// Values of rdma-core's `ibv_wc_status`.
 mod status {
     pub(super) const WR_FLUSH_ERR: u32 = 5;
     pub(super) const RETRY_EXC_ERR: u32 = 12;
@@ -29,7 +29,7 @@ pub(super) struct Talker {
     lid: u16,
 }
 
-/// A queue pair and its memory, as the peer needs them.
+/// A queue pair and its memory, as they are described to the peer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     qpn: u32,
@@ -37,16 +37,16 @@ pub(super) struct Place {
     rkey: u32,
 }
 
-/// Progress of an end on its connection.
+/// Progress of one end on its connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Report {
-    /// Number of successful sends.
+    /// Number of successful sends so far.
     pub(super) sent: u64,
     /// Number of messages received with correct content.
     pub(super) received: u64,
     /// Number of RDMA READs with correct data.
     pub(super) reads: u64,
-    /// Unsuccessful completions in order: kind of request, and status.
+    /// Unsuccessful completions, in order. Each is given by the kind of request and the status.
     errors: Vec<(Request, u32)>,
     /// Number of requests without a completion.
     outstanding: u64,
@@ -54,17 +54,17 @@ pub(super) struct Report {
     wrong: Option<String>,
 }
 
-/// Whether a completion is that of a request or a receive.
+/// Whether a completion belongs to a send request or to a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    /// Completion of a SEND, WRITE or READ.
+    /// The completion belongs to a SEND, WRITE or READ.
     Request,
     Receive,
 }
 
 impl Talker {
-    /// Starts the program on `mthca0`; `side` is 0 or 1.
+    /// Starts the program on `mthca0`. `side` is 0 or 1.
     pub(super) async fn start(vm: &mut Vm, seed: u64, side: usize) -> Result<Self> {
         let program = LineProgram::start(vm, PROGRAM).await?;
         let arguments = json!({ "device": "mthca0", "seed": seed, "side": side });
@@ -77,13 +77,13 @@ impl Talker {
         self.program.ask(STEP, vm, "prepare", json!({ "connection": connection })).await
     }
 
-    /// Connects it, so that it can receive from the peer.
+    /// Connects the queue pair, so that it can receive from the peer.
     pub(super) async fn connect(&self, vm: &mut Vm, peer: &Self, place: Place) -> Result<()> {
         let arguments = json!({ "lid": peer.lid, "peer": place, "timeout": super::ACK_TIMEOUT });
         self.program.ask(STEP, vm, "connect", arguments).await
     }
 
-    /// Starts sending to a peer that is ready.
+    /// Starts sending to the peer, which must be ready.
     pub(super) async fn go(&self, vm: &mut Vm) -> Result<()> {
         self.program.ask(STEP, vm, "go", json!({})).await
     }
@@ -92,14 +92,14 @@ impl Talker {
         self.program.ask(STEP, vm, "report", json!({})).await
     }
 
-    /// Kills it in the middle of its traffic.
+    /// Kills the program in the middle of its traffic.
     pub(super) async fn kill(self, vm: &mut Vm) -> Result<()> {
         self.program.kill(vm).await.context("ending the program of the guest")
     }
 }
 
 impl Report {
-    /// Checks that all messages were correct and no error occurred.
+    /// Checks that all messages were correct and that no error occurred.
     pub(super) fn is_undisturbed(&self) -> Result<()> {
         ensure!(
             self.wrong.is_none() && self.errors.is_empty(),
@@ -108,8 +108,9 @@ impl Report {
         Ok(())
     }
 
-    /// Returns whether it has detected the loss of its peer and all its requests have completed: the oldest with retry
-    /// exceeded, the others flushed (IBTA volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
+    /// Returns whether this end has detected the loss of its peer and all its requests have completed. The oldest must
+    /// have failed because retries were exceeded, and the others must have been flushed (IBTA volume 1, sections
+    /// 9.9.2.1.1 and 10.8.3.2.4).
     pub(super) fn has_detected_peer_loss(&self) -> Result<bool> {
         ensure!(self.wrong.is_none(), "{self:?}");
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn undisturbed_peer_reports_no_error() {
+    fn undisturbed_end_must_report_no_error() {
         report(&[], 12).is_undisturbed().unwrap();
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_peer_exhausts_one_and_flushes_rest() {
+    fn peer_loss_fails_oldest_request_and_flushes_rest() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);

@@ -1,4 +1,4 @@
-//! A timeline of disturbances for the analysis of failures, and the number of each kind.
+//! A timeline of disturbances for analysing failures, together with the number of disturbances of each kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
-/// Writes events with their time to a file, and counts them by kind.
+/// Writes events with their times to a file, and counts them by kind.
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
@@ -23,19 +23,19 @@ impl Timeline {
         Ok(Self { begun: Instant::now(), file: RefCell::new(file), counts: RefCell::default() })
     }
 
-    /// Records that something starts or is correct.
+    /// Records that something has started or was found correct.
     pub(super) fn note(&self, lane: &str, what: &str) -> Result<()> {
         let seconds = self.begun.elapsed().as_secs_f64();
         Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {lane}: {what}")?)
     }
 
-    /// Records that a disturbance is over without harm to others.
+    /// Records that a disturbance is over and has not affected others.
     pub(super) fn count(&self, lane: &str, what: &str) -> Result<()> {
         *self.counts.borrow_mut().entry(format!("{lane}: {what}")).or_default() += 1;
         self.note(lane, &format!("{what} finished"))
     }
 
-    /// Returns the number of each disturbance.
+    /// Returns the number of disturbances of each kind, as text.
     pub(super) fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let lines: Vec<String> =

@@ -1,4 +1,4 @@
-//! A queue pair of the HCA, connected to an imaginary queue pair of the packet peer.
+//! A queue pair of the HCA that is connected to an imaginary queue pair of the packet peer.
 
 use agent::pattern;
 use agent::wire::{
@@ -13,13 +13,13 @@ use crate::packet_peer::{Aeth, Op, Packet, Reth};
 
 /// Number of the peer's queue pair.
 const PEER_QPN: u32 = 0x00_0abc;
-/// First PSN that the peer sends. The PSN of its third packet wraps to 0.
+/// First PSN that the peer sends. The PSN of its third packet wraps around to 0.
 const PEER_PSN: u32 = 0xff_fffe;
 /// First PSN that the HCA sends.
 const OWN_PSN: u32 = 0xff_ffff;
 /// Size of the HCA's memory region in bytes.
 const REGION: u64 = 65536;
-/// Time limit for completions that are due.
+/// Time limit for completions that are expected immediately.
 const DUE_MS: u32 = 10_000;
 
 /// AETH syndromes (IBTA, AETH syndrome field).
@@ -30,11 +30,11 @@ pub(super) mod syndrome {
     pub(in super::super) const NAK_REMOTE_OPERATIONAL: u8 = 0x63;
     pub(in super::super) const NAK_INVALID_RD: u8 = 0x64;
     pub(in super::super) const RNR: u8 = 0x20;
-    /// ACK without a credit count.
+    /// An ACK that carries no credit count.
     pub(in super::super) const ACK: u8 = 0x1f;
 }
 
-/// State codes (JingZhao interface, section 10.1).
+/// QP state codes (JingZhao interface, section 10.1).
 pub(super) mod state {
     pub(in super::super) const INIT: u8 = 1;
     pub(in super::super) const RTR: u8 = 2;
@@ -49,36 +49,36 @@ pub(super) struct Attributes {
     pub(super) mtu: u16,
     pub(super) timeout: u8,
     pub(super) retry: u8,
-    /// Retries after RNR NAKs.
+    /// Number of retries after RNR NAKs.
     pub(super) rnr_retry: u8,
-    /// Code of the RNR NAKs sent.
+    /// Timer code in the RNR NAKs that are sent.
     pub(super) rnr_timer: u8,
 }
 
 impl Attributes {
-    /// 537 ms, which exceeds delays of a busy host; 7 retries; RNR NAKs of 40.96 ms.
+    /// A timeout of 537 ms, which exceeds the delays of a busy host; 7 retries; and RNR NAKs that request 40.96 ms.
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
-/// A QP of the HCA, connected to the packet peer.
+/// A QP of the HCA that is connected to the packet peer.
 #[derive(Debug)]
 pub(super) struct Link<'a> {
     bench: &'a mut Bench,
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
-    /// Memory of the HCA: [`REGION`] bytes with all rights, filled with [`content`].
+    /// Memory region of the HCA. It has [`REGION`] bytes and all access rights, and is filled with [`content`].
     pub(super) mr: MrInfo,
     pub(super) mtu: usize,
 }
 
-/// Returns the content of a new link's region.
+/// Returns the content with which a new link's region is filled.
 pub(super) fn content(offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; offset + len];
     pattern::fill(7, 0, &mut bytes);
     bytes.split_off(offset)
 }
 
-/// Returns the payload of the peer's messages.
+/// Returns the payload used for the peer's messages.
 pub(super) fn message(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     pattern::fill(99, 0, &mut bytes);
@@ -98,7 +98,7 @@ fn rtr(attributes: &Attributes) -> Transition {
 }
 
 impl<'a> Link<'a> {
-    /// Runs a case on a new connection, and destroys the connection afterwards.
+    /// Runs a case on a new connection, which is destroyed afterwards.
     pub(super) fn with(
         bench: &'a mut Bench,
         attributes: &Attributes,
@@ -119,7 +119,7 @@ impl<'a> Link<'a> {
         let qp = agent.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..CreateQp::default() })?;
         let mut link = Self { bench, qp, cq, mr, mtu: attributes.mtu.into() };
         link.bring_to_rts(attributes)?;
-        // Discard packets of the previous case.
+        // This discards the packets of the previous case.
         link.bench.peer.rest()?;
         Ok(link)
     }
@@ -156,13 +156,13 @@ impl<'a> Link<'a> {
         self.modify(rtr(&Attributes::DEFAULT))
     }
 
-    /// Moves the queue pair through RESET to RTS, with the same PSNs.
+    /// Moves the queue pair through RESET to RTS, using the same PSNs.
     pub(super) fn reconnect(&mut self) -> Result<()> {
         self.modify(Transition::ToReset)?;
         self.bring_to_rts(&Attributes::DEFAULT)
     }
 
-    /// Replaces the region by one with the same content but no remote rights.
+    /// Replaces the region with one that has the same content but no remote access rights.
     pub(super) fn forbid_remote_access(&mut self) -> Result<()> {
         self.destroy_region()?;
         let access = Access { local_write: true, ..Access::default() };
@@ -174,28 +174,28 @@ impl<'a> Link<'a> {
         let agent = &mut self.bench.agent;
         agent.call(DestroyQp { qp: self.qp.id })?;
         agent.call(DestroyCq { cq: self.cq.id })?;
-        // A case may have destroyed the region itself.
+        // A case may have destroyed the region already.
         let _ = agent.call(DestroyMr { mr: self.mr.id });
         Ok(())
     }
 
-    /// Returns the PSN of the peer's n-th packet.
+    /// Returns the PSN of the peer's packet with number `n`, counted from 0.
     pub(super) fn peer_psn(n: u32) -> u32 {
         (PEER_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the PSN of the HCA's n-th packet.
+    /// Returns the PSN of the HCA's packet with number `n`, counted from 0.
     pub(super) fn own_psn(n: u32) -> u32 {
         (OWN_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the peer's n-th packet.
+    /// Returns the peer's packet with number `n`.
     pub(super) fn packet(&self, op: impl Into<Op>, n: u32, payload: &[u8]) -> Packet {
         let (op, payload) = (op.into(), Hex(payload.to_vec()));
         Packet { op, qpn: self.qp.qpn, psn: Self::peer_psn(n), payload, ..Packet::default() }
     }
 
-    /// Returns the packets of a SEND from the peer's n-th on, the last with AckReq.
+    /// Returns the packets of a SEND, starting with the peer's packet number `n`. The last packet has AckReq set.
     pub(super) fn send_message(&self, n: u32, payload: &[u8]) -> Vec<Packet> {
         let chunks: Vec<_> = payload.chunks(self.mtu).collect();
         let last = chunks.len().saturating_sub(1);
@@ -212,24 +212,24 @@ impl<'a> Link<'a> {
         chunks.iter().enumerate().map(packet).collect()
     }
 
-    /// Returns a READ request of the peer.
+    /// Returns a READ request from the peer.
     pub(super) fn read_request(&self, n: u32, reth: Reth) -> Packet {
         Packet { reth: Some(reth), ack_req: true, ..self.packet("RC_RDMA_READ_REQUEST", n, &[]) }
     }
 
-    /// Returns an acknowledgement of the peer for the HCA's n-th packet.
+    /// Returns the peer's acknowledgement of the HCA's packet number `n`.
     pub(super) fn ack(&self, n: u32, syndrome: u8, msn: u32) -> Packet {
         let aeth = Some(Aeth { syndrome, msn });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet("RC_ACKNOWLEDGE", 0, &[]) }
     }
 
-    /// Returns a response of the peer with the PSN of the HCA's n-th packet.
+    /// Returns a response from the peer that has the PSN of the HCA's packet number `n`.
     pub(super) fn response(&self, op: &str, n: u32, payload: &[u8]) -> Packet {
         let aeth = (!op.ends_with("MIDDLE")).then_some(Aeth { syndrome: syndrome::ACK, msn: 1 });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet(op, 0, payload) }
     }
 
-    /// Returns the RETH for the region from byte `off` on.
+    /// Returns a RETH that refers to the region from byte `off` on.
     pub(super) fn reth(&self, off: u64, len: u32) -> Reth {
         let Remote { va, rkey } = self.mr.remote(off);
         Reth { va, rkey, len }
@@ -243,7 +243,7 @@ impl<'a> Link<'a> {
         packets.iter().try_for_each(|packet| self.send(packet))
     }
 
-    /// Returns the next packet, which must be for the peer's queue pair.
+    /// Returns the next packet, which must be addressed to the peer's queue pair.
     pub(super) fn next(&mut self) -> Result<Packet> {
         let packet = self.bench.peer.receive()?;
         ensure!(
@@ -253,7 +253,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects a packet with this opcode and the PSN of the HCA's n-th packet.
+    /// Expects a packet with this opcode and the PSN of the HCA's packet number `n`.
     pub(super) fn expect(&mut self, op: &str, n: u32) -> Result<Packet> {
         let packet = self.next()?;
         let expected = Self::own_psn(n);
@@ -261,7 +261,8 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects an acknowledgement of the peer's n-th packet with this syndrome. An ACK may have any credit count.
+    /// Expects an acknowledgement of the peer's packet number `n` with this syndrome. An ACK may carry any credit
+    /// count.
     pub(super) fn expect_acknowledge(&mut self, n: u32, syndrome: u8, msn: u32) -> Result<()> {
         let packet = self.next()?;
         let aeth = packet.aeth.context("no AETH")?;
@@ -275,13 +276,13 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns a counter of hcad by its path in `hcactl counters`.
+    /// Returns one of hcad's counters by its path in `hcactl counters`.
     pub(super) fn counter(&mut self, place: &str) -> Result<u64> {
         let Bench { control, runtime, .. } = &*self.bench;
         runtime.block_on(control.counter(place))
     }
 
-    /// Checks that the HCA drops these packets without an answer, and counts each at `place`.
+    /// Checks that the HCA drops these packets without answering, and counts each of them at `place`.
     pub(super) fn expect_drops(&mut self, place: &str, packets: &[Packet]) -> Result<()> {
         let before = self.counter(place)?;
         self.send_all(packets)?;
@@ -292,14 +293,14 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Checks that the HCA does not answer.
+    /// Checks that the HCA does not send anything.
     pub(super) fn expect_silence(&mut self) -> Result<()> {
         let packets = self.bench.peer.rest()?;
         ensure!(packets.is_empty(), "expected no packet: {packets:?}");
         Ok(())
     }
 
-    /// Returns all packets until the HCA has nothing left to send.
+    /// Returns all packets that arrive until the HCA has nothing left to send.
     pub(super) fn rest(&mut self) -> Result<Vec<Packet>> {
         self.bench.peer.rest()
     }
@@ -314,8 +315,8 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).map(drop)?)
     }
 
-    /// Returns a work request for bytes `off..off + len` of the region. The peer's memory is at address 0x1000 with key
-    /// 0x77.
+    /// Returns a work request for bytes `off..off + len` of the region. The peer's memory is at address 0x1000 and has
+    /// key 0x77.
     pub(super) fn request(&self, op: SendOp, off: u64, len: u32) -> SendRequest {
         let remote = (op != SendOp::Send).then_some(Remote { va: 0x1000, rkey: 0x77 });
         SendRequest { op, data: Data::Sges(vec![self.mr.sge(off, len)]), remote, ..SendRequest::default() }
@@ -335,14 +336,14 @@ impl<'a> Link<'a> {
         Ok(cqe)
     }
 
-    /// Expects a completion with this syndrome, and the queue pair in ERR.
+    /// Expects a completion with this syndrome, after which the queue pair must be in ERR.
     pub(super) fn expect_error(&mut self, syndrome: u8) -> Result<()> {
         let cqe = self.completion()?;
         ensure!(cqe.syndrome == Some(syndrome), "expected syndrome {syndrome:#x}: {cqe:?}");
         self.expect_state(state::ERR)
     }
 
-    /// Asserts that no request has completed.
+    /// Checks that no request has completed.
     pub(super) fn expect_no_completion(&mut self) -> Result<()> {
         let cqes = self.bench.agent.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 })?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");
@@ -355,7 +356,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns bytes of the region from `off` on.
+    /// Returns `len` bytes of the region, starting at `off`.
     pub(super) fn memory(&mut self, off: u64, len: usize) -> Result<Vec<u8>> {
         let len = u32::try_from(len)?;
         Ok(self.bench.agent.call(Peek { mr: self.mr.id, off, len })?.0)
@@ -378,7 +379,7 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(DestroyMr { mr: self.mr.id }).map(drop)?)
     }
 
-    /// Checks that a whole SEND from the peer is received.
+    /// Checks that a complete SEND from the peer is received.
     pub(super) fn expect_receives(&mut self, n: u32, msn: u32) -> Result<()> {
         let payload = message(3 * self.mtu);
         self.post_receive(4096, 4096)?;

@@ -1,4 +1,4 @@
-//! The HCA as requester. The peer answers or stays silent.
+//! The HCA as requester. The peer answers, or does not.
 
 pub(super) mod answers;
 pub(super) mod limits;
@@ -26,9 +26,9 @@ mod completion {
     pub(super) const REMOTE_INVALID_RD_REQUEST: u8 = 0x21;
 }
 
-/// 8.6 s, so that no case sees a retransmission unless it waits for one.
+/// Attributes with a timeout of 8.6 s, so that no case observes a retransmission unless it waits for one.
 const PATIENT: Attributes = Attributes { timeout: 21, ..Attributes::DEFAULT };
-/// Length of a message of three packets.
+/// Length of a message that consists of three packets.
 const THREE: u32 = 700;
 
 const fn case(name: &'static str, attributes: Attributes, run: fn(&mut Link<'_>) -> Result<()>) -> Case {
@@ -108,7 +108,7 @@ fn send(link: &mut Link<'_>, len: u32) -> Result<()> {
 
 const SEND: [&str; 3] = ["RC_SEND_FIRST", "RC_SEND_MIDDLE", "RC_SEND_LAST"];
 
-/// Receives the packets of a SEND of [`THREE`] bytes from packet `from` on.
+/// Receives the packets of a SEND of [`THREE`] bytes, starting with packet `from`.
 fn expect_send(link: &mut Link<'_>, from: u32) -> Result<()> {
     for (n, name) in (0..).zip(SEND).skip(from as usize) {
         let packet = link.expect(name, n)?;
@@ -151,7 +151,7 @@ fn lost_ack(link: &mut Link<'_>) -> Result<()> {
     expect_send(link, 0)?;
     let begun = Instant::now();
     expect_send(link, 0)?;
-    // The timer started when the packets were sent, slightly before they arrived.
+    // The timer was started when the packets were sent, which was slightly before they arrived.
     let least = ack_timeout(Attributes::DEFAULT.timeout) * 9 / 10;
     ensure!(begun.elapsed() >= least, "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 2, 1)?;
@@ -198,7 +198,8 @@ fn coalesced_ack(link: &mut Link<'_>) -> Result<()> {
     expect_ignored(link, 4, 5)
 }
 
-/// Checks that the last packet had no effect: only `psn` and `msn` acknowledge the request.
+/// Checks that the last packet had no effect, and that only an acknowledgement with `psn` and `msn` completes the
+/// request.
 fn expect_ignored(link: &mut Link<'_>, psn: u32, msn: u32) -> Result<()> {
     link.expect_silence()?;
     link.expect_no_completion()?;
@@ -272,7 +273,7 @@ fn nak_of_second(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The code for 40.96 ms (JingZhao interface, section 10.6).
+/// RNR timer code for 40.96 ms (JingZhao interface, section 10.6).
 const RNR_CODE: u8 = 24;
 const RNR_TIME: Duration = Duration::from_micros(40_960);
 
@@ -341,7 +342,8 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// IBTA 9.7.5.2: a responder sends one NAK per gap, so copies are made by the network.
+/// Checks that copies of a NAK cause no more retransmissions. A responder sends one NAK per gap, so copies are made by
+/// the network (IBTA 9.7.5.2).
 fn nak_copies(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -387,7 +389,8 @@ fn rnr_without_end(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Soft-RoCE sends both if more packets follow the one without a receive.
+/// Checks a NAK that arrives during an RNR wait. Soft-RoCE sends both if more packets follow the one that has no
+/// receive.
 fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, THREE)?;
     expect_send(link, 0)?;

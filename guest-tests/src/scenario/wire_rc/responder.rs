@@ -59,7 +59,7 @@ fn fetch_add(link: &Link<'_>, n: u32, off: u64, add: u64) -> Packet {
     Packet { atomic, ack_req: true, ..link.packet("RC_FETCH_ADD", n, &[]) }
 }
 
-/// IBTA 9.7.4: a gap in the PSNs is answered once, with the missing PSN.
+/// Checks that a gap in the PSNs is answered once, with the missing PSN (IBTA 9.7.4).
 fn lost(link: &mut Link<'_>, missing: u32) -> Result<()> {
     let payload = message(3 * link.mtu);
     link.post_receive(0, 4096)?;
@@ -96,7 +96,7 @@ fn psn_ahead(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
-    // A new NAK can be sent now.
+    // From here on, the HCA may send a new NAK.
     let packets = link.send_message(3, &message(8));
     link.send_all(&packets)?;
     link.expect_acknowledge(1, syndrome::NAK_SEQUENCE, 1)
@@ -135,14 +135,14 @@ fn duplicate_write(link: &mut Link<'_>) -> Result<()> {
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_memory(0, &message(64))?;
-    // Software may use the memory after the message has completed.
+    // Software may reuse the memory once the message has completed.
     link.store(0, &[0x5a; 64])?;
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_memory(0, &[0x5a; 64])
 }
 
-/// Receives the responses of a READ from the peer's n-th packet on, and returns their payload.
+/// Receives the responses to a READ that starts at the peer's packet number `n`, and returns their payload.
 fn responses(link: &mut Link<'_>, n: u32, names: &[&str], msn: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (i, name) in (0..).zip(names) {
@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// IBTA 9.7.5.1: a requester that lost the middle repeats the READ from there, with the remaining PSN, address and
-/// length.
+/// Checks the READ with which a requester that has lost the middle repeats the rest. It has the remaining PSN, address
+/// and length (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -250,7 +250,7 @@ fn far_psn(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x80_0000, &message(64)) };
     link.send(&packet)?;
-    // A duplicate is acknowledged with the latest PSN; no other answer is permitted.
+    // A duplicate is acknowledged with the latest PSN. No other answer is permitted.
     for answer in link.rest()? {
         ensure!(answer.psn == Link::peer_psn(0xff_ffff), "answered {answer:?}");
     }
@@ -267,7 +267,7 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
     let packets = link.send_message(0, &payload);
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::RNR | timer, 0)?;
-    // Packets after the rejected one are out of sequence, and a NAK was already sent.
+    // Packets that follow the rejected one are out of sequence, but a NAK has already been sent.
     link.expect_silence()?;
     link.post_receive(0, 4096)?;
     link.send_all(&packets)?;
@@ -313,13 +313,13 @@ fn wrong_service(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let uc = |op| Packet { ack_req: true, ..link.packet(op, 0, &message(link.mtu)) };
     let mut packets = vec![uc("UC_SEND_ONLY"), uc("UC_SEND_FIRST")];
-    // A DETH follows: Q_Key and source queue pair.
+    // The BTH is followed by a DETH with Q_Key and source queue pair.
     packets.push(link.packet("UD_SEND_ONLY", 0, &message(72)));
     link.expect_drops("/engine/drops/wrong_service", &packets)?;
     link.expect_state(state::RTS)
 }
 
-/// Checks that a changed packet is dropped and counted at `place`, and that the unchanged one is executed.
+/// Checks that a packet is dropped after `change` and counted at `place`, and that the unchanged packet is executed.
 fn dropped(link: &mut Link<'_>, place: &str, change: fn(&mut Packet)) -> Result<()> {
     link.post_receive(0, 64)?;
     let good = link.send_message(0, &message(64));
@@ -400,7 +400,8 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// JingZhao interface, section 10.4: sixteen READs and atomics may be outstanding.
+/// Checks that the results of sixteen atomics are stored for duplicates, because as many may be outstanding (JingZhao
+/// interface, section 10.4).
 fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
     let requests: Vec<_> = (0..16).map(|n| fetch_add(link, n, 0, 1)).collect();
@@ -415,7 +416,7 @@ fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(0, &16u64.to_le_bytes())
 }
 
-/// IBTA 9.7.5: only the packet with the expected PSN may cause a NAK.
+/// Checks a duplicate READ with a wrong key, because only a packet with the expected PSN may cause a NAK (IBTA 9.7.5).
 fn duplicate_read_of_wrong_key(link: &mut Link<'_>) -> Result<()> {
     let request = link.read_request(0, link.reth(0, 8));
     link.send(&request)?;
@@ -439,7 +440,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A packet of an earlier connection of the same queue pairs has a valid key and an unexpected PSN.
+/// Checks that a READ with a duplicate PSN that was never executed is not answered. It may come from an earlier
+/// connection of the same queue pairs, and then has a valid key but an unexpected PSN.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

@@ -1,4 +1,4 @@
-//! `ci`: boots guests for one script and stops them.
+//! `ci` boots guests for one script and stops them afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 
-/// Directory with the copied files in guests.
+/// Directory of the copied files in the guests.
 const FOLDER: &str = "/work";
-/// Prefix of the names of its testbeds, before a number.
+/// Prefix of the names of its testbeds, which is followed by a number.
 const NAME: &str = "ci-";
-/// Limit of failed runs whose logs are kept.
+/// Maximum number of failed runs whose logs are kept.
 const KEPT: usize = 3;
-/// Limit of bytes of an unfinished line.
+/// Maximum size of an unfinished line in bytes.
 const LONGEST_LINE: usize = 64 << 10;
 
 /// Arguments of [`super::Command::Ci`].
@@ -51,8 +51,9 @@ pub struct Ci {
 }
 
 impl Ci {
-    /// Boots guests, copies the folder, runs the command in all of them, and stops them. The exit status is that of the
-    /// first command that failed, which ends the others. A signal ends the command, but logs are collected.
+    /// Boots guests, copies the folder to them, runs the command in all of them, and stops them. The exit status is
+    /// that of the first command that fails, which also ends the others. A signal ends the command, but logs are still
+    /// collected.
     ///
     /// # Errors
     /// The command could not be run.
@@ -82,7 +83,7 @@ impl Ci {
             };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // The directory of this run is inside one for all runs of this name.
+                // The directory of this run is inside a directory for all runs with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("logs are in {}", folder.display());
@@ -91,7 +92,7 @@ impl Ci {
         result.map(ExitCode::from)
     }
 
-    /// Runs the command in guests that are up, until they are down.
+    /// Runs the command in booted guests, and stops waiting if the testbed goes down.
     async fn in_testbed(&self, description: &Description) -> Result<u8> {
         let testbed = &description.name;
         let guests: Vec<GuestName> = description.guests.iter().map(|guest| guest.name).collect();
@@ -131,14 +132,14 @@ impl Ci {
             Ok(0)
         };
         let limit = Duration::from_secs(self.timeout);
-        // Commands that still run end with their connections.
+        // Commands that are still running end with their connections.
         timeout(limit, all).await.with_context(|| {
             format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?
     }
 }
 
-/// Runs the command in one guest. Each line of its output is prefixed with the guest's name.
+/// Runs the command in one guest, and prefixes each line of its output with the guest's name.
 async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     let session = Session::start(&target, start).await?;
     let (feed, input) = channel();
@@ -178,7 +179,7 @@ fn words(status: ExitStatus) -> String {
     }
 }
 
-/// Returns whether the files of a folder have at most `limit` bytes.
+/// Returns whether the files in a folder have a total of at most `limit` bytes.
 fn fits(folder: &Path, limit: u64) -> Result<bool> {
     let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -198,14 +199,14 @@ fn fits(folder: &Path, limit: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the output of earlier failed runs, except the last few and those that still run.
+/// Removes the output of earlier failed runs, except for the most recent ones and those that are still running.
 fn forget_old(all: &Path) -> Result<()> {
     let living = States::open()?.living()?;
     let mut old = Vec::new();
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name().to_str().and_then(|name| name.parse::<TestbedName>().ok());
         if name.is_some_and(|name| name.as_str().starts_with(NAME) && !living.contains(&name))
-            // Another run may be removing it.
+            // Another run may be removing the same directory.
             && let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified())
         {
             old.push((modified, entry.path()));
@@ -218,7 +219,7 @@ fn forget_old(all: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes complete lines from the front, and overlong incomplete ones.
+/// Removes complete lines from the front, and incomplete ones that are too long.
 fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
     let end = match kept.iter().rposition(|&byte| byte == b'\n') {
         Some(end) => end + 1,
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_size_includes_subfolders() {
+    fn size_limit_counts_files_in_subfolders() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("deep")).unwrap();
         fs::write(root.path().join("deep/file"), [0; 600]).unwrap();
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_lines_are_taken() {
+    fn only_complete_or_overlong_lines_are_taken() {
         let mut kept = b"one\ntwo\r\nthr".to_vec();
         assert_eq!(take_lines(&mut kept), ["one", "two"]);
         assert_eq!(kept, b"thr");

@@ -1,4 +1,4 @@
-//! `cp`: copies files and folders into a guest or out of it, as a tar archive.
+//! `cp` copies files and folders to or from a guest, as a tar archive.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::session::{self, Pipes, Printed, Session, channel};
 use crate::testbed::name::{Place, Target};
 
-/// Debian's tar, or busybox's, which every guest has.
+/// Shell code that uses Debian's tar or, if there is none, that of busybox, which every guest has.
 const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$@"; }; fi;"#;
 
 /// Arguments of [`super::Command::Cp`].
@@ -31,7 +31,7 @@ impl Copy {
     /// Copies the file or folder.
     ///
     /// # Errors
-    /// Not exactly one side is a guest, or something cannot be read or written.
+    /// Not exactly one side is in a guest, or something cannot be read or written.
     pub(super) async fn run(self) -> Result<()> {
         match (self.from, self.to) {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
@@ -54,7 +54,7 @@ fn last(path: &Path) -> Result<&str> {
 }
 
 pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
-    // Resolve the path, so that `.` has a name.
+    // Resolve the path, because a path such as `.` has no last component.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
     let to_text = to.to_str().with_context(|| format!("guest path {} is not valid UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
@@ -62,14 +62,14 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
         _ => (to.parent().unwrap_or(Path::new("/")).to_owned(), last(to)?.to_owned()),
     };
-    // Owners are not preserved, because users of the host do not exist in a guest.
+    // Owners are not preserved, because the host's users do not exist in a guest.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
     let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];
     let (feed, input) = channel();
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
-    // If the guest stops reading, its error message explains why packing failed.
+    // If the guest has stopped reading, its own error message explains why packing failed.
     ensure!(
         status == ExitStatus::Code(0),
         "cannot write files in guest {}: {}",
@@ -101,7 +101,7 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or folder as an archive with this name.
+/// Writes a file or folder to an archive under this name.
 fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
@@ -133,7 +133,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         let mut errors = Vec::new();
         while let Some(piece) = printed.recv().await {
             match piece {
-                // If unpacking stopped, it has reported the reason.
+                // If unpacking has stopped, it has reported the reason itself.
                 Printed::Output(piece) => drop(bytes.send(piece).await),
                 Printed::Errors(piece) => errors.extend(piece),
             }
@@ -153,7 +153,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         .map_err(|_| anyhow!("the thread that writes the files panicked"))?
 }
 
-/// Unpacks the file or folder of this name to `to`, which appears only when it is complete. The guest is not trusted:
+/// Unpacks the file or folder with this name to `to`, which appears only once it is complete. The guest is not trusted:
 /// other names are ignored, and nothing is written elsewhere.
 fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     let parent = match to.parent() {
@@ -172,7 +172,7 @@ fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     fs::rename(&unpacked, to).with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Sends written bytes as input of a command.
+/// Writer whose bytes become the input of a command.
 struct Feed(mpsc::Sender<Vec<u8>>);
 
 impl Write for Feed {
@@ -187,7 +187,7 @@ impl Write for Feed {
     }
 }
 
-/// Reads the output of a command.
+/// Reader for the output of a command.
 struct Drain {
     pieces: mpsc::Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_folder_keeps_modes_and_links() {
+    fn copied_folder_keeps_file_modes_and_links() {
         let root = tempfile::tempdir().unwrap();
         let from = root.path().join("from");
         fs::create_dir(&from).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_archive_writes_only_requested_files() {
+    fn archive_from_guest_writes_only_requested_files() {
         let root = tempfile::tempdir().unwrap();
         let mut archive = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();

@@ -1,4 +1,4 @@
-//! `down`: stops guests and daemons.
+//! `down` stops guests and daemons.
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct Down {
     json: bool,
 }
 
-/// Output of `down --json` for each testbed.
+/// What `down --json` prints for each testbed.
 #[derive(Clone, Debug, Serialize)]
 struct Ended {
     name: TestbedName,
@@ -32,10 +32,10 @@ struct Ended {
 }
 
 impl Down {
-    /// Stops all of them, even if one fails.
+    /// Stops all selected testbeds, even if one of them fails.
     ///
     /// # Errors
-    /// A testbed does not exist, or drivers of strict HCAs have violated rules.
+    /// A testbed does not exist, or drivers of HCAs in strict mode have violated rules.
     pub(super) async fn run(self) -> Result<()> {
         let names = if self.all { States::open()?.living()? } else { self.names };
         let mut all = Vec::new();
@@ -55,7 +55,7 @@ impl Down {
     }
 }
 
-/// Stops one testbed. Returns the problems found until then.
+/// Stops one testbed, and returns the problems that were found.
 pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
     let progress = Line::begin(name.as_str());
     progress.show("stopping guests");

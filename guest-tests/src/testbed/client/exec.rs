@@ -1,4 +1,4 @@
-//! `exec`: runs a command of a guest like one of the host.
+//! `exec` runs a command in a guest as if it were a command of the host.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use super::terminal::{self, RawTerminal};
 use super::{exit_code, or_failure_of_lab};
 use crate::testbed::name::Target;
 
-/// Terminal type if the environment does not name one.
+/// Terminal type used if the environment does not specify one.
 const TERM: &str = "xterm-256color";
-/// Signals that are forwarded. With a terminal, its keys generate the first two in the guest. If the terminal closes,
-/// this program and the command end.
+/// Signals that are forwarded. If there is a terminal, its keys generate the first two in the guest. If the terminal
+/// closes, both this program and the command end.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
 
@@ -50,7 +50,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs an interactive shell in a guest. Returns its exit status.
+/// Runs an interactive shell in a guest, and returns its exit status.
 pub async fn shell(target: Target) -> ExitCode {
     let command = ["sh", "-c", "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi"];
     let command = command.map(str::to_owned).to_vec();
@@ -84,11 +84,11 @@ impl Exec {
         let (output, printed) = channel();
         let printing = std::thread::spawn(move || print(printed));
         let result = session.run(Pipes { input: typed(), controls, output }).await;
-        // All output is written before the terminal is restored and the status is returned.
+        // All output must be written before the terminal is restored and the status is returned.
         let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
         drop(raw);
         match printed {
-            // The status of a program that writes to a closed pipe.
+            // A program that writes to a closed pipe exits with this status.
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
@@ -134,7 +134,7 @@ fn print(mut printed: mpsc::Receiver<Printed>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns signals to forward, and sizes of the terminal.
+/// Returns a channel with the signals to forward and the sizes of the terminal.
 fn controls(with_terminal: bool) -> Result<mpsc::Receiver<ToGuest>> {
     let (sender, receiver) = channel();
     for number in SIGNALS.into_iter().filter(|number| !(with_terminal && *number == libc::SIGHUP)) {

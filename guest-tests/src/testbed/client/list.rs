@@ -1,4 +1,4 @@
-//! `ps`: lists running testbeds.
+//! `ps` lists the running testbeds.
 
 use anyhow::Result;
 
@@ -16,16 +16,16 @@ pub struct List {
 }
 
 impl List {
-    /// Prints the list.
+    /// Prints the list of testbeds.
     ///
     /// # Errors
-    /// Folders cannot be read.
+    /// The directories cannot be read.
     pub(super) async fn run(self) -> Result<()> {
         let mut all = Vec::new();
         for name in States::open()?.living()? {
             match describe(&name).await {
                 Ok(description) => all.push(description),
-                // The testbed was starting or stopping.
+                // The testbed was just starting or stopping.
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }
@@ -36,7 +36,7 @@ impl List {
     }
 }
 
-/// Returns one line per guest, with a heading.
+/// Returns a table with a heading and one line per guest.
 pub(super) fn table(all: &[Description]) -> String {
     let mut rows =
         vec![["GUEST", "KIND", "STATE", "ADDRESS", "RDMA DEVICE", "COMMANDS", "KERNEL"].map(str::to_owned)];

@@ -1,4 +1,4 @@
-//! `logs`: collects all logs in one folder.
+//! `logs` collects all logs in one folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Copies the logs.
+    /// Copies the logs of a testbed.
     ///
     /// # Errors
     /// The testbed does not exist, or a file cannot be copied.
@@ -36,8 +36,8 @@ impl Logs {
     }
 }
 
-/// Copies all files of a testbed's folder and the kernel messages of its guests into a folder. Returns the paths of the
-/// copies.
+/// Copies all files from a testbed's log directory, and the kernel messages of its guests, to a folder. Returns the
+/// paths of the copies.
 pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf>> {
     let description = describe(name).await?;
     let mut files = copy(&description.folder, to)?;
@@ -49,7 +49,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                     .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
-            // Earlier messages are on its console.
+            // Earlier messages are in the log of the guest's console.
             Err(error) => {
                 tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }
@@ -59,7 +59,8 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Copies the files of a folder to another, which is created if it is missing. Returns the paths of the copies.
+/// Copies the files in a folder to another folder, which is created if it does not exist. Returns the paths of the
+/// copies.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let mut files = Vec::new();

@@ -1,4 +1,4 @@
-//! User commands. Each is a separate process that connects to a supervisor.
+//! Commands for users. Each runs in a separate process that connects to a supervisor.
 
 mod ci;
 mod copy;
@@ -71,10 +71,10 @@ pub enum Command {
 /// The command fails.
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        // Signals are forwarded to the command.
+        // Signals are forwarded to the command in the guest.
         Command::Exec(exec) => Ok(or_failure_of_lab(exec.run().await)),
         Command::Up(up) => until_signal(up.run()).await.map(success),
-        // Logs are collected when a signal arrives.
+        // If a signal arrives, logs are collected first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
         Command::Reload(reload) => until_signal(reload.run()).await.map(success),
@@ -92,7 +92,7 @@ const fn success((): ()) -> ExitCode {
 /// Runs a future until it completes or a signal arrives.
 ///
 /// # Errors
-/// The future's error, or the signal.
+/// Returns the future's error, or an error that names the signal.
 pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -119,7 +119,7 @@ impl Connection {
         Ok(Self { reader: BufReader::new(reader), writer })
     }
 
-    /// Sends a request and waits for the reply.
+    /// Sends a request, and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
         match receive(&mut self.reader).await?.context("the testbed stopped before it replied")? {
@@ -148,7 +148,7 @@ async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>
     }
 }
 
-/// Exit status for errors of the lab itself, as in env(1) and similar programs.
+/// Exit status for errors of the lab itself, as used by env(1) and similar programs.
 const FAILURE_OF_LAB: u8 = 125;
 
 fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
@@ -158,7 +158,8 @@ fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Returns the exit status for the end of a command: its own, or 128 plus the signal number, as in shells.
+/// Returns the exit status that represents the end of a command. As in shells, it is the command's own status, or 128
+/// plus the signal number.
 fn exit_code(status: ExitStatus) -> u8 {
     let (base, number) = match status {
         ExitStatus::Code(code) => (0, code),

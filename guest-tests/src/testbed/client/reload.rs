@@ -1,4 +1,4 @@
-//! `reload`: replaces a driver in running guests.
+//! `reload` replaces a driver in running guests.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,9 +13,9 @@ use crate::testbed::boot::NETWORK_SCRIPT;
 use crate::testbed::name::{GuestName, Target, Targets};
 use crate::testbed::protocol::Description;
 
-/// Unloads the old module and its users, loads the dependencies of the new one, loads the new one and the users again,
-/// and sets up the network of the RDMA device. Arguments: the network's script, name, file, parameters, then the
-/// dependencies.
+/// Unloads the old module and the modules that use it, loads the dependencies of the new module, the new module itself,
+/// and the modules that used the old one, and sets up the RDMA device's network. The arguments are the network's
+/// script, name, file, parameters, and then the dependencies.
 const SCRIPT: &str = r#"
 network=$1 name=$2 file=$3 parameters=$4; shift 4
 cat > "$file" || exit
@@ -49,22 +49,22 @@ pub struct Reload {
     json: bool,
 }
 
-/// Output of `reload --json` for each guest.
+/// What `reload --json` prints for each guest.
 #[derive(Clone, Debug, Serialize)]
 struct Reloaded {
     guest: GuestName,
     module: String,
-    /// Time from the first byte of the module to the end of the driver's initialisation.
+    /// Time from sending the first byte of the module until the driver has finished its initialisation.
     seconds: f64,
-    /// Kernel messages of the guest.
+    /// Kernel messages that the guest logged during the reload.
     messages: Vec<String>,
 }
 
 impl Reload {
-    /// Loads the module in one guest after the other, and prints their kernel messages.
+    /// Loads the module in one guest after another, and prints the guests' kernel messages.
     ///
     /// # Errors
-    /// The module is for a different kernel, or a guest rejects it.
+    /// The module was built for a different kernel, or a guest rejects it.
     pub(super) async fn run(self) -> Result<()> {
         let testbed = &self.target.testbed;
         let Description { modules: kernel, guests, .. } = describe(testbed).await?;

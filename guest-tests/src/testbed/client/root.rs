@@ -1,4 +1,4 @@
-//! `root`: manages additional packages of the guests' root file system.
+//! `root` manages additional packages in the guests' root file system.
 
 use anyhow::Result;
 
@@ -26,7 +26,7 @@ pub enum Root {
 }
 
 impl Root {
-    /// Executes the command. The list changes after the root file system was built.
+    /// Executes the command. The list of packages is changed only after the root file system has been built.
     ///
     /// # Errors
     /// A package cannot be fetched.

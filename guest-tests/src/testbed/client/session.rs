@@ -1,4 +1,4 @@
-//! One command in a guest from its start to its end, with its input and output.
+//! One command in a guest, from its start to its end, with its input and output.
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
@@ -10,13 +10,13 @@ use crate::testbed::frames;
 use crate::testbed::name::Target;
 use crate::testbed::protocol::{Reply, Request};
 
-/// Limit of buffered pieces of input or output in this program.
+/// Maximum number of pieces of input or output that this program buffers.
 const WAITING: usize = 4;
 
 /// A piece of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Printed {
-    /// From standard output or the terminal.
+    /// Bytes from standard output or from the terminal.
     Output(Vec<u8>),
     /// Bytes from standard error.
     Errors(Vec<u8>),
@@ -28,7 +28,7 @@ pub(super) struct Pipes {
     pub(super) input: mpsc::Receiver<Vec<u8>>,
     /// Signals and terminal sizes for the command.
     pub(super) controls: mpsc::Receiver<ToGuest>,
-    /// Receives the output. If it is closed, the command is ended.
+    /// Receives the output. If the receiver is closed, the command is terminated.
     pub(super) output: mpsc::Sender<Printed>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn channel<T>() -> (mpsc::Sender<T>, mpsc::Receiver<T>) {
     mpsc::channel(WAITING)
 }
 
-/// A command that was started.
+/// A command that has been started.
 pub(super) struct Session {
     connection: Connection,
 }
@@ -46,7 +46,7 @@ impl Session {
     /// Starts a command.
     ///
     /// # Errors
-    /// The guest does not exist, or already runs the maximum number of commands.
+    /// The guest does not exist, or is already running the maximum number of commands.
     pub(super) async fn start(target: &Target, start: Start) -> Result<Self> {
         let mut connection = Connection::open(&target.testbed).await?;
         let request = Request::Exec { guest: target.guest, start };
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    /// Forwards everything until the command has ended.
+    /// Forwards input, output and control messages until the command has ended.
     ///
     /// # Errors
     /// The command could not be started, its output channel was closed, or the guest has ended.
@@ -64,7 +64,7 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // A partially read frame must not be lost, so reading is not cancelled.
+        // A frame that has been read partially must not be lost, so reading is never cancelled.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -111,7 +111,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If it does not arrive, the command has ended, as the next frame reports.
+                // If the frame does not arrive, the command has ended, as the next frame will report.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };
@@ -120,10 +120,10 @@ impl Session {
     }
 }
 
-/// Runs a command with this input to its end. Returns its exit status and both outputs.
+/// Runs a command with this input until it ends. Returns its exit status, its output and its errors.
 ///
 /// # Errors
-/// As [`Session::start`] and [`Session::run`].
+/// As for [`Session::start`] and [`Session::run`].
 pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<(ExitStatus, String)> {
     let argv = argv.iter().map(|&word| word.to_owned()).collect();
     let session = Session::start(target, Start { argv, ..Start::default() }).await?;
@@ -150,10 +150,10 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
     Ok((status?, String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// Runs a command that must succeed, and returns its output.
+/// Runs a command, which must succeed, and returns its output.
 ///
 /// # Errors
-/// As [`Session::start`] and [`Session::run`], or the command fails.
+/// As for [`Session::start`] and [`Session::run`], or the command fails.
 pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
     let (status, text) = run(target, argv, input).await?;
     ensure!(

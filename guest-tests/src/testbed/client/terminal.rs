@@ -1,4 +1,4 @@
-//! The terminal of this program.
+//! The terminal that this program uses.
 
 use std::io::{IsTerminal as _, stdin};
 
@@ -6,14 +6,14 @@ use agent::wire::exec::Size;
 use anyhow::{Context, Result};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// A terminal in raw mode. The old mode is restored on drop.
+/// A terminal in raw mode. Its previous mode is restored on drop.
 #[derive(Debug)]
 pub struct RawTerminal {
     before: Option<Termios>,
 }
 
 impl RawTerminal {
-    /// Sets raw mode if standard input is a terminal.
+    /// Sets raw mode if standard input is a terminal. Otherwise returns `None`.
     ///
     /// # Errors
     /// The mode cannot be changed.
@@ -33,7 +33,7 @@ impl RawTerminal {
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // An error can no longer be reported.
+            // An error can no longer be reported at this point.
             let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
         }
     }

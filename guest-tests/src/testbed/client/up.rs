@@ -1,4 +1,4 @@
-//! `up`: checks, fetches, starts a supervisor, and shows the progress of the guests.
+//! `up` performs checks, fetches parts, starts a supervisor, and shows the progress of the guests.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -24,7 +24,7 @@ use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 
-/// The hidden command that this program runs for it.
+/// The hidden command with which this program starts itself as a supervisor.
 pub const SUPERVISE: &str = "supervise";
 
 /// Arguments of [`super::Command::Up`].
@@ -64,7 +64,7 @@ impl Up {
     /// Boots the guests.
     ///
     /// # Errors
-    /// Something is missing or invalid, which is detected before the boot if possible, or a guest does not boot.
+    /// Something is missing or invalid, or a guest does not boot. Problems are detected before the boot if possible.
     pub(super) async fn run(self) -> Result<()> {
         let booted = Leased::boot(&self.wanted, self.wanted.kind.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;
@@ -74,7 +74,7 @@ impl Up {
             line(&list::table(std::slice::from_ref(&leased.description)))?;
         }
         if self.foreground {
-            // No further events follow, so this ends with the supervisor.
+            // No further events follow, so this loop ends with the supervisor.
             while leased.supervisor.event().await?.is_some() {}
             bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
@@ -82,16 +82,16 @@ impl Up {
     }
 }
 
-/// Reason why guests did not boot.
+/// The reason why guests did not boot.
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
-    /// Consoles and logs, if they exist.
+    /// Directory of consoles and logs, if they exist.
     pub(super) folder: Option<PathBuf>,
 }
 
 impl NotUp {
-    /// Converts to an error that names the logs.
+    /// Converts the reason to an error that also states where the logs are.
     pub(super) fn into_error(self) -> Error {
         match self.folder {
             Some(folder) => {
@@ -108,14 +108,14 @@ impl From<Error> for NotUp {
     }
 }
 
-/// Guests that run as long as this object exists.
+/// Guests that keep running as long as this object exists.
 pub(super) struct Leased {
     pub(super) description: Description,
     supervisor: Supervisor,
 }
 
 impl Leased {
-    /// Boots guests under the requested name, or else the default name.
+    /// Boots guests as a testbed that has the requested name, or else the default name.
     pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
@@ -136,7 +136,7 @@ impl Leased {
         }
     }
 
-    /// Performs all checks that are possible before the boot.
+    /// Performs all checks that are possible before the boot, and starts the supervisor.
     async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
         let progress = Line::begin(wanted.kind.name());
         progress.show("locating QEMU and the kernel");
@@ -153,7 +153,7 @@ impl Leased {
         Supervisor::start(wanted.name.is_none().then_some(&name))
     }
 
-    /// Keeps the guests running.
+    /// Keeps the guests running after this program has exited.
     async fn keep(mut self) -> Result<()> {
         send(&mut self.supervisor.writer, &Keep::Keep).await?;
         self.supervisor.is_kept = true;
@@ -161,12 +161,13 @@ impl Leased {
     }
 }
 
-/// Time limit for a supervisor to stop guests and daemons.
+/// Time limit for a supervisor to stop its guests and daemons.
 const END: Duration = Duration::from_secs(20);
-/// Interval between polls for its end.
+/// Interval between polls that check whether the supervisor has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A supervisor started by this program. On drop it ends with all its guests, unless it is kept.
+/// A supervisor that this program has started. When dropped, it ends together with all its guests, unless it is to be
+/// kept.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -181,14 +182,14 @@ impl Supervisor {
         Ok(Self { process, reader: BufReader::new(reader), writer, is_kept: false })
     }
 
-    /// Returns the next event, or `None` after the supervisor has ended.
+    /// Returns the next event, or `None` once the supervisor has ended.
     async fn event(&mut self) -> Result<Option<Event>> {
         receive(&mut self.reader).await
     }
 }
 
 impl Drop for Supervisor {
-    /// Waits for its end, so that nothing is left when this program exits.
+    /// Waits until the supervisor has ended, so that nothing is left when this program exits.
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -202,14 +203,14 @@ impl Drop for Supervisor {
     }
 }
 
-/// Starts this program as supervisor with its own command line, in a new session, so that Ctrl-C and the end of the
-/// terminal do not affect it. Adds a name if the command line contains none.
+/// Starts this program as a supervisor, with the same command line and in a new session. Ctrl-C and the end of the
+/// terminal thus do not affect it. Adds a name if the command line contains none.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create the supervisor lease")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments were already parsed, and mean the same in the same directory.
+    // The arguments have already been parsed, and have the same meaning in the same directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
@@ -226,10 +227,10 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     Ok((child, UnixStream::from_std(ours)?))
 }
 
-/// Limit of the supervisors' log in bytes, after which it is truncated.
+/// Size in bytes beyond which the supervisors' log is truncated.
 const LONGEST_LOG: u64 = 1 << 20;
 
-/// Opens the common log of all supervisors.
+/// Opens the log that all supervisors share.
 fn supervisor_log() -> Result<std::fs::File> {
     let folder = cache_dir()?.join(LOGS);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -242,7 +243,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // The heading is for readers only.
+    // The heading is only for human readers.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }

@@ -43,7 +43,7 @@ fn inline_data_matches_specification_vector() {
 }
 
 #[test]
-fn inline_data_continues_through_whole_units() {
+fn inline_data_is_padded_to_whole_units() {
     for (len, units) in [(0, 2), (12, 2), (13, 3), (28, 3), (29, 4)] {
         let request = SendRequest { data: Data::Inline(Hex(vec![7; len])), ..SendRequest::default() };
         let wqe = SendWqe::new(Service::Rc, &request).unwrap();
@@ -52,7 +52,7 @@ fn inline_data_continues_through_whole_units() {
 }
 
 #[test]
-fn atomic_puts_swap_before_compare() {
+fn atomic_wqe_puts_swap_before_compare() {
     let request = SendRequest {
         op: SendOp::CmpSwap { compare: 0x1111, swap: 0x2222 },
         data: Data::Sges(vec![Sge { len: 8, ..SGE }]),

@@ -1,4 +1,5 @@
-//! Two guests with an E810 each and `irdma`, and a guest with soft-RoCE on an emulated NIC, connected to the first.
+//! Two guests with an E810 and `irdma` each, and a third guest that is connected to the first and runs soft-RoCE on an
+//! emulated NIC.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use crate::run_dir::RunDir;
 use crate::scenario::rxe_interop::mac;
 use crate::tools::Exchange;
 
-/// Soft-RoCE, and the modules that programs need in addition.
+/// Modules of soft-RoCE, and modules that programs need in addition.
 const SOFT_MODULES: &[&str] = &["rdma_rxe", "ib_uverbs", "rdma_ucm"];
-/// Time limit of a program.
+/// Time limit of each program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// VLAN ID of all guests, in addition to the untagged network.
+/// VLAN ID in all guests, used in addition to the untagged network.
 const VLAN: u16 = 100;
 
-/// The network that addresses belong to.
+/// Network to which addresses belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     V4,
@@ -35,7 +36,7 @@ pub(super) enum Network {
 impl Network {
     pub(super) const ALL: [Self; 4] = [Self::V4, Self::V6, Self::VlanV4, Self::VlanV6];
 
-    /// Returns a group with this kind of address.
+    /// Returns a multicast group whose address is of this kind.
     pub(super) const fn group(self) -> &'static str {
         match self {
             Self::V4 | Self::VlanV4 => "239.1.1.1",
@@ -68,10 +69,10 @@ impl fmt::Display for Network {
     }
 }
 
-/// One of the stations.
+/// One of the three stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The E810 to which c is connected.
+    /// The station with the E810 to which c is connected.
     A,
     B,
     C,
@@ -98,7 +99,7 @@ impl Bench {
         for side in [Side::A, Side::B, Side::C] {
             bench.open(side).await?;
         }
-        // Neighbours are resolved before timed programs start.
+        // Resolve neighbours before starting programs that measure time.
         for side in [Side::B, Side::C] {
             for network in Network::ALL {
                 let address = network.address(bench.station(side));
@@ -117,7 +118,7 @@ impl Bench {
         }
     }
 
-    /// Loads a station's RDMA driver and adds it to the VLAN.
+    /// Loads a station's RDMA driver, and connects the station to the VLAN.
     async fn open(&mut self, side: Side) -> Result<()> {
         let station = self.station(side);
         let device = station.device.clone();
@@ -155,7 +156,7 @@ impl Bench {
         program.judge(&exchange.run(&mut server.vm, &mut client.vm).await?)
     }
 
-    /// Checks that the kernel rejects the server of a program.
+    /// Checks that the kernel rejects a request of the program's server.
     pub(super) async fn refuse(
         &mut self,
         program: &Program,
@@ -170,7 +171,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts or stops the capture of the E810s' frames.
+    /// Starts or stops capturing the E810s' frames.
     pub(super) async fn capture(&mut self, on: bool) -> Result<()> {
         for station in &self.stations {
             station.capture(on).await?;

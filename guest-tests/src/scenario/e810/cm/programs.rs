@@ -1,4 +1,4 @@
-//! Programs that connect with `rdma_cm`, and how each shows its success.
+//! Programs that set up connections with `rdma_cm`, and how to recognise their success.
 
 use anyhow::{Result, ensure};
 
@@ -11,29 +11,30 @@ pub(super) struct Program {
     server: &'static str,
     client: &'static str,
     pub(super) ready: Ready,
-    /// Text that both must print. The exit status covers what only one of them prints after an error.
+    /// Text that both client and server must print. The exit status covers messages that only one of them prints, after
+    /// an error.
     prints: &'static str,
     pub(super) over_ipv6: OverIpv6,
 }
 
-/// Behaviour of a program with IPv6 addresses.
+/// How a program behaves with IPv6 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverIpv6 {
     Works,
     /// The program resolves only IPv4 addresses.
     Unknown,
-    /// The kernel returns this error to the server, whatever the device supports.
+    /// The kernel returns this error to the server, regardless of what the device supports.
     Refused(&'static str),
 }
 
-/// Address of the server in command lines.
+/// Placeholder for the server's address in command lines.
 const SERVER: &str = "{b}";
-/// Address of the client.
+/// Placeholder for the client's address.
 const CLIENT: &str = "{a}";
-/// Address of a group.
+/// Placeholder for a group's address.
 const GROUP: &str = "{group}";
 
-/// `rping`, `rstream` and `riostream` check the content.
+/// The programs `rping`, `rstream` and `riostream` check the content.
 const RPING: Program = connected("rping -s -a {b} -C 20 -V", "rping -c -a {b} -C 20 -V");
 const UCMATOSE: Program = printing(
     "ucmatose -b {b} -C 20 -S 3000",
@@ -49,7 +50,8 @@ const MCKEY: Program = Program {
     client: "mckey -m {group} -b {a} -s -C 10",
     ready: Ready::Line("receiving data transfers"),
     prints: "data transfers complete",
-    // ENOTSUPP: `cma_iboe_join_multicast` joins groups of RoCEv2 only with IGMP, and thus only IPv4 groups.
+    // The error is ENOTSUPP: for RoCEv2, `cma_iboe_join_multicast` joins groups only with IGMP, and therefore only IPv4
+    // groups.
     over_ipv6: OverIpv6::Refused("failure joining: Unknown error 524"),
 };
 
@@ -83,12 +85,12 @@ const fn printing(server: &'static str, client: &'static str, prints: &'static s
 }
 
 impl Program {
-    /// Returns whether the program sends to a group.
+    /// Returns whether the program sends to a multicast group.
     pub(super) fn is_of_group(&self) -> bool {
         self.client.contains(GROUP)
     }
 
-    /// Returns the client's command line without addresses, for readers.
+    /// Returns the client's command line for readers, without addresses.
     pub(super) fn name(&self, network: Network) -> String {
         let words = self.client.split_whitespace().collect::<Vec<_>>();
         let group = network.group();
@@ -109,7 +111,7 @@ impl Program {
             .map(|line| line.replace(SERVER, server).replace(CLIENT, client).replace(GROUP, network.group()))
     }
 
-    /// Checks that both exited successfully and printed the expected text.
+    /// Checks that both ends exited successfully and printed the expected text.
     pub(super) fn judge(&self, ends: &Ends) -> Result<()> {
         for end in [&ends.client, &ends.server] {
             ensure!(

@@ -1,4 +1,4 @@
-//! Changes of the network while connections are active.
+//! Changes to the network while connections are active.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::tools::{stop, wait};
 
 /// Time limit for the kernel to apply a change.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for a connection without answers to fail on a busy host. Its timeouts add up to 4.3 s.
+/// Time limit, on a busy host, for a connection to fail when its peer does not answer. The connection's own timeouts
+/// add up to 4.3 s.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 const JUMBO: u32 = 9000;
@@ -23,12 +24,12 @@ const USUAL: u32 = 1500;
 /// Changes that a connection survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Its address is removed and then restored.
+    /// The interface's address is removed and then restored.
     Address,
     Mtu,
-    /// The operator takes the link down and up.
+    /// The link is taken down and up, as an operator would do.
     Cable,
-    /// The guest takes the interface down and up.
+    /// The interface is taken down and up in the guest.
     Interface,
 }
 
@@ -128,13 +129,13 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.end(a, b).await
 }
 
-/// After seven retries with doubling timeouts, the request fails with retry exceeded.
+/// Checks that after seven retries with doubling timeouts, the request fails with the status retry exceeded.
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let daemon = a.daemon.as_ref().context("the guest has no daemon")?.controls();
     daemon.ask(&["port", "down"]).await?;
-    // Only the end with an outstanding request fails. The other waits for its peer.
+    // Only the end with an outstanding request fails; the other end waits for its peer.
     let end = first_to_end(a, b, traffic).await;
     daemon.ask(&["port", "up"]).await?;
     let end = end?;
@@ -146,13 +147,13 @@ pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
 }
 
-/// Returns how the program that ended first has ended. The other is killed.
+/// Returns how the first program to end has ended, and kills the other program.
 async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
     let [client, server] = traffic.programs();
     let is_client = async {
         loop {
             for (station, is_client) in [(&mut *a, true), (&mut *b, false)] {
-                // A process that has ended stays in the list until it is reaped.
+                // A process that has ended stays in the process list until it is reaped.
                 if station.sh("pgrep -r D,R,S -x rping || true").await?.is_empty() {
                     return anyhow::Ok(is_client);
                 }
@@ -167,7 +168,7 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Both drivers are removed. The program's device disappears, its peer is notified, and new connections work when the
+/// Removes both drivers. The program's device disappears, its peer is notified, and new connections work once the
 /// drivers are back.
 pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;

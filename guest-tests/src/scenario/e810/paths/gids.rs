@@ -1,4 +1,4 @@
-//! GIDs, each derived from an address of the network device or of a VLAN on it.
+//! GIDs, each of which is derived from an address of the network device or of a VLAN on it.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::super::station::Station;
 use super::{SECOND, VLAN};
 use crate::tools::{Exchange, Ready};
 
-/// Port on which programs wait for their clients.
+/// Port on which servers wait for their clients.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Description of a GID, its network, and whether it is an IPv6 GID.
+/// Description of a GID, the number of its network, and whether it is an IPv6 GID.
 pub(super) const CASES: &[(&str, u16, bool)] = &[
     ("a second IPv4 address", SECOND, false),
     ("a second IPv6 address", SECOND, true),
@@ -24,7 +24,7 @@ pub(super) const CASES: &[(&str, u16, bool)] = &[
 
 pub(super) const PROGRAMS: &[&str] = &["ibv_rc_pingpong -n 200", "ibv_ud_pingpong -n 200 -s 1000"];
 
-/// Runs a program between GIDs of a network. The program checks the received data.
+/// Runs a program between the GIDs of a network. The program checks the data that it receives.
 pub(super) async fn ping_pong(
     a: &mut Station,
     b: &mut Station,
@@ -38,14 +38,14 @@ pub(super) async fn ping_pong(
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
-        // The program prints errors but still exits successfully.
+        // The program prints errors but still exits with success.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }
     Ok(())
 }
 
-/// Returns the index of the GID of a station's address.
+/// Returns the index of the GID that belongs to a station's address.
 async fn index(station: &mut Station, network: u16, ipv6: bool) -> Result<usize> {
     let address = station.address(network);
     let wanted = text(if ipv6 { address.ipv6.parse()? } else { address.ipv4.parse()? });
@@ -53,13 +53,13 @@ async fn index(station: &mut Station, network: u16, ipv6: bool) -> Result<usize>
     gids.lines().position(|gid| gid == wanted).with_context(|| format!("no GID {wanted} in {gids}"))
 }
 
-/// Returns a station's GIDs in the order of their indices.
+/// Returns a station's GIDs, in the order of their indices.
 pub(super) async fn all(station: &mut Station) -> Result<String> {
     let folder = format!("/sys/class/infiniband/{DEVICE}/ports/1/gids");
     station.sh(&format!("cd {folder} && cat $(seq 0 31)")).await
 }
 
-/// Returns the GID of an address in the kernel's format.
+/// Formats the GID of an address as the kernel does.
 pub(super) fn text(address: IpAddr) -> String {
     let gid = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

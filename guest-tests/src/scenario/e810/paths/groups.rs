@@ -1,4 +1,4 @@
-//! IPv6 groups, joined through verbs, because `rdma_cm` cannot join them.
+//! IPv6 multicast groups. They are joined through verbs, because `rdma_cm` cannot join them.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use super::super::station::Station;
 use crate::scenario::failing::status;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
-/// The group's address. Its first and last four bytes differ, because Ethernet addresses are derived from them.
+/// Address of the group. Its first four bytes differ from its last four, because Ethernet addresses are derived from
+/// them.
 const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
-/// QP number in datagrams to groups.
+/// QP number used in datagrams to groups.
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1111_1111;
 const FILE: &str = "/dev/shm/group";
 const REGION: u64 = 4096;
-/// Length of the GRH area before the data of a datagram.
+/// Length of the GRH area that precedes the data of a datagram.
 const GRH: u32 = 40;
 const LEN: u32 = 900;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -63,7 +64,7 @@ impl End {
     }
 }
 
-/// A datagram to a group reaches its member in the other guest unchanged.
+/// Checks that a datagram to a group reaches the member in the other guest unchanged.
 pub(super) async fn datagram(from: &mut Station, to: &mut Station) -> Result<()> {
     let (sender, member) = (End::open(from).await?, End::open(to).await?);
     member.verbs.join(&mut to.vm, member.qp, GROUP).await?;

@@ -1,4 +1,4 @@
-//! A connection with continuous traffic that both ends check while conditions change.
+//! A connection with continuous traffic, which both ends check while conditions change.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::super::net::Wire;
 use super::super::station::Station;
 use crate::tools::{Ready, spawn, stop};
 
-/// Time limit for progress of a connection.
+/// Time limit for a connection to make progress.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of packets that count as progress.
 const PROGRESS: u64 = 500;
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
-/// Size of a file that the NIC transfers meanwhile, in MiB.
+/// Size in MiB of a file that the NIC transfers at the same time.
 const FILE_MIB: u64 = 24;
 
-/// `rping`, which writes, reads and compares continuously.
+/// A running `rping`, which writes, reads and compares continuously.
 #[derive(Debug)]
 pub(super) struct Traffic {
     server: ProgramId,
@@ -28,7 +28,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts traffic between two stations, to the given address of b.
+    /// Starts traffic between two stations, using the given address of b.
     pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
         let line = format!("rping -s -a {address} -S 4000 -V");
         let server = spawn(&mut b.vm, &line).await?;
@@ -39,7 +39,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Checks that both ends make progress. They would have exited after a difference.
+    /// Checks that both ends make progress. A program would have exited if it had found a difference.
     pub(super) async fn moves_on(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         let moved = async {
             for station in [&*a, &*b] {
@@ -59,13 +59,13 @@ impl Traffic {
         }
     }
 
-    /// Stops the traffic, which must have been without errors.
+    /// Stops the traffic, which must not have had errors.
     pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
         self.moves_on(a, b).await.context("at the end")?;
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
         let client = said(stop(&mut a.vm, self.client).await?);
         ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
-        // The first that is stopped invalidates its memory, so that the other may fail.
+        // The program that is stopped first invalidates its memory, so the other may fail.
         let server = said(stop(&mut b.vm, self.server).await?);
         ensure!(!server.contains("mismatch"), "{server}");
         for station in [a, b] {
@@ -79,13 +79,13 @@ impl Traffic {
     }
 }
 
-/// Returns the number of packets that a station's RDMA half has received.
+/// Returns the number of packets that the RDMA half of a station's device has received.
 async fn received(station: &Station) -> Result<u64> {
     let daemon = station.daemon.as_ref().context("the guest has no daemon")?;
     daemon.counter("/engine/received_packets").await
 }
 
-/// Runs a connection and a file transfer over TCP, and checks both.
+/// Runs an RDMA connection and a file transfer over TCP at the same time, and checks both.
 pub(super) async fn beside_nic(a: &mut Station, b: &mut Station) -> Result<()> {
     let checksum = content::make_of(a, 21, FILE_MIB).await?;
     let address = b.address(0).ipv4;

@@ -1,4 +1,4 @@
-//! Headers that determine how networks treat packets, read from captures.
+//! Header fields that determine how networks treat packets, read from captures.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,18 +12,19 @@ use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// DSCP 26, no ECN.
+/// Type of service with DSCP 26 and without ECN.
 const CLASS: u8 = 0x68;
-/// ECT(0), which the driver sets for connections because the device has DCQCN (RFC 3168, section 5).
+/// The ECN codepoint ECT(0), which the driver sets for connections because the device supports DCQCN (RFC 3168, section
+/// 5).
 const CAPABLE: u8 = 2;
-/// VLAN priority to which the map translates Linux's priority for this type of service, 2.
+/// VLAN priority to which Linux's priority for this type of service, 2, is mapped.
 const PRIORITY: u16 = 5;
-/// Upper bits of the opcodes of datagrams.
+/// Upper bits of the opcodes used for datagrams.
 const UD: u8 = 0x60;
-/// Source ports of RoCEv2 are in the dynamic range (IBTA annex A17, section A17.4.3).
+/// First source port of RoCEv2, whose source ports are in the dynamic range (IBTA annex A17, section A17.4.3).
 const FIRST_PORT: u16 = 0xc000;
 
-/// Flow-related fields of a captured RoCE packet.
+/// Fields of a captured RoCE packet that identify and classify its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packet {
     tag: Option<u16>,
@@ -34,12 +35,12 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames in files next to the others of the run, so that other checks cover them too.
+/// Captures a station's frames in files next to the run's other captures, so that other checks cover them too.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
 impl Wire<'_> {
-    /// All packets of a connection have its class and, in a VLAN, the corresponding priority.
+    /// Checks that all packets of a connection carry its traffic class and, in a VLAN, the corresponding priority.
     pub(super) async fn class_of_connection(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -52,7 +53,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// All datagrams of a sender have its class, apart from those of connection setup.
+    /// Checks that all datagrams of a sender carry its traffic class, except those that set up the connection.
     pub(super) async fn class_of_datagrams(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -68,7 +69,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// A connection keeps its source port, and connections between the same hosts have different ports.
+    /// Checks that a connection keeps its source port, and that connections between the same hosts use different ports.
     pub(super) async fn ports_of_flows(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         const CONNECTIONS: usize = 8;
         for ipv6 in [false, true] {
@@ -95,13 +96,14 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // Of eight ports out of 16,384, two are equal once in six hundred runs; three are never equal in practice.
+            // With eight ports chosen from 16,384, two are equal in about one of six hundred runs. Fewer than seven
+            // different ports never occur in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
         }
         Ok(())
     }
 
-    /// Runs a program, and returns the frames that a sent and received meanwhile.
+    /// Runs a program, and returns the frames that a sent and received while it ran.
     async fn captured(
         &self,
         (a, b): (&mut Station, &mut Station),
@@ -153,7 +155,7 @@ fn frames(mut file: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Parses the flow-related fields of a RoCEv2 frame.
+/// Parses the fields of a RoCEv2 frame that identify and classify its flow.
 fn packet(frame: &[u8]) -> Option<Packet> {
     const ROCE: u16 = 4791;
     const UDP: u8 = 17;
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tagged_packet_shows_header_fields() {
+    fn header_fields_of_tagged_frame_are_parsed() {
         let mut frame = vec![0; 12];
         frame.extend([0x81, 0, 0x40, 100, 0x08, 0]);
         frame.extend([0x45, 0x68, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

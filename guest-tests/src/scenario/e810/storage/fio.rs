@@ -1,4 +1,4 @@
-//! fio, which writes random blocks of all sizes and verifies each block when it reads it again.
+//! fio, which writes random blocks of all sizes and verifies each block when reading it back.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use agent::wire::{ExitStatus, ProgramEnd};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// Number of bytes read and written.
+/// Numbers of bytes read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) read: u64,
     pub(super) written: u64,
 }
 
-/// Returns the command line for a number of MiB of a file or device.
+/// Returns the command line that uses `mib` MiB of a file or device.
 pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     let options = [
         "fio --output-format=json --name=verify --rw=randrw --bsrange=4k-256k --iodepth=32".to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// Returns the number of bytes. Fails unless fio succeeded and verified all data.
+/// Returns the numbers of bytes moved. Fails unless fio succeeded and verified all data.
 pub(super) fn judge(end: &ProgramEnd) -> Result<Moved> {
     let said = || format!("{:?}: {}{}", end.status, end.stdout, end.stderr);
     ensure!(end.status == ExitStatus::Code(0), "{}", said());
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn fio_success_needs_moved_data() {
+    fn fio_success_requires_moved_data() {
         assert_eq!(judge(&end(0, 0, 8192)).unwrap(), Moved { read: 4096, written: 8192 });
         assert!(judge(&end(1, 0, 8192)).is_err());
         assert!(judge(&end(0, 84, 8192)).is_err());

@@ -1,10 +1,10 @@
-//! Storage protocols in the kernel's configuration.
+//! Determines which storage protocols the kernel's configuration includes.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::report::Report;
 
-/// Protocols that Debian's kernels lack, and the required options.
+/// Protocols that Debian's kernels lack, with the options that they require.
 const LACKING: &[(&str, &[&str])] = &[
     ("SMB Direct, the server's", &["CONFIG_SMB_SERVER_SMBDIRECT"]),
     ("SMB Direct, the client's", &["CONFIG_CIFS_SMB_DIRECT"]),
@@ -20,21 +20,21 @@ impl Config {
         Self(text)
     }
 
-    /// Returns whether an option is enabled, built in or as a module. Options with unmet dependencies are not listed at
-    /// all.
+    /// Returns whether an option is enabled, either built in or as a module. Options with unmet dependencies are not
+    /// listed at all.
     pub(super) fn has(&self, option: &str) -> bool {
         let value = self.0.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='));
         matches!(value, Some("y" | "m"))
     }
 
-    /// Returns the first of some options that is disabled.
+    /// Returns the first of these options that is disabled.
     pub(super) fn lacks<'a>(&self, options: &[&'a str]) -> Option<&'a str> {
         options.iter().copied().find(|option| !self.has(option))
     }
 }
 
-/// Skips each missing protocol and names the missing option. If a kernel has one of them, the case fails, because a
-/// test is missing here.
+/// Runs a case for each protocol that Debian's kernels lack, whose name states the missing option. The case fails if
+/// the kernel supports the protocol, because no scenario tests it.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_option_counts_as_module() {
+    fn option_enabled_as_module_counts_as_enabled() {
         let config = Config::new("CONFIG_A=y\nCONFIG_AB=m\n# CONFIG_C is not set\nCONFIG_D=\"y\"\n".into());
         assert!(config.has("CONFIG_A") && config.has("CONFIG_AB"));
         assert_eq!(config.lacks(&["CONFIG_A", "CONFIG_C", "CONFIG_E"]), Some("CONFIG_C"));

@@ -1,33 +1,33 @@
-//! Shell commands of server and client for each protocol. The server's disk is `/dev/vdc`.
+//! Shell commands of server and client, for each protocol. The server's disk is `/dev/vdc`.
 
-/// A protocol whose client uses a file or a block device.
+/// A protocol whose client accesses a file or a block device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Protocol {
     /// Display name of the protocol.
     pub(super) name: &'static str,
-    /// Path that is read and written at the client.
+    /// Path at which the client reads and writes the data.
     pub(super) at_client: &'static str,
-    /// Path of the same data at the server.
+    /// Path of the same data on the server.
     pub(super) at_server: &'static str,
-    /// Whether it is a file, which grows, instead of a device.
+    /// Whether the path is a file, which can grow, rather than a device.
     pub(super) file: bool,
-    /// Prepares the server's disk once.
+    /// Command that prepares the server's disk once.
     pub(super) prepare: &'static str,
-    /// Starts to serve the disk at address `{server}`. Also runs in a freshly booted guest.
+    /// Command that starts serving the disk at address `{server}`. It also runs in a freshly booted guest.
     pub(super) serve: &'static str,
-    /// Connects to the server at `{server}`; the file or device appears soon afterwards.
+    /// Command that connects to the server at `{server}`. The file or device appears soon afterwards.
     pub(super) connect: &'static str,
     /// Command with which the server disconnects all clients.
     pub(super) pause: &'static str,
     /// Command that resumes the service.
     pub(super) resume: &'static str,
-    /// Succeeds when the client has noticed the disconnection.
+    /// Command that succeeds once the client has noticed the disconnection.
     pub(super) noticed: &'static str,
     /// Command that disconnects the client.
     pub(super) disconnect: &'static str,
     /// Command that stops the service for good.
     pub(super) end: &'static str,
-    /// Kernel messages that are expected without errors.
+    /// Kernel messages that are expected in the absence of errors.
     pub(super) messages: &'static [&'static str],
     /// Kernel messages that are expected when the server disconnects.
     pub(super) loss: &'static [&'static str],
@@ -35,7 +35,7 @@ pub(super) struct Protocol {
     pub(super) may_fail: bool,
 }
 
-/// NVMe over RDMA, with `nvmet` and `nvme-rdma`.
+/// NVMe over RDMA with `nvmet` and `nvme-rdma`.
 pub(super) const NVME: Protocol = Protocol {
     name: "NVMe",
     at_client: "/dev/nvme0n1",
@@ -71,7 +71,7 @@ pub(super) const NVME: Protocol = Protocol {
     may_fail: false,
 };
 
-/// iSER, with LIO's target and open-iscsi.
+/// iSER with LIO's target and open-iscsi.
 pub(super) const ISER: Protocol = Protocol {
     name: "iSER",
     at_client: "/dev/sda",
@@ -116,25 +116,25 @@ pub(super) const ISER: Protocol = Protocol {
         "Rounding down aligned max_sectors",
         "db_root: cannot open",
         "MODE SENSE: unimplemented",
-        // The device does not support signatures.
+        // The message says that the device does not support signatures.
         "T10-PI",
-        // Reported for the largest 32-bit number of blocks.
+        // The kernel prints this for the largest 32-bit number of blocks.
         "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
-    // The initiator deregisters memory when a command was answered, even if its last packet was not acknowledged. A
-    // command whose ACK was lost is retransmitted with a key that the answer invalidated.
+    // The initiator deregisters memory once a command has been answered, even if the command's last packet has not been
+    // acknowledged. A command whose ACK was lost is then retransmitted with a key that has already been invalidated.
     may_fail: true,
 };
 
-/// NFS version 4.2 over RDMA, with `nfsd` and `nfs`.
+/// NFS version 4.2 over RDMA with `nfsd` and `nfs`.
 pub(super) const NFS: Protocol = Protocol {
     name: "NFS",
     at_client: "/mnt/file",
     at_server: "/export/file",
     file: true,
     prepare: "mkfs.ext4 -q -F -m 0 /dev/vdc",
-    // The client records are on the disk too, because clients could not reclaim open files without them.
+    // The client records are kept on the disk too. Without them, clients could not reclaim open files.
     serve: "modprobe -a nfsd rpcrdma
         mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
         touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab

@@ -1,4 +1,4 @@
-//! The server's guest, which can be killed without warning, with a disk that outlives it.
+//! The server's guest, which can be killed without warning. Its disk outlives it.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::scenario::e810::roce;
 use crate::scenario::e810::station::{Station, judged, shape};
 use crate::vm::Image;
 
-/// Space on the disk for the file system's own data, in MiB.
+/// Disk space for the file system's own data, in MiB.
 const SPARE_MIB: u32 = 64;
 
-/// Everything the server needs to boot.
+/// Everything that is needed to boot the server.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     lab: &'a Lab,
@@ -25,7 +25,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Creates a place whose disk has a capacity of `mib`.
+    /// Creates the server's disk, which has a capacity of `mib` MiB.
     pub(super) fn new(lab: &'a Lab, run: &'a RunDir, image: &'a Image, mib: u32) -> Result<Self> {
         let disk = run.scratch("disk");
         let file = File::create(&disk).with_context(|| format!("cannot create {}", disk.display()))?;

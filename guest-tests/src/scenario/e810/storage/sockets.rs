@@ -1,4 +1,4 @@
-//! Sockets over RDMA: RDS, and SMC if the kernel has it.
+//! Sockets over RDMA: RDS, and SMC if the kernel supports it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::tools::{line, stop, wait};
 /// The program that runs at both ends.
 const PROGRAM: &str = include_str!("../../../../guest/sockets.py");
 const BYTES: u64 = 32 << 20;
-/// Time limit for the start of the interpreter.
+/// Time limit for the interpreter to start.
 const START: Duration = Duration::from_secs(60);
 /// Time limit for the transfer.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -23,31 +23,32 @@ const LIMIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug)]
 struct Family {
     name: &'static str,
-    /// Required kernel options, the most likely missing one first.
+    /// Required kernel options, starting with the one most likely to be missing.
     options: &'static [&'static str],
     modules: &'static str,
     /// Whether the peers must be connected through a router.
     routed: bool,
-    /// Informational messages at level warning.
+    /// Substrings of informational messages that have level warning.
     tells: &'static [&'static str],
 }
 
 const FAMILIES: &[Family] = &[
     Family { name: "rds", options: &["CONFIG_RDS_RDMA"], modules: "rds_rdma", routed: false, tells: &[] },
-    // Since kernel 6.17 it depends on DIBS. Version 2 of SMC-R is the one for RoCEv2. For a client without a router, it
-    // takes the MAC from the proposal of version 1 (smc_find_rdma_v2_device_serv, af_smc.c), which devices without
-    // RoCEv1 addresses omit. The server would connect its queue pair to a MAC of zeros.
+    // Since kernel 6.17, SMC depends on DIBS. RoCEv2 requires version 2 of SMC-R. If the client is reached without a
+    // router, the server takes the client's MAC address from the proposal for version 1 (smc_find_rdma_v2_device_serv,
+    // af_smc.c). Devices without RoCEv1 addresses omit that proposal, so the server would connect its queue pair to a
+    // MAC address of zeros.
     Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: SMC_TELLS },
 ];
 
 const SMC_TELLS: &[&str] = &[
     "smc: ",
     // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. The
-    // driver does this through the error state, even from RESET, which the core does not permit.
+    // driver destroys it through the error state, even from RESET, although the core does not permit that transition.
     "old_state=0x0, new_state=0x6",
 ];
 
-/// Runs a case for each family that the kernel has.
+/// Runs a case for each socket family that the kernel supports.
 pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, config: &Config) -> Result<()> {
     for family in FAMILIES {
         if let Some(option) = config.lacks(family.options) {
@@ -61,7 +62,7 @@ pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, conf
     Ok(())
 }
 
-/// The server's checksum of the received data must equal the client's.
+/// Checks that the server's checksum of the received data equals the client's.
 async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     let Pair { client, server } = pair;
     for station in [&mut *client, &mut *server] {
@@ -101,7 +102,8 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     server.no_warnings_but(family.tells).await
 }
 
-/// Routes a station's packets to another through a router, which is an address of the other in a separate network.
+/// Routes a station's packets to another station through a router, which is an address of the latter in a separate
+/// network.
 async fn route(from: &mut Station, to: &Station) -> Result<()> {
     const ROUTERS: u16 = 0x100;
     let (own, router) = (Address::on(ROUTERS, from.id).ipv4, Address::on(ROUTERS, to.id).ipv4);

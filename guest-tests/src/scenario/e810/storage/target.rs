@@ -15,38 +15,38 @@ use crate::scenario::e810::station::Station;
 use crate::scenario::impairments::Impairments;
 use crate::tools::{stop, wait};
 
-/// Path of generated content.
+/// Path of the generated content.
 const CONTENT: &str = "/dev/shm/content";
-/// Time limit for a connection or the detection of a lost peer, for emulated guests on a busy host.
+/// Time limit for connecting, or for detecting a lost peer, in emulated guests on a busy host.
 const SOON: Duration = Duration::from_secs(60);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
-/// Number of bytes in flight when a server disconnects.
+/// Number of bytes already transferred when a server disconnects.
 const UNDER_WAY: u64 = 1 << 20;
-/// Time limit for a client to reconnect. Delays between its attempts grow to half a minute.
+/// Time limit for a client to reconnect. The delays between its attempts grow to half a minute.
 const RETURN: Duration = Duration::from_secs(120);
 /// Number of 256 KiB blocks written during the capture.
 const RECORDED: u32 = 4;
-/// irdma's message for a connection whose peer no longer answers.
+/// The message that irdma prints for a connection whose peer no longer answers.
 const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
-/// irdma's message for a request with an invalidated key.
+/// The message that irdma prints for a request with an invalidated key.
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
-/// irdma's message for a QP that failed before software flushed it.
+/// The message that irdma prints for a QP that failed before software flushed it.
 const QP_FAILED: &str = "fatal QP event";
-/// Counter of data bytes that an RDMA device has received.
+/// Path of the counter of data bytes that an RDMA device has received.
 const RECEIVED: &str = "/engine/received_payload_bytes";
 
-/// Kinds of outages of a server.
+/// Kinds of server outages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outage<'a> {
-    /// The server disconnects its clients and then accepts them again.
+    /// The server disconnects its clients, and later accepts them again.
     LetGo,
-    /// The server's guest is killed, and another gets its disk.
+    /// The server's guest is killed, and a new guest takes over its disk.
     Killed(&'a Place<'a>),
 }
 
 impl Outage<'_> {
-    /// Returns the seed of the content that is written afterwards.
+    /// Returns the seed of the content that is written after the outage.
     const fn seed(self) -> u64 {
         match self {
             Self::LetGo => 0x200,
@@ -55,25 +55,25 @@ impl Outage<'_> {
     }
 }
 
-/// How much is written, and how long fio verifies.
+/// Amount of data that is written, and how long fio verifies data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Amount {
     /// Number of parts, each with different content.
     pub(super) parts: u32,
-    /// Length of each part.
+    /// Size of each part in MiB.
     pub(super) part_mib: u32,
-    /// How long fio verifies.
+    /// How long fio verifies data.
     pub(super) verify: Duration,
 }
 
 impl Amount {
-    /// Size of all parts together.
+    /// Returns the total size of all parts in MiB.
     pub(super) const fn mib(self) -> u32 {
         self.parts * self.part_mib
     }
 }
 
-/// A file or device of the server that the client uses through a protocol.
+/// A file or device on the server that the client accesses through a protocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     protocol: Protocol,
@@ -89,13 +89,13 @@ impl Target {
         self.protocol.name
     }
 
-    /// Returns the time limit for transferring all data in both directions, and for fio.
+    /// Returns the time limit for transferring all data in both directions and for running fio.
     pub(super) fn limit(&self) -> Duration {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// Starts the server and connects the client. The client writes and reads a little, all of it captured for other
-    /// checks.
+    /// Starts the server and connects the client. The client then writes and reads a little data, all of which is
+    /// captured for other checks.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
         let daemon = daemon(&pair.client)?;
         let control = daemon.controls();
@@ -138,7 +138,7 @@ impl Target {
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
         self.end(pair).await?;
-        // The server's messages about a client's disconnection do not count for the next protocol.
+        // The messages that the server prints when a client disconnects must not be attributed to the next protocol.
         self.judge(pair, self.protocol.loss).await
     }
 
@@ -147,8 +147,8 @@ impl Target {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
-    /// Writes all parts, then compares them with what the client reads and with what the server stores, without caches.
-    /// The data must have been transferred by RDMA.
+    /// Writes all parts, and compares them with what the client reads and with what the server stores, bypassing
+    /// caches. The data must have been transferred by RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;
         let before = [received(&pair.client).await?, received(&pair.server).await?];
@@ -200,7 +200,7 @@ impl Target {
         fio::words(self.protocol.at_client, self.amount.mib(), self.amount.verify)
     }
 
-    /// Verifies with fio. The data must have been transferred by RDMA.
+    /// Runs fio with verification. The data must have been transferred by RDMA.
     pub(super) async fn verify(&self, pair: &mut Pair) -> Result<()> {
         let before = [received(&pair.client).await?, received(&pair.server).await?];
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
@@ -235,7 +235,7 @@ impl Target {
         }
     }
 
-    /// The server has an outage while fio runs. fio continues, and all data is correct.
+    /// Causes an outage of the server while fio runs. fio must continue, and all data must be correct.
     pub(super) async fn survives_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = received(&pair.client).await?;
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
@@ -292,7 +292,7 @@ fn daemon(station: &Station) -> Result<&Daemon> {
     station.daemon.as_ref().context("the station has no daemon")
 }
 
-/// Checks that a station has received at least `bytes` of data by RDMA since the counter was `before`.
+/// Checks that a station has received at least `bytes` of data by RDMA since its counter was `before`.
 async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
     let by_rdma = received(station).await?.saturating_sub(before);
     ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", station.vm.name());

@@ -11,7 +11,7 @@ use crate::limits::Limit;
 /// Length of the file, none of which is allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in a mount namespace, which ends with its process.
+/// A full tmpfs in a mount namespace that exists as long as its process.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
@@ -19,7 +19,7 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Creates a private one. If mounts need root, it uses a user namespace.
+    /// Creates a full tmpfs that only its own process sees. If mounting requires root, uses a user namespace.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);
@@ -48,7 +48,7 @@ impl FullDisk {
         match open(&path) {
             Ok(file) => Ok(Self { holder, file }),
             Err(error) => {
-                // The process has ended or must end.
+                // The process has ended, or must not continue.
                 let _ = holder.kill();
                 let _ = holder.wait();
                 Err(error)
@@ -74,7 +74,7 @@ fn open(path: &str) -> Result<File> {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // The process has no state to lose.
+        // The process has no state that could be lost.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

@@ -1,4 +1,4 @@
-//! vfio-user messages for a client that violates the protocol, which a library would not permit.
+//! vfio-user messages for a client that violates the protocol in ways that a library would not permit.
 
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Time limit of an answer on a busy host whose daemon may be stopped for seconds.
+/// Time limit of an answer. The host may be busy, and its daemon may be stopped for seconds.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Limit of the length of an answer in bytes.
+/// Maximum length of an answer in bytes.
 const LONGEST: usize = 1 << 16;
 const HEADER: usize = 16;
-/// Flags in the header.
+/// Flags in the message header.
 const ERROR: u32 = 1 << 5;
 
 /// Commands (vfio-user protocol, "Commands").
@@ -29,7 +29,7 @@ pub(super) enum Command {
     RegionWrite = 10,
 }
 
-/// Region numbers of the device.
+/// Numbers of the device's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Region {
@@ -43,7 +43,7 @@ pub(super) struct Client {
     sent: u16,
 }
 
-/// An answer: the bytes after its header, or an error number.
+/// An answer, which consists of the bytes after its header, or of an error number.
 pub(super) type Answer = Result<Vec<u8>, u32>;
 
 impl Client {
@@ -58,7 +58,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Maps `len` bytes of a file for the device, or a range without a descriptor.
+    /// Maps `len` bytes of a file for the device. Without a file, maps a range that has no descriptor.
     pub(super) fn map(
         &mut self,
         address: u64,
@@ -73,7 +73,7 @@ impl Client {
         self.ask(Command::DmaMap, &body, file.map(|(file, _)| file))
     }
 
-    /// Unmaps ranges of `len` bytes. Returns how many succeeded before the first failure.
+    /// Unmaps ranges of `len` bytes. Returns how many were unmapped before the first failure.
     pub(super) fn unmap_all(&mut self, addresses: &[u64], len: u64) -> Result<usize> {
         let mut messages = Vec::new();
         for address in addresses {

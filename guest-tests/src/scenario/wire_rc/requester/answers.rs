@@ -1,4 +1,4 @@
-//! Answers of every kind to requests of every kind.
+//! Answers of every kind, sent in reply to requests of every kind.
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ fn reserved_nak(link: &mut Link<'_>, code: u8) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// Sends an answer that does not match a request for eight bytes.
+/// Sends an answer that does not match the request, which is for eight bytes.
 fn unfitting(link: &mut Link<'_>, op: SendOp, answer: fn(&Link<'_>) -> Packet) -> Result<()> {
     let request = link.request(op, 0, 8);
     link.post(vec![request])?;
@@ -151,7 +151,7 @@ fn nak_within_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// IBTA 9.7.5.1.3 (implied NAK): the response to the second READ arrives first.
+/// Checks that the response to the second READ, arriving first, implies a NAK for the first (IBTA 9.7.5.1.3).
 fn second_read_first(link: &mut Link<'_>) -> Result<()> {
     let requests = [0, 64].map(|off| link.request(SendOp::Read, off, 8)).to_vec();
     link.post(requests)?;

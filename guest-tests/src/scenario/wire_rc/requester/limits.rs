@@ -1,4 +1,4 @@
-//! Limits of outstanding requests and retries, and effects of states and fences.
+//! Limits on outstanding requests and on retries, and the effects of states and fences.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ fn no_rnr_retry(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// JingZhao interface, section 10.6: the longest RNR timer.
+/// Checks the longest RNR timer (JingZhao interface, section 10.6).
 fn longest_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -50,7 +50,8 @@ fn longest_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// IBTA 9.7.7.2: a requester without credits may send one message, with AckReq, to get new credits.
+/// Checks that a requester without credits sends only one message, with AckReq set, to obtain new credits (IBTA
+/// 9.7.7.2).
 fn credits(link: &mut Link<'_>) -> Result<()> {
     const NO_CREDIT: u8 = 0;
     const TWO_CREDITS: u8 = 2;
@@ -79,7 +80,7 @@ fn credits(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// JingZhao interface, section 10.4: sixteen outstanding READs.
+/// Checks that at most sixteen READs are outstanding (JingZhao interface, section 10.4).
 fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     const ALL: u32 = 20;
     let requests = (0..ALL).map(|n| link.request(SendOp::Read, u64::from(n) * 64, 8)).collect();
@@ -100,8 +101,8 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// At most 256 packets are unacknowledged, and the last of them requests an acknowledgement. Two messages are used,
-/// because the region is too small for one.
+/// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. Two
+/// messages are needed, because the region is too small for one.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;
@@ -179,7 +180,8 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// The peer removes as many bytes as the pad count indicates.
+/// Checks a payload whose length is not a multiple of four. The peer removes the number of bytes that the pad count
+/// indicates.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {
         send(link, len)?;

@@ -1,4 +1,4 @@
-//! READs and atomics: their requests, and the handling of responses.
+//! Requests of READs and atomics, and the handling of responses.
 
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
@@ -49,14 +49,14 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a READ response acknowledges earlier SENDs", PATIENT, read_acknowledges),
 ];
 
-/// Posts a READ of [`THREE`] bytes and receives its request.
+/// Posts a READ of [`THREE`] bytes, and receives its request packet.
 fn post_read(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, THREE);
     link.post(vec![request])?;
     expect_read(link, 0)
 }
 
-/// Expects the READ request for everything from response `n` on.
+/// Expects a READ request for all data from response `n` on.
 fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let packet = link.expect("RC_RDMA_READ_REQUEST", n)?;
     let done = n * u32::try_from(link.mtu)?;
@@ -121,7 +121,7 @@ fn read_response_corrupt(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Soft-RoCE answers with this opcode.
+/// Checks a repeated READ whose responses start with the opcode Middle, as soft-RoCE sends them.
 fn read_tail_as_middle(link: &mut Link<'_>) -> Result<()> {
     post_read(link)?;
     let [first, middle, last] = read_responses(link);
@@ -148,7 +148,7 @@ fn read_acknowledged(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// IBTA 9.7.5.1.3 (implied NAK): a later response arrives.
+/// Checks that a later response implies a NAK for the missing one (IBTA 9.7.5.1.3).
 fn implied_nak(link: &mut Link<'_>) -> Result<()> {
     let requests = vec![link.request(SendOp::Read, 0, THREE), link.request(SendOp::Send, 4096, 8)];
     link.post(requests)?;

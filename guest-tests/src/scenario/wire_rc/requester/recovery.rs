@@ -1,4 +1,4 @@
-//! Retransmission: which packets, when, and how often.
+//! Retransmission: which packets are sent again, when, and how often.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::{PATIENT, RNR_CODE, RNR_TIME, acknowledge, case, completion, expect_i
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 use crate::scenario::wire_rc::{Case, ack_timeout};
 
-/// Attributes with timeouts of 4 ms.
+/// Attributes with a timeout of 4 ms.
 const HASTY: Attributes = Attributes { timeout: 10, ..PATIENT };
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
@@ -63,7 +63,8 @@ fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// The receiver became ready, and a duplicate of the request reached it.
+/// Checks an ACK that arrives during an RNR wait. It means that the receiver became ready and a duplicate of the
+/// request reached it.
 fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -77,7 +78,7 @@ fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// JingZhao interface, section 10.6: codes whose times are long enough to be measured.
+/// Checks RNR timer codes whose times are long enough to be measured (JingZhao interface, section 10.6).
 fn rnr_codes(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -128,7 +129,8 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// IBTA 9.7.6.1.3: not before the time of the code, and not after four times that.
+/// Checks that retransmission happens no earlier than the time that the code denotes, and no later than four times that
+/// (IBTA 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);
     send(link, 8)?;
@@ -137,7 +139,7 @@ fn on_time(link: &mut Link<'_>) -> Result<()> {
         let seen = Instant::now();
         link.expect("RC_SEND_ONLY", 0)?;
         let waited = seen.elapsed();
-        // The timer started when the packet was sent, slightly before it arrived.
+        // The timer was started when the packet was sent, which was slightly before it arrived.
         ensure!(waited >= timeout * 9 / 10 && waited <= 4 * timeout, "retransmitted after {waited:?}");
     }
     acknowledge(link, 0, 1)?;
@@ -174,7 +176,8 @@ fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// The first of three responses arrives, then the READ is repeated for the other two.
+/// Receives the first of three responses, after which the READ is repeated for the other two. Checks that a response
+/// with opcode `op` is then rejected.
 fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;
@@ -187,7 +190,8 @@ fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// IBTA 9.7.5.1.3 (implied NAK): each of the other responses implies the loss, and one request is enough.
+/// Checks that each of the other responses implies the loss of the first, and that one repeated request is enough (IBTA
+/// 9.7.5.1.3).
 fn first_response_lost(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;

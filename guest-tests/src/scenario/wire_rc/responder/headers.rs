@@ -1,4 +1,5 @@
-//! Header fields: those that are ignored, and those that cause a drop before execution, each with its reason.
+//! Header fields. Some are ignored, and others cause the packet to be dropped before execution, each for its own
+//! reason.
 
 use anyhow::{Result, ensure};
 
@@ -43,7 +44,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a CNP is counted, gets no response and has no other effect", notification),
 ];
 
-/// IBTA annex A17, section A17.9.3: 16 reserved bytes after the BTH.
+/// Checks a congestion notification, which has 16 reserved bytes after the BTH (IBTA annex A17, section A17.9.3).
 fn notification(link: &mut Link<'_>) -> Result<()> {
     let notice = Packet { becn: true, ..link.packet(Op::Code(0x81), 0, &[0; 16]) };
     let before = link.counter("/engine/congestion/received_cnps")?;

@@ -1,4 +1,4 @@
-//! Messages of every shape, executed once despite duplicates.
+//! Messages of every shape, which are executed once even if there are duplicates.
 
 use agent::wire::Hex;
 use anyhow::{Result, ensure};
@@ -78,7 +78,7 @@ fn write_three(link: &mut Link<'_>) -> Result<()> {
     link.expect_no_completion()
 }
 
-/// Returns the packets of a WRITE from the first PSN on, the last with AckReq.
+/// Returns the packets of a WRITE, starting with the first PSN. The last packet has AckReq set.
 pub(super) fn write_packets(link: &Link<'_>, reth: Reth, payload: &[u8]) -> Vec<Packet> {
     let names = ["RC_RDMA_WRITE_FIRST", "RC_RDMA_WRITE_MIDDLE", "RC_RDMA_WRITE_LAST"];
     let chunks: Vec<_> = payload.chunks(link.mtu).collect();
@@ -139,7 +139,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     let sends: Vec<_> = (0..COUNT).flat_map(|n| link.send_message(n, &message(1 + n as usize))).collect();
     link.send_all(&sends)?;
     let answers = link.rest()?;
-    // Each acknowledgement contains the number of completed messages, and covers all earlier ones.
+    // Each acknowledgement contains the number of completed messages, and covers all previous messages.
     let mut done = 0;
     for answer in &answers {
         let msn = answer.aeth.map_or(0, |aeth| aeth.msn);
@@ -158,7 +158,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// IBTA 9.7.1: a PSN less than half the PSN space ahead is ahead.
+/// Checks the furthest PSN that counts as ahead. It is ahead by less than half the PSN space (IBTA 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
     link.send(&packet)?;
@@ -212,7 +212,8 @@ fn duplicate_read_wrong_key(link: &mut Link<'_>) -> Result<()> {
     link.expect_state(state::RTS)
 }
 
-/// JingZhao interface, section 10.4: sixteen results are stored.
+/// Checks an atomic whose result has been discarded, because only sixteen are stored (JingZhao interface, section
+/// 10.4).
 fn forgotten_atomic(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
     let requests: Vec<_> = (0..17).map(|n| fetch_add(link, n, 0, 1)).collect();
@@ -269,7 +270,7 @@ fn read_after_send(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&[send.clone(), read.clone()])?;
     ensure!(responses(link, 1, &["RC_RDMA_READ_RESPONSE_ONLY"], 2)? == content(0, 8), "content differs");
     link.expect_success()?;
-    // The peer lost the response and repeats both.
+    // The peer has lost the response, and repeats both requests.
     link.send_all(&[send, read])?;
     let next = link.next()?;
     let response = if next.is("RC_ACKNOWLEDGE") { link.next()? } else { next };

@@ -1,4 +1,4 @@
-//! Reordered and duplicate packets, and the order of answers.
+//! Reordered and duplicate packets, and the order of the answers.
 
 use anyhow::{Result, ensure};
 
@@ -29,7 +29,7 @@ fn swapped(link: &mut Link<'_>) -> Result<()> {
         link.send(packet)?;
     }
     link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
-    // One acknowledgement for both, or one for each.
+    // The HCA may send one acknowledgement for both, or one for each.
     let answers = link.rest()?;
     ensure!(
         answers.last().is_some_and(|ack| ack.is("RC_ACKNOWLEDGE")

@@ -1,4 +1,4 @@
-//! Rejected requests: a NAK, the queue pair in ERR, and no further answers.
+//! Rejected requests. Each causes a NAK, moves the queue pair to ERR, and ends all answers.
 
 use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};
@@ -180,7 +180,7 @@ fn unknown_opcode(link: &mut Link<'_>, code: u8) -> Result<()> {
     link.completion().map(drop)
 }
 
-/// Returns a WRITE of three full packets outside the memory that [`refused`] checks.
+/// Returns a WRITE of three full packets to memory that [`refused`] does not check.
 fn write_of_three(link: &Link<'_>) -> [Packet; 3] {
     let payload = message(3 * link.mtu);
     let len = u32::try_from(payload.len()).unwrap_or_default();
@@ -192,7 +192,7 @@ fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {
     invalid(link, |link| vec![Packet { ack_req: true, ..link.packet(Op::Code(0x1f), 0, &message(16)) }])
 }
 
-/// IBTA 9.7.4.1: one NAK is sent, then the queue pair is in error and does not answer.
+/// Checks that one NAK is sent, after which the queue pair is in error and does not answer (IBTA 9.7.4.1).
 fn refused(link: &mut Link<'_>, packets: &[Packet], nak: u8) -> Result<()> {
     link.post_receive(4096, 4096)?;
     link.send_all(packets)?;

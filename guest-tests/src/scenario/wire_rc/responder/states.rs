@@ -1,4 +1,4 @@
-//! States in which requests are processed (IBTA volume 1, section 10.3.1).
+//! QP states in which requests are processed (IBTA volume 1, section 10.3.1).
 
 use agent::wire::Transition;
 use anyhow::Result;
@@ -46,7 +46,7 @@ fn after_reset(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(0, 1)?;
     let late = link.send_message(3, &message(8)).remove(0);
     link.reconnect()?;
-    // Packets of the old connection are ahead of the new one's PSNs.
+    // Packets of the old connection have PSNs ahead of those of the new one.
     link.send(&late)?;
     link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
     link.expect_receives(0, 1)
