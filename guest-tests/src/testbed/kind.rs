@@ -135,7 +135,18 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn kind_has_one_name() {
+        for kind in Kind::value_variants() {
+            let argument = kind.to_possible_value().unwrap();
+            assert_eq!((argument.get_name(), json!(kind)), (kind.name(), json!(kind.name())));
+        }
+    }
 
     #[test]
     fn mixed_pair_has_roce_devices() {

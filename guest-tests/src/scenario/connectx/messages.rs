@@ -11,6 +11,8 @@ const NORMAL: &[&str] = &[
     "available PCIe bandwidth",
     // There is no vendor-specific PCI capability, and thus no crash dump.
     "Failed to get valid vendor specific ID",
+    // There are no flow counters, and thus one is the largest bulk.
+    "Flow counters bulk query buffer size increased, bulk_query_len(1)",
     // When a driver binds, the kernel enables the function and routes its interrupt.
     "enabling device",
     "ACPI",
@@ -18,12 +20,18 @@ const NORMAL: &[&str] = &[
 
 /// Parts of expected messages of a driver that recovers from a failure.
 const RECOVERY: &[&str] = &[
-    "Fatal error ",
-    "print_health",
+    "poll_health:",
+    "print_health_info:",
     "handling bad device here",
-    "start health",
-    "health recovery",
-    "recovery",
+    "mlx5_handle_bad_state:",
+    "mlx5_error_sw_reset:",
+    // The port does not answer while the driver restarts the device.
+    "mlx5_query_mad_ifc_port:",
+    "Skipping wait for vf pages stage",
+    "starting health recovery flow",
+    "mlx5_pci_slot_reset Device state",
+    "wait vital counter value",
+    "health recovery succeeded",
 ];
 
 /// Fails if a message that concerns the device, or a warning, is not expected.
@@ -53,7 +61,7 @@ mod tests {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let usual = lines(&["mlx5_core 0000:01:00.0: firmware version: 16.35.3006", "virtio_net: other"]);
         judge(&usual, &[]).unwrap();
-        let failure = lines(&["mlx5_core 0000:01:00.0: Fatal error 3 detected"]);
+        let failure = lines(&["mlx5_core 0000:01:00.0: poll_health:803:(pid 17): Fatal error 3 detected"]);
         judge(&failure, &[]).unwrap_err();
         judge_recovery(&failure, &[]).unwrap();
         judge(&[], &lines(&["WARNING: at any place"])).unwrap_err();
