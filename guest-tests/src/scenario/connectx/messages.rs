@@ -11,6 +11,8 @@ const NORMAL: &[&str] = &[
     "available PCIe bandwidth",
     // There is no vendor-specific PCI capability, and thus no crash dump.
     "Failed to get valid vendor specific ID",
+    // Linux 6.12 reports that precision time measurement is not supported.
+    "PTM is not supported by PCIe",
     // There are no flow counters, and thus one is the largest bulk.
     "Flow counters bulk query buffer size increased, bulk_query_len(1)",
     // When a driver binds, the kernel enables the function and routes its interrupt.
