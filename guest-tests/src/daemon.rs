@@ -32,6 +32,8 @@ pub enum Interface {
     Mthca,
     /// The device interface for Linux's `ice` driver.
     E810,
+    /// The interface of Linux's `mlx5_core`, with an InfiniBand port.
+    ConnectxIb,
 }
 
 impl Interface {
@@ -41,6 +43,7 @@ impl Interface {
             Self::Jingzhao => "jingzhao",
             Self::Mthca => "mthca",
             Self::E810 => "e810",
+            Self::ConnectxIb => "connectx-ib",
         }
     }
 }

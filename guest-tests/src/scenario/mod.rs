@@ -4,6 +4,7 @@ mod boot;
 mod cell;
 mod codes;
 mod connection;
+mod connectx;
 pub mod demo;
 mod driver;
 mod e810;
@@ -230,6 +231,13 @@ pub const ALL: &[Scenario] = &[
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(mthca::strict_kernel::run(lab, report)),
+    },
+    Scenario {
+        name: "connectx-probe",
+        about: "Debian's mlx5_core and mlx5_ib bind to two ConnectX; reloads, resets, recovery, restarts",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::probe::run(lab, report)),
     },
     Scenario {
         name: "e810-probe",

@@ -73,7 +73,7 @@ impl Place {
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
             Device::E810 | Device::Rxe => Some(on_fabric),
-            Device::Mthca | Device::Jingzhao => None,
+            Device::Mthca | Device::Jingzhao | Device::ConnectxIb => None,
         }
     }
 
@@ -313,7 +313,7 @@ impl GuestBoot<'_> {
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
-        Device::Mthca | Device::Jingzhao => return None,
+        Device::Mthca | Device::Jingzhao | Device::ConnectxIb => return None,
         // The name of the card's network device depends on the bus.
         Device::E810 => format!(
             "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \

@@ -15,6 +15,9 @@ pub enum Kind {
     Jingzhao,
     /// Intel E810 with the stock drivers ice and irdma
     E810,
+    /// NVIDIA ConnectX, InfiniBand port, with the stock drivers mlx5_core and mlx5_ib
+    #[serde(rename = "connectx-ib")]
+    ConnectxIb,
     /// No HCA; Linux's soft-RoCE over an Ethernet network between the guests
     Rxe,
     /// E810, soft-RoCE and mthca in rotation, on one fabric
@@ -28,6 +31,7 @@ impl Kind {
             Self::Mthca => "mthca",
             Self::Jingzhao => "jingzhao",
             Self::E810 => "e810",
+            Self::ConnectxIb => "connectx-ib",
             Self::Rxe => "rxe",
             Self::Mixed => "mixed",
         }
@@ -39,6 +43,7 @@ impl Kind {
             (Self::Mthca, _) | (Self::Mixed, 0) => Device::Mthca,
             (Self::Jingzhao, _) => Device::Jingzhao,
             (Self::E810, _) | (Self::Mixed, 1) => Device::E810,
+            (Self::ConnectxIb, _) => Device::ConnectxIb,
             (Self::Rxe, _) | (Self::Mixed, _) => Device::Rxe,
         }
     }
@@ -53,6 +58,8 @@ pub enum Device {
     Jingzhao,
     /// A NIC that `ice` and `irdma` drive.
     E810,
+    /// An HCA that `mlx5_core` and `mlx5_ib` drive.
+    ConnectxIb,
     /// The Linux kernel's soft-RoCE.
     Rxe,
 }
@@ -64,6 +71,7 @@ impl Device {
             Self::Mthca => "mthca",
             Self::Jingzhao => "jingzhao",
             Self::E810 => "e810",
+            Self::ConnectxIb => "connectx-ib",
             Self::Rxe => "rxe",
         }
     }
@@ -74,6 +82,7 @@ impl Device {
             Self::Mthca => Some(Interface::Mthca),
             Self::Jingzhao => Some(Interface::Jingzhao),
             Self::E810 => Some(Interface::E810),
+            Self::ConnectxIb => Some(Interface::ConnectxIb),
             Self::Rxe => None,
         }
     }
@@ -82,7 +91,7 @@ impl Device {
     pub const fn explained(self) -> &'static [Explained] {
         match self {
             Self::Mthca => &RECORDS_LENT_AGAIN,
-            Self::Jingzhao | Self::E810 | Self::Rxe => &[],
+            Self::Jingzhao | Self::E810 | Self::ConnectxIb | Self::Rxe => &[],
         }
     }
 
@@ -92,6 +101,7 @@ impl Device {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
             Self::Jingzhao => &["ib_uverbs", "rdma_ucm"],
             Self::E810 => &["ice", "irdma", "ib_uverbs", "rdma_ucm"],
+            Self::ConnectxIb => &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"],
             Self::Rxe => &["rdma_rxe", "ib_uverbs", "rdma_ucm"],
         }
     }
@@ -102,13 +112,14 @@ impl Device {
             Self::Mthca => Some("mthca0"),
             Self::Jingzhao => None,
             Self::E810 => Some("irdma0"),
+            Self::ConnectxIb => Some("mlx5_0"),
             Self::Rxe => Some("rxe0"),
         }
     }
 
     /// Returns whether the device is a card behind a root port, as its driver expects.
     pub const fn is_card(self) -> bool {
-        matches!(self, Self::E810)
+        matches!(self, Self::E810 | Self::ConnectxIb)
     }
 
     /// Returns the minimum number of CPUs and the minimum memory in MiB for a guest.
@@ -116,6 +127,7 @@ impl Device {
         match self {
             // The driver creates queue pairs with buffers for two CPUs.
             Self::E810 => (2, 1024),
+            Self::ConnectxIb => (1, 1024),
             _ => (1, 512),
         }
     }
@@ -123,7 +135,18 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn kind_has_one_name() {
+        for kind in Kind::value_variants() {
+            let argument = kind.to_possible_value().unwrap();
+            assert_eq!((argument.get_name(), json!(kind)), (kind.name(), json!(kind.name())));
+        }
+    }
 
     #[test]
     fn mixed_testbed_has_only_roce_devices() {

@@ -1,0 +1,71 @@
+//! Kernel messages that a ConnectX causes without an error (mlx5 interface, sections 1, 2.1 and 18.2).
+
+use anyhow::{Result, ensure};
+
+/// Parts of messages that concern the device.
+const SUBJECTS: &[&str] = &["mlx5", "infiniband", "ib_core", "ib_cm"];
+
+/// Parts of expected messages.
+const NORMAL: &[&str] = &[
+    "firmware version: 16.35.3006",
+    "available PCIe bandwidth",
+    // There is no vendor-specific PCI capability, and thus no crash dump.
+    "Failed to get valid vendor specific ID",
+    // Linux 6.12 reports that precision time measurement is not supported.
+    "PTM is not supported by PCIe",
+    // There are no flow counters, and thus one is the largest bulk.
+    "Flow counters bulk query buffer size increased, bulk_query_len(1)",
+    // When a driver binds, the kernel enables the function and routes its interrupt.
+    "enabling device",
+    "ACPI",
+];
+
+/// Parts of expected messages of a driver that recovers from a failure.
+const RECOVERY: &[&str] = &[
+    "poll_health:",
+    "print_health_info:",
+    "handling bad device here",
+    "mlx5_handle_bad_state:",
+    "mlx5_error_sw_reset:",
+    // The port does not answer while the driver restarts the device.
+    "mlx5_query_mad_ifc_port:",
+    "Skipping wait for vf pages stage",
+    "starting health recovery flow",
+    "mlx5_pci_slot_reset Device state",
+    "wait vital counter value",
+    "health recovery succeeded",
+];
+
+/// Fails if a message that concerns the device, or a warning, is not expected.
+pub(super) fn judge(lines: &[String], warnings: &[String]) -> Result<()> {
+    judge_others(lines, warnings, &[])
+}
+
+/// Does the same after a failure of the device.
+pub(super) fn judge_recovery(lines: &[String], warnings: &[String]) -> Result<()> {
+    judge_others(lines, warnings, RECOVERY)
+}
+
+fn judge_others(lines: &[String], warnings: &[String], also: &[&str]) -> Result<()> {
+    let is_known = |line: &&String| NORMAL.iter().chain(also).any(|text| line.contains(text));
+    let about = lines.iter().filter(|line| SUBJECTS.iter().any(|text| line.contains(text)));
+    let others: Vec<_> = about.chain(warnings).filter(|line| !is_known(line)).collect();
+    ensure!(others.is_empty(), "the kernel logged unexpected messages:\n{others:#?}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listed_messages_are_expected() {
+        let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let usual = lines(&["mlx5_core 0000:01:00.0: firmware version: 16.35.3006", "virtio_net: other"]);
+        judge(&usual, &[]).unwrap();
+        let failure = lines(&["mlx5_core 0000:01:00.0: poll_health:803:(pid 17): Fatal error 3 detected"]);
+        judge(&failure, &[]).unwrap_err();
+        judge_recovery(&failure, &[]).unwrap();
+        judge(&[], &lines(&["WARNING: at any place"])).unwrap_err();
+    }
+}

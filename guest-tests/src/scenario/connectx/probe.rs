@@ -1,0 +1,380 @@
+//! The drivers initialise the device repeatedly (mlx5 interface, sections 4 and 18).
+//!
+//! One guest with two CPUs has two ConnectX, both as cards behind root ports.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use agent::wire::{Dmesg, Info};
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
+use tokio::time::sleep;
+
+use super::messages;
+use crate::daemon::{Daemon, HcaSpec, Interface};
+use crate::lab::{Guest, Lab};
+use crate::report::Report;
+use crate::run_dir::RunDir;
+use crate::scenario::leak::Cycles;
+use crate::vm::{Image, Vm};
+
+/// PCI vendor and device ID.
+const IDS: (u16, u16) = (0x15b3, 0x1017);
+/// Drivers, and modules for tools: verbs, management datagrams and connections in user space.
+const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"];
+/// Two CPUs, which have a completion vector each.
+const CPUS: u32 = 2;
+const MEMORY_MIB: u32 = 1024;
+/// Kernel messages of this level or more severe are checked.
+const WARNING: u8 = 4;
+/// Time limit for loading the drivers while several emulated guests boot.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
+/// Time limit from the start of the driver until its port is active.
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit from the device's failure to the end of the recovery. The driver polls every two seconds.
+const RECOVERY: Duration = Duration::from_secs(40);
+/// Interval between two polls for the end of the recovery.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Expected values in `ibv_devinfo -v`.
+const DEVINFO: &[(&str, &str)] = &[
+    ("fw_ver", "16.35.3006"),
+    ("vendor_id", "0x02c9"),
+    ("vendor_part_id", "4119"),
+    ("hw_ver", "0x0"),
+    ("board_id", "HCD0000000001"),
+    ("phys_port_cnt", "1"),
+    ("state", "PORT_ACTIVE (4)"),
+    ("max_mtu", "4096 (5)"),
+    ("active_mtu", "4096 (5)"),
+    ("link_layer", "InfiniBand"),
+    ("phys_state", "LINK_UP (5)"),
+];
+
+/// Load and unload cycles with one device.
+const CYCLES: Cycles<'static> = Cycles {
+    commands: "modprobe -r mlx5_ib mlx5_core && modprobe mlx5_ib && \
+               until grep -q ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state 2>/dev/null; do sleep 0.05; done",
+    batches: 7,
+    batch: 7,
+    timeout: Duration::from_secs(240),
+};
+/// Time limit of all cycles.
+const CYCLES_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// The guest, and its two devices.
+#[derive(Debug)]
+struct Probe {
+    vm: Vm,
+    daemon: Daemon,
+    /// Numbers of the devices on the fabric, which are also their LIDs.
+    ids: [u16; 2],
+    /// PCI addresses of the devices, in the order of the numbers.
+    functions: [String; 2],
+    /// Numbers of kernel messages and of warnings that were already checked.
+    judged: (usize, usize),
+    image: Image,
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("connectx-probe")?;
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
+    let mut probe = Probe::start(lab, &run).await.context(hint.clone())?;
+    report.case("the drivers bind and both ports become active", &hint, probe.binds()).await?;
+    report.case("ibv_devinfo", &hint, probe.devinfo()).await?;
+    report.case("two HCAs have different GUIDs", &hint, probe.differ()).await?;
+    report.case("one MSI-X vector for events and one per CPU", &hint, probe.interrupts()).await?;
+    report.case("link down and up by hcactl", &hint, probe.link_flap()).await?;
+    report.case("devlink dev reload", &hint, probe.devlink_reload()).await?;
+    report.case("unbind and bind", &hint, probe.rebind()).await?;
+    report.case("function-level reset of an unbound device", &hint, probe.function_reset()).await?;
+    report.case("the driver recovers from a fatal error", &hint, probe.recovers()).await?;
+    report.case("a failed device can be unloaded and loaded", &hint, probe.unloads_failed()).await?;
+    let name = format!("{} unload and load cycles", CYCLES.times());
+    report.case_within(CYCLES_TIMEOUT, &name, &hint, probe.cycles()).await?;
+    report.case("the guest restarts", &hint, probe.restarts()).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, probe.stop()).await
+}
+
+impl Probe {
+    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
+            interface: Interface::ConnectxIb,
+            capture: false,
+            trace: lab.trace(),
+            strict: true,
+            ..spec
+        });
+        let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
+        let guest = Guest {
+            name: "a",
+            cards: daemon.sockets().to_vec(),
+            reboots: true,
+            least_cpus: CPUS,
+            least_memory_mib: MEMORY_MIB,
+            ..Guest::default()
+        };
+        let vm = lab.boot(run, &image, guest).await?;
+        let ids = specs.map(|spec| spec.id);
+        let mut probe = Self { vm, daemon, ids, functions: Default::default(), judged: (0, 0), image };
+        probe.judged = probe.count_messages().await?;
+        Ok(probe)
+    }
+
+    /// Loads the drivers, and checks that they bind to both functions.
+    async fn binds(&mut self) -> Result<()> {
+        self.load().await?;
+        let info = self.vm.call(Info {}).await?;
+        let functions: Vec<_> = info.devices.iter().filter(|f| (f.vendor, f.device) == IDS).collect();
+        ensure!(functions.len() == 2, "{} functions {IDS:x?}", functions.len());
+        for function in functions {
+            ensure!(function.driver.as_deref() == Some("mlx5_core"), "bound to {:?}", function.driver);
+        }
+        let lines = self.vm.call(Dmesg { level: None }).await?.lines;
+        let count = lines.iter().filter(|line| line.contains("firmware version: 16.35.3006")).count();
+        ensure!(count == 2, "the driver printed the firmware version {count} times");
+        self.expected_messages().await
+    }
+
+    /// Loads the drivers, finds both functions, and waits until their ports are active.
+    async fn load(&mut self) -> Result<()> {
+        self.vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], MODULES].concat()).await?;
+        let mut functions = BTreeMap::new();
+        let listed = self.sh("for d in /sys/class/infiniband/*; do readlink -f $d/device; done").await?;
+        for path in listed.lines() {
+            let function = path.rsplit('/').next().unwrap_or_default().to_owned();
+            self.port_is(&function, "ACTIVE").await?;
+            functions.insert(self.lid(&function).await?, function);
+        }
+        let mut found = Vec::new();
+        for id in self.ids {
+            found.push(functions.remove(&id).with_context(|| format!("no device has LID {id}"))?);
+        }
+        self.functions = found.try_into().ok().context("not two devices")?;
+        Ok(())
+    }
+
+    async fn lid(&mut self, function: &str) -> Result<u16> {
+        let text = self.sh(&format!("cat {}", port_file(function, "lid"))).await?;
+        let digits = text.trim().trim_start_matches("0x");
+        u16::from_str_radix(digits, 16).with_context(|| format!("LID {text:?}"))
+    }
+
+    /// Waits for a state of a device's port. The RDMA device may not exist yet.
+    async fn port_is(&mut self, function: &str, state: &str) -> Result<()> {
+        let file = port_file(function, "state");
+        let line = format!("until grep -qs {state} {file}; do sleep 0.1; done");
+        let reached = self.vm.run_within(PORT_TIMEOUT, &["sh", "-c", &line]).await;
+        reached.map(drop).with_context(|| format!("waiting until the port of {function} is {state}"))
+    }
+
+    /// Waits until both ports are active again, each with its LID.
+    async fn active(&mut self) -> Result<()> {
+        for (function, id) in self.functions.clone().into_iter().zip(self.ids) {
+            self.port_is(&function, "ACTIVE").await?;
+            let lid = self.lid(&function).await?;
+            ensure!(lid == id, "{function} has LID {lid}, expected {id}");
+        }
+        Ok(())
+    }
+
+    async fn devinfo(&mut self) -> Result<()> {
+        let names = self.sh("ls /sys/class/infiniband").await?;
+        for name in names.split_whitespace() {
+            let text = self.vm.run(&["ibv_devinfo", "-v", "-d", name]).await?;
+            // Lines `name: value`; some names occur once per GID.
+            let mut found = BTreeMap::new();
+            for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+                found.entry(name.trim()).or_insert(value.trim());
+            }
+            let differences: Vec<String> = DEVINFO
+                .iter()
+                .filter(|(name, value)| found.get(name) != Some(value))
+                .map(|(name, value)| format!("{name} is {:?}, expected {value}", found.get(name)))
+                .collect();
+            ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
+        }
+        self.expected_messages().await
+    }
+
+    async fn differ(&mut self) -> Result<()> {
+        for file in ["node_guid", "sys_image_guid", "ports/1/gids/0"] {
+            let text = self.sh(&format!("cat /sys/class/infiniband/*/{file}")).await?;
+            let mut values: Vec<&str> = text.lines().collect();
+            values.sort_unstable();
+            values.dedup();
+            ensure!(values.len() == 2, "{file}: {text}");
+        }
+        Ok(())
+    }
+
+    /// Each device has its asynchronous events on the first vector, and completions on one vector per CPU.
+    async fn interrupts(&mut self) -> Result<()> {
+        let text = self.vm.run(&["cat", "/proc/interrupts"]).await?;
+        for function in &self.functions {
+            let name = format!("mlx5_async0@pci:{function}");
+            let line = text.lines().find(|line| line.contains(&name));
+            let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
+            // The interrupt number, then a count per CPU.
+            let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
+            let count: u64 = counts.sum();
+            ensure!(count >= 100, "{name} occurred {count} times");
+            ensure!(line.contains("MSI"), "not by MSI-X: {line}");
+        }
+        Ok(())
+    }
+
+    /// The operator takes a port down and up. An event notifies the driver.
+    async fn link_flap(&mut self) -> Result<()> {
+        let function = self.functions[0].clone();
+        for _ in 0..3 {
+            self.daemon.controls_of(self.ids[0]).ask(&["port", "down"]).await?;
+            self.port_is(&function, "DOWN").await?;
+            self.daemon.controls_of(self.ids[0]).ask(&["port", "up"]).await?;
+            self.active().await?;
+        }
+        self.expected_messages().await
+    }
+
+    /// The driver reinitialises without being unloaded.
+    async fn devlink_reload(&mut self) -> Result<()> {
+        for function in self.functions.clone() {
+            let line = format!("devlink dev reload pci/{function}");
+            self.vm.run_within(LOAD_TIMEOUT, &["sh", "-c", &line]).await?;
+            self.active().await?;
+        }
+        self.expected_messages().await
+    }
+
+    async fn rebind(&mut self) -> Result<()> {
+        for _ in 0..3 {
+            for function in self.functions.clone() {
+                self.driver(&function, "unbind").await?;
+                self.driver(&function, "bind").await?;
+            }
+            self.active().await?;
+        }
+        self.expected_messages().await
+    }
+
+    /// Writes the function to a file of the driver, `bind` or `unbind`.
+    async fn driver(&mut self, function: &str, file: &str) -> Result<()> {
+        let line = format!("echo {function} > /sys/bus/pci/drivers/mlx5_core/{file}");
+        self.vm.run_within(LOAD_TIMEOUT, &["sh", "-c", &line]).await.map(drop)
+    }
+
+    /// The driver has no handler for a reset behind its back, so it is unbound meanwhile.
+    async fn function_reset(&mut self) -> Result<()> {
+        let function = self.functions[0].clone();
+        self.driver(&function, "unbind").await?;
+        self.sh(&format!("echo 1 > /sys/bus/pci/devices/{function}/reset")).await?;
+        self.driver(&function, "bind").await?;
+        self.active().await?;
+        self.expected_messages().await
+    }
+
+    /// The driver finds the failure when it polls the health buffer, and starts the device again. The other device is
+    /// not affected.
+    async fn recovers(&mut self) -> Result<()> {
+        for device in [0, 1, 0] {
+            self.expected_messages().await?;
+            self.fail(device).await?;
+            self.await_message("health recovery succeeded").await?;
+            self.active().await?;
+            let (lines, warnings) = self.new_messages().await?;
+            messages::judge_recovery(&lines, &warnings)?;
+        }
+        self.devinfo().await
+    }
+
+    async fn fail(&mut self, device: usize) -> Result<()> {
+        let id = self.ids.get(device).context("no such device")?;
+        self.daemon.controls_of(*id).ask(&["fail", "--yes"]).await.map(drop)
+    }
+
+    /// Waits for a new kernel message with this part.
+    async fn await_message(&mut self, part: &str) -> Result<()> {
+        let deadline = Instant::now() + RECOVERY;
+        loop {
+            let lines = self.vm.call(Dmesg { level: None }).await?.lines;
+            if lines.iter().skip(self.judged.0).any(|line| line.contains(part)) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{part:?} did not appear within {RECOVERY:?}");
+            sleep(POLL).await;
+        }
+    }
+
+    /// The driver is unloaded before or while it finds the failure.
+    async fn unloads_failed(&mut self) -> Result<()> {
+        self.fail(1).await?;
+        self.unload().await?;
+        self.load().await?;
+        let (lines, warnings) = self.new_messages().await?;
+        messages::judge_recovery(&lines, &warnings)
+    }
+
+    async fn unload(&mut self) -> Result<()> {
+        self.vm.run_within(LOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await.map(drop)
+    }
+
+    /// The drivers are unloaded and loaded repeatedly, and the port becomes active each time. The second device is left
+    /// out to save time.
+    async fn cycles(&mut self) -> Result<()> {
+        let second = self.functions[1].clone();
+        let bound_by =
+            |driver: &str| format!("echo {driver} > /sys/bus/pci/devices/{second}/driver_override");
+        self.unload().await?;
+        self.sh(&bound_by("none")).await?;
+        CYCLES.run(&mut self.vm).await?;
+        self.sh(&bound_by("")).await?;
+        self.unload().await?;
+        self.load().await?;
+        self.expected_messages().await?;
+        self.devinfo().await
+    }
+
+    /// The guest restarts while the drivers are in use.
+    async fn restarts(&mut self) -> Result<()> {
+        self.vm.reboot(&self.image).await?;
+        self.judged = self.count_messages().await?;
+        self.load().await?;
+        self.devinfo().await
+    }
+
+    async fn sh(&mut self, line: &str) -> Result<String> {
+        self.vm.run(&["sh", "-c", line]).await
+    }
+
+    /// Checks that the kernel has logged only expected messages since the last check.
+    async fn expected_messages(&mut self) -> Result<()> {
+        let (lines, warnings) = self.new_messages().await?;
+        messages::judge(&lines, &warnings)
+    }
+
+    /// Returns the kernel messages since the last call, and those of level warning or more severe.
+    async fn new_messages(&mut self) -> Result<(Vec<String>, Vec<String>)> {
+        let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
+        let mut warnings = self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
+        let new = lines.split_off(self.judged.0.min(lines.len()));
+        let severe = warnings.split_off(self.judged.1.min(warnings.len()));
+        self.judged = (lines.len() + new.len(), warnings.len() + severe.len());
+        Ok((new, severe))
+    }
+
+    async fn count_messages(&mut self) -> Result<(usize, usize)> {
+        let lines = self.vm.call(Dmesg { level: None }).await?.lines.len();
+        Ok((lines, self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines.len()))
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.vm.kill().await?;
+        self.daemon.stop().await
+    }
+}
+
+/// Returns a pattern for a file of the port, whatever the kernel's name of the RDMA device.
+fn port_file(function: &str, file: &str) -> String {
+    format!("/sys/bus/pci/devices/{function}/infiniband/*/ports/1/{file}")
+}
