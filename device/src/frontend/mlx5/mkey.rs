@@ -81,11 +81,11 @@ impl Mkeys {
     /// # Errors
     /// The context is not supported, or the table is full.
     pub fn insert(&mut self, context: MkeyContext, pages: Box<[Iova]>) -> Result<MkeyIndex, Rejection> {
-        let full = || Check::MkeyLimit.rejects(self.objects.count() as u64);
-        let number = self.objects.next().ok_or_else(full)?;
+        let full = Check::MkeyLimit.rejects(self.objects.count() as u64);
+        let number = self.objects.next().ok_or(full)?;
         let index = MkeyIndex::new(number);
         let region = created_region(index, &context, &pages)?;
-        self.set(index, &context, region).map_err(|_| full())?;
+        self.set(index, &context, region).map_err(|_| full)?;
         let list = match TranslationList::new(context.access_mode()) {
             TranslationList::Pages(_) => TranslationList::Pages(pages.into_vec()),
             ranges @ TranslationList::Ranges(_) => ranges,

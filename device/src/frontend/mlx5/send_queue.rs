@@ -12,6 +12,10 @@ use super::buffer::QueueBuffer;
 use super::work_queue::{Counters, TooMany};
 use crate::memory::GuestMemory;
 
+/// Units of WQE sizes in a block.
+const UNITS: u8 = 4;
+const _: () = assert!(BLOCK == UNIT * UNITS as usize);
+
 /// Copy of a WQE. Most have 64 to 256 bytes; larger ones are allocated.
 pub type WqeBytes = SmallVec<[u8; 256]>;
 
@@ -98,7 +102,7 @@ impl SendQueue {
         let control = ControlSegment::parse(&head);
         let tag = SendTag::of(index, &control);
         let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
-        let blocks = (u16::from(control.size) * UNIT as u16).div_ceil(BLOCK as u16);
+        let blocks = u16::from(control.size.div_ceil(UNITS));
         if blocks == 0 || blocks > self.waiting() {
             self.counters.take(blocks.max(1));
             return refused;

@@ -155,7 +155,7 @@ impl SharedReceiveQueue {
         }
         let Some(entry) = SrqEntry::parse(&entry) else { return Fetch::Broken };
         self.counters.take(1);
-        self.head = entry.next & (((1_u32 << log_entries) - 1) & 0xffff) as u16;
+        self.head = entry.next & ((1 << log_entries) - 1);
         Fetch::Ready(request(number, &entry.wqe))
     }
 
