@@ -24,7 +24,7 @@ fn registration() -> MkeyMask {
     MkeyMask::from_bits_retain(0x209e_2143)
 }
 
-fn umr<'a>(key: u32, control: UmrControl, mkey: MkeyContext, translation: Translation<'a>) -> SendWqe<'a> {
+fn umr(key: u32, control: UmrControl, mkey: MkeyContext, translation: Translation<'_>) -> SendWqe<'_> {
     SendWqe {
         control: ControlSegment {
             completion: 2,
