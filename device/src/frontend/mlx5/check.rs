@@ -131,7 +131,7 @@ checks! {
     QpLimit = 0x0901 ExceedsLimit "limit of QPs reached",
     Qp = 0x0902 BadResource "unknown QP",
     QpService = 0x0903 BadParameter "unsupported service of a QP",
-    QpXrc = 0x0904 BadResource "XRC QPs are not supported",
+    QpXrcd = 0x0904 BadResource "QP names an unknown XRC domain",
     QpPd = 0x0905 BadResource "QP names an unknown PD",
     QpSendCq = 0x0906 BadResource "QP names an unknown send CQ",
     QpRecvCq = 0x0907 BadResource "QP names an unknown receive CQ",

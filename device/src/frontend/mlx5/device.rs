@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use engine::{AsyncEvent, Event};
+use engine::Event;
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
-use protocol::hca::mlx5::eqe::{Eqe, EventMask, PortChange, QueueEvent, QueueKind};
+use protocol::hca::mlx5::eqe::{Eqe, EventMask, PortChange};
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::pci;
 use protocol::hca::mlx5::regs::{MSIX_PENDING, MSIX_TABLE, Register};
@@ -27,6 +27,7 @@ use super::limits::{GIDS, PKEYS};
 use super::options::Options;
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
 use super::resources::Resources;
+use super::send_queue::SendTag;
 use super::snapshot;
 use super::trace::{self, Executed};
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
@@ -283,31 +284,29 @@ impl Frontend for Mlx5 {
         Mlx5Host { resources: self.function.resources_mut(), cx }
     }
 
-    /// No receive is taken yet, so the port's agents answer what arrives for QP0 and QP1.
-    fn can_receive(&mut self, _: Qpn, _: &crate::memory::GuestMemory) -> bool {
-        false
+    /// The first block of a send WQE, or the number of a receive.
+    fn work_request(&self, wr_id: u64) -> u64 {
+        SendTag::from_bits(wr_id).index().into()
+    }
+
+    fn can_receive(&mut self, qpn: Qpn, dma: &crate::memory::GuestMemory) -> bool {
+        self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
         let Some(resources) = self.function.resources_mut() else { return };
-        let Event::Async { qpn, event } = event else { return };
-        let event = match event {
-            AsyncEvent::CommunicationEstablished => QueueEvent::CommunicationEstablished,
-            AsyncEvent::WqCatastrophic => QueueEvent::Catastrophic,
-            AsyncEvent::InvalidRequest => QueueEvent::InvalidRequest,
-            AsyncEvent::AccessError(_) => QueueEvent::AccessViolation,
-            AsyncEvent::LastWqeReached => QueueEvent::LastWqeReached,
-            // There is no way into SQD, and no receive is taken from an SRQ yet.
-            AsyncEvent::SqDrained
-            | AsyncEvent::SrqCatastrophic
-            | AsyncEvent::InvalidXrceth(_)
-            | AsyncEvent::XrcDomainViolation(_)
-            | AsyncEvent::XrcSrqCatastrophic(_) => return,
-        };
-        resources.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
+        match event {
+            Event::Completion(completion) => resources.complete(cx, &completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+        }
     }
 
-    fn end_turn(&mut self, _: &mut Context<'_>) -> bool {
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(resources) = self.function.resources_mut() {
+            resources.end_turn(cx);
+        }
+        // Contexts are updated from the engine when software queries them.
+        while cx.engine.poll_dirty().is_some() {}
         false
     }
 

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use protocol::hca::mlx5::PAGE;
-use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, QueueRecord, UarRegister};
+use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, UarRegister};
 use protocol::hca::mlx5::qp::QpState;
 use protocol::hca::mlx5::regs::FIRST_UAR;
 use protocol::ids::{Qpn, UarIndex};
 
 use super::host;
-use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, QP_STATE};
+use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, OVERFLOW, QP_STATE};
 use super::resources::Resources;
 use crate::frontend::Context;
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
@@ -149,10 +149,7 @@ impl Resources {
         ) {
             return Err(QP_STATE);
         }
-        let mut record = [0; QueueRecord::LEN];
-        if cx.dma.read(qp.context.record, &mut record).is_ok() {
-            qp.sent = QueueRecord::parse(&record).sent;
-        }
+        qp.learn(cx.dma).map_err(|_| OVERFLOW)?;
         qp.counters.doorbells += 1;
         host::notify_send(cx, self, qpn);
         Ok(())

@@ -1,16 +1,19 @@
 //! Work queues and memory of the device, for the engine.
 
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, RecvSource,
-    SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
+    RecvSource, SendRequest, XrcError,
 };
-use protocol::ids::{Lkey, Qpn, Va};
+use protocol::hca::mlx5::qp::ReceiveKind;
+use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
 use super::check::{Check, Rejection};
 use super::mkey::Mkeys;
 use super::resources::Resources;
+use super::trace;
 use crate::frontend::{Context, HostContext};
+use crate::memory::GuestMemory;
 use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// Implements [`engine::Host`] for the device. Before INIT_HCA it has no queues and no keys.
@@ -29,15 +32,67 @@ impl Mlx5Host<'_> {
     }
 }
 
-impl engine::Host for Mlx5Host<'_> {
-    /// Work requests are not executed yet.
-    fn next_send(&mut self, _: Qpn) -> Fetch<SendRequest> {
-        Fetch::Empty
+impl Resources {
+    /// Whether a QP has a posted receive. Always true for a QP with an SRQ.
+    pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
+        let Some(qp) = self.qps.get_mut(qpn.get()) else { return false };
+        qp.context.receive_kind() == Some(ReceiveKind::Srq) || qp.is_posted(dma)
     }
 
-    /// Receives are not taken yet.
-    fn next_recv(&mut self, _: RecvSource) -> Fetch<RecvRequest> {
-        Fetch::Empty
+    fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
+        let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
+        let Some(qp) = self.qps.get_mut(qpn.get()) else { return Fetch::Empty };
+        let srqn = match (source.srqn(), qp.context.receive_kind()) {
+            (Some(srqn), _) => Some(srqn),
+            (None, Some(ReceiveKind::Srq)) => Some(qp.context.srqn),
+            (None, Some(ReceiveKind::Own)) => None,
+            (None, _) => return Fetch::Empty,
+        };
+        let fetch = match srqn {
+            Some(srqn) => {
+                let Some(srq) = self.srqs.get_mut(srqn.get()) else { return Fetch::Broken };
+                let fetch = srq.take(dma);
+                if srq.passes_limit(dma) {
+                    self.low_srqs.push(srqn);
+                }
+                fetch
+            }
+            None => qp.next_recv(dma),
+        };
+        if matches!(fetch, Fetch::Ready(_)) {
+            qp.counters.receives += 1;
+        }
+        fetch
+    }
+}
+
+impl engine::Host for Mlx5Host<'_> {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Self { resources, cx } = self;
+        let qp = resources.as_mut().and_then(|resources| resources.qps.get_mut(qpn.get()));
+        let Some(qp) = qp else { return Fetch::Empty };
+        let fetch = qp.next_send(cx.dma, cx.addresses);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::send_wqe(trace, qpn, &fetch);
+        }
+        fetch
+    }
+
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
+        let Self { resources, cx } = self;
+        let Some(resources) = resources else { return Fetch::Empty };
+        let fetch = resources.next_recv(source, cx.dma);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::recv_wqe(trace, source, &fetch);
+        }
+        fetch
+    }
+
+    fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
+        let resources = self.resources.as_deref().ok_or(XrcError::InvalidXrceth)?;
+        let srq = resources.srqs.get(srqn.get()).and_then(|srq| srq.xrc()).ok_or(XrcError::InvalidXrceth)?;
+        let xrcd = resources.qps.get(qpn.get()).map(|qp| qp.context.xrcd);
+        if xrcd == Some(srq.xrcd) { Ok(srq.pd) } else { Err(XrcError::DomainViolation) }
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
@@ -73,6 +128,15 @@ impl engine::Host for Mlx5Host<'_> {
 
     fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
         self.access()?.atomic(AccessTarget::address(who, key, va), op)
+    }
+
+    fn run_local(&mut self, who: Initiator, token: &LocalToken) -> Result<(), AccessError> {
+        let Self { resources, cx } = self;
+        resources.as_mut().ok_or(AccessError::Key)?.run_umr(cx.dma, who, token)
+    }
+
+    fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
+        self.resources.as_mut().ok_or(AccessError::Key)?.mkeys.remote_invalidate(who, key)
     }
 
     fn dropped(&mut self, dropped: &Dropped) {

@@ -1,23 +1,25 @@
-//! Memory keys: contexts, translation lists, and the regions behind them.
+//! Memory keys: contexts, translation lists, and the regions behind them. Work requests change keys that permit it.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.
 
-use engine::Rights;
-use protocol::hca::mlx5::mkey::{AccessMode, MkeyContext, Mtt, UNIT};
-use protocol::ids::{Iova, Lkey, MkeyIndex};
+use engine::{AccessError, Initiator, Rights};
+use protocol::hca::mlx5::mkey::{ANY_QP, AccessMode, MkeyContext, Mtt, UNIT};
+use protocol::hca::mlx5::umr::UmrControl;
+use protocol::ids::{Iova, Lkey, MkeyIndex, Pdn, Rkey};
 
+use super::buffer::PageBudget;
 use super::check::{Check, Rejection};
 use super::limits::first;
 use super::numbered::Numbered;
+use super::translation_list::{TranslationList, UNIT_PAGES};
 use super::uses::{Object, Used};
 use crate::memory::GuestMemory;
-use crate::memory::keys::{Allocated, KeyTable, Purpose};
-use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Translation};
-use crate::memory::translate::{PageTable, RegionAccess};
-
-/// Page addresses in a translation unit.
-const UNIT_PAGES: u64 = (UNIT / Mtt::LEN) as u64;
+use crate::memory::key_op::WindowKind;
+use crate::memory::keys::{Allocated, Generation, KeyTable, Purpose};
+use crate::memory::region::{EntryLen, Kind, MemoryRegion, Origin, PageShift, Translation};
+use crate::memory::translate::{KeyRange, PageTable, RegionAccess};
+use crate::sparse::TableFull;
 
 /// Bits of a page table entry number below the index of its key. The longest list, a whole input, has fewer pages.
 const LIST_BITS: u32 = 32;
@@ -26,13 +28,13 @@ const LIST_BITS: u32 = 32;
 pub struct Mkey {
     /// Context as the driver sees it.
     pub context: MkeyContext,
-    /// Pages of a key that was created with a list.
-    pages: Box<[Iova]>,
+    /// List of CREATE_MKEY, or of work requests.
+    list: TranslationList,
 }
 
 impl Mkey {
     pub fn pages(&self) -> usize {
-        self.pages.len()
+        self.list.pages()
     }
 
     /// Objects that the key uses.
@@ -41,18 +43,37 @@ impl Mkey {
     }
 }
 
+/// A change of a key by a work request.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// What to check and to change.
+    pub control: UmrControl,
+    /// New values of the fields to change.
+    pub context: MkeyContext,
+    /// Part of the translation list to replace.
+    pub list: Option<&'a [u8]>,
+    /// Keys of all protection domains can be changed, and moved to others.
+    pub any_pd: bool,
+}
+
 /// All memory keys. The index of a key is in its upper 24 bits, and the driver chooses the low byte.
 #[derive(Debug)]
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
+    /// Never changes, because each change of a list also changes the key table.
+    generation: Generation,
 }
 
 impl Mkeys {
     /// Creates an empty table of `2^log` keys.
     pub fn new(log: u8) -> Self {
         let last = 1_u32.checked_shl(log.into()).map_or(u32::MAX, |count| count - 1);
-        Self { objects: Numbered::new(first::MKEY, last), keys: KeyTable::rotated(log, 8) }
+        Self {
+            objects: Numbered::new(first::MKEY, last),
+            keys: KeyTable::rotated(log, 8),
+            generation: Generation::fresh(),
+        }
     }
 
     /// Creates a key.
@@ -60,20 +81,109 @@ impl Mkeys {
     /// # Errors
     /// The context is not supported, or the table is full.
     pub fn insert(&mut self, context: MkeyContext, pages: Box<[Iova]>) -> Result<MkeyIndex, Rejection> {
-        let full = || Check::MkeyLimit.rejects(self.objects.count() as u64);
-        let number = self.objects.next().ok_or_else(full)?;
+        let full = Check::MkeyLimit.rejects(self.objects.count() as u64);
+        let number = self.objects.next().ok_or(full)?;
         let index = MkeyIndex::new(number);
-        match region(index, &context, &pages)? {
+        let region = created_region(index, &context, &pages)?;
+        self.set(index, &context, region).map_err(|_| full)?;
+        let list = match TranslationList::new(context.access_mode()) {
+            TranslationList::Pages(_) => TranslationList::Pages(pages.into_vec()),
+            ranges @ TranslationList::Ranges(_) => ranges,
+        };
+        self.objects.insert(Mkey { context, list });
+        Ok(index)
+    }
+
+    /// Makes a key valid, or makes it permit nothing.
+    fn set(
+        &mut self,
+        index: MkeyIndex,
+        context: &MkeyContext,
+        region: Option<MemoryRegion>,
+    ) -> Result<(), TableFull> {
+        match region {
             Some(region) => self.keys.insert(region).map(drop),
             None => self.keys.allocate(Allocated {
                 key: Lkey::new(index.key(context.key)),
                 pd: context.pd,
-                purpose: Purpose::Region { most: capacity(&context) },
+                purpose: Purpose::Region { most: capacity(context) },
             }),
         }
-        .map_err(|_| full())?;
-        self.objects.insert(Mkey { context, pages });
-        Ok(index)
+    }
+
+    /// Executes a change by a work request. Returns the old and the new protection domain of the key.
+    ///
+    /// # Errors
+    /// A check fails. The key is unchanged.
+    pub fn change(
+        &mut self,
+        initiator: Initiator,
+        key: u32,
+        change: &Change<'_>,
+        budget: &mut PageBudget,
+    ) -> Result<[Pdn; 2], AccessError> {
+        let Change { control, context, list, any_pd } = change;
+        let index = MkeyIndex::of(key);
+        let mkey = self.objects.get_mut(index.get()).ok_or(AccessError::Key)?;
+        let old = mkey.context;
+        if !old.umr_enabled {
+            return Err(AccessError::Kind);
+        }
+        // Trap M-5.
+        if control.check_used && old.free {
+            return Err(AccessError::Invalid);
+        }
+        if control.check_free && !old.free {
+            return Err(AccessError::Valid);
+        }
+        if control.check_qpn && old.qpn != initiator.qpn {
+            return Err(AccessError::Qp);
+        }
+        let new = old.updated(control.mask, context);
+        if !any_pd && (old.pd != initiator.pd || new.pd != initiator.pd) {
+            return Err(AccessError::Pd);
+        }
+        let region = changed_region(index, &new)?;
+        if let Some(list) = list {
+            mkey.list.write(control.offset(), list, old.translation_units, budget)?;
+        }
+        mkey.context = new;
+        // Cannot fail: the table has the key.
+        self.set(index, &new, region).map_err(|_| AccessError::Key)?;
+        Ok([old.pd, new.pd])
+    }
+
+    /// Frees a key on behalf of a peer.
+    ///
+    /// # Errors
+    /// Section 13.3: the key does not permit it, or belongs to another QP. It is unchanged.
+    pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
+        let index = MkeyIndex::of(key.get());
+        let mkey = self.objects.get_mut(index.get()).ok_or(AccessError::Key)?;
+        let context = &mut mkey.context;
+        if index.key(context.key) != key.get() {
+            return Err(AccessError::Key);
+        }
+        if context.free {
+            return Err(AccessError::Invalid);
+        }
+        if context.pd != initiator.pd {
+            return Err(AccessError::Pd);
+        }
+        if context.qpn != ANY_QP && context.qpn != initiator.qpn {
+            return Err(AccessError::Qp);
+        }
+        if !context.remote_invalidate {
+            return Err(AccessError::Right);
+        }
+        context.free = true;
+        let context = *context;
+        self.set(index, &context, None).map_err(|_| AccessError::Key)
+    }
+
+    /// Protection domain of a valid key.
+    pub fn pd_of(&self, key: Lkey) -> Option<Pdn> {
+        self.keys.find(key).ok().map(|region| region.pd)
     }
 
     pub fn get(&self, index: MkeyIndex) -> Option<&Mkey> {
@@ -98,9 +208,26 @@ impl Mkeys {
 
 impl PageTable for &Mkeys {
     fn page(self, entry: u64) -> Option<Iova> {
+        let (list, place) = self.entry(entry)?;
+        list.page(place)
+    }
+
+    fn range(self, entry: u64) -> Option<KeyRange> {
+        let (list, place) = self.entry(entry)?;
+        list.range(place)
+    }
+
+    fn generation(self) -> Option<Generation> {
+        Some(self.generation)
+    }
+}
+
+impl Mkeys {
+    /// The list with an entry, and the place of the entry in it.
+    fn entry(&self, entry: u64) -> Option<(&TranslationList, usize)> {
         let index = u32::try_from(entry >> LIST_BITS).ok()?;
         let place = usize::try_from(entry & ((1 << LIST_BITS) - 1)).ok()?;
-        self.objects.get(index)?.pages.get(place).copied()
+        Some((&self.objects.get(index)?.list, place))
     }
 }
 
@@ -117,12 +244,12 @@ pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
 
 /// Bytes that the translation list of a key can cover.
 fn capacity(context: &MkeyContext) -> u64 {
-    let pages = u64::from(context.translation_units) * UNIT_PAGES;
+    let pages = u64::from(context.translation_units) * UNIT_PAGES as u64;
     pages.checked_shl(context.log_page.into()).unwrap_or(u64::MAX)
 }
 
-/// The region of a key; `None` for a key that permits no access until a UMR makes it valid.
-fn region(
+/// The region of a key at its creation; `None` for a key that permits no access until a UMR makes it valid.
+fn created_region(
     index: MkeyIndex,
     context: &MkeyContext,
     pages: &[Iova],
@@ -145,24 +272,62 @@ fn region(
             if context.length64 || offset.checked_add(context.length).is_none_or(|end| end > covered) {
                 return Err(Check::MkeyRange.rejects(context.length));
             }
-            Translation::paged(page_shift, u64::from(index.get()) << LIST_BITS, context.start)
+            Translation::paged(page_shift, first_entry(index), context.start)
         }
         _ => return Err(unsupported(context)),
     };
-    let key = Lkey::new(index.key(context.key));
     if context.length64 {
+        let key = Lkey::new(index.key(context.key));
         return Ok(Some(MemoryRegion::whole_memory(key, context.pd, rights(context))));
     }
-    Ok(Some(MemoryRegion {
-        key,
+    Ok(Some(region(index, context, translation)))
+}
+
+/// The region of a key after a UMR; `None` if it is free. The list may be shorter than the region: accesses behind its
+/// end fail.
+fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<MemoryRegion>, AccessError> {
+    if context.free {
+        return Ok(None);
+    }
+    let page_shift = || PageShift::new(context.log_page).ok_or(AccessError::Kind);
+    let ranges = |entry_len| Translation::Indirect {
+        entry_len,
+        count: context.translation_units,
+        first_entry: first_entry(index),
+        offset: 0,
+    };
+    let translation = match context.access_mode() {
+        _ if context.length64 => return Err(AccessError::Bounds),
+        Some(AccessMode::Pages) => Translation::paged(page_shift()?, first_entry(index), context.start),
+        Some(AccessMode::Ranges) => ranges(EntryLen::PerEntry),
+        Some(AccessMode::FixedRanges) => ranges(EntryLen::Fixed(page_shift()?)),
+        _ => return Err(AccessError::Kind),
+    };
+    Ok(Some(region(index, context, translation)))
+}
+
+/// Number of the first entry of a key's list.
+fn first_entry(index: MkeyIndex) -> u64 {
+    u64::from(index.get()) << LIST_BITS
+}
+
+fn region(index: MkeyIndex, context: &MkeyContext, translation: Translation) -> MemoryRegion {
+    // A key of one QP is a window of type 2. Its parent is in its list, and checked with each access.
+    let kind = if context.qpn == ANY_QP {
+        Kind::Registered
+    } else {
+        Kind::Window { kind: WindowKind::Type2B, owner: Some(context.qpn), parent: index.get() }
+    };
+    MemoryRegion {
+        key: Lkey::new(index.key(context.key)),
         pd: context.pd,
         start: context.start,
         len: context.length,
         origin: Origin::Zero,
         rights: rights(context),
         translation,
-        kind: Kind::Registered,
-    }))
+        kind,
+    }
 }
 
 fn unsupported(context: &MkeyContext) -> Rejection {

@@ -6,7 +6,8 @@
 //! Events become entries of event queues ([`events`]). Contexts live in the device: the memory of the guest holds
 //! queues and doorbell records only.
 //!
-//! Work requests are not executed yet. QPs change their states, also in the engine, but their queues are empty for it.
+//! The engine takes work requests through the [`host`], which converts them ([`work`]), and reports completions
+//! ([`completion`]). Work requests that change memory keys are executed here ([`umr`]).
 //!
 //! # Spec
 //! mlx5 interface; each file names its sections.
@@ -17,11 +18,13 @@ pub mod capabilities;
 pub mod check;
 pub mod command_queue;
 pub mod commands;
+pub mod completion;
 pub mod completion_queue;
 pub mod device;
 pub mod doorbell;
 pub mod event_queue;
 pub mod events;
+pub mod failure;
 pub mod function;
 pub mod groups;
 pub mod health;
@@ -34,13 +37,19 @@ pub mod options;
 pub mod pages;
 pub mod queue_pair;
 pub mod reason;
+pub mod recv_queue;
 pub mod resources;
+pub mod send_queue;
 mod snapshot;
 pub mod srq;
 #[cfg(test)]
 mod tests;
 mod trace;
+pub mod translation_list;
+pub mod umr;
 pub mod uses;
+pub mod work;
+pub mod work_queue;
 
 pub use device::{Counters, Mlx5, Mlx5 as Device, Setup};
 pub use options::Options;

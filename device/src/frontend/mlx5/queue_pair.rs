@@ -6,8 +6,10 @@
 use std::time::Duration;
 
 use engine::{
-    AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, State,
+    AccessError, AckTimeout, Completion, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, Queue,
+    RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendRequest, State,
 };
+use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::qp::{QpContext, QpState, ReceiveKind, Service};
 use protocol::hca::mlx5::transition::Transition;
 use protocol::ids::{Cqn, Qpn};
@@ -15,8 +17,13 @@ use protocol::roce::Encap;
 
 use super::address;
 use super::buffer::QueueBuffer;
+use super::recv_queue::RecvQueue;
+use super::send_queue::{SendQueue, WqeBytes};
 use super::uses::{Object, Used};
+use super::work;
+use super::work_queue::TooMany;
 use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
+use crate::memory::GuestMemory;
 use crate::net::address::Addresses;
 
 /// Log2 of the largest message in bytes, for the engine.
@@ -32,8 +39,8 @@ pub struct QueuePair {
     /// The receive queue, and behind it the send queue.
     pub buffer: QueueBuffer,
     pub counters: QpCounters,
-    /// Send counter of the doorbell record at the last doorbell, in 64-byte blocks.
-    pub sent: u16,
+    send: SendQueue,
+    recv: RecvQueue,
     service: Service,
 }
 
@@ -41,10 +48,94 @@ impl QueuePair {
     /// Creates a QP in RESET.
     pub fn new(qpn: Qpn, service: Service, context: QpContext, buffer: QueueBuffer) -> Self {
         let context = QpContext { state: QpState::Reset.code(), ..context };
-        Self { qpn, context, buffer, counters: QpCounters::default(), sent: 0, service }
+        let blocks = if context.no_sq { 0 } else { 1 << context.log_sq_blocks };
+        let entries = match context.receive_kind() {
+            Some(ReceiveKind::Own) => 1 << context.log_rq_entries,
+            _ => 0,
+        };
+        Self {
+            qpn,
+            context,
+            buffer,
+            counters: QpCounters::default(),
+            send: SendQueue::new(context.rq_len() as u64, blocks),
+            recv: RecvQueue::new(entries, context.log_rq_stride + 4),
+            service,
+        }
     }
 
-    /// Transport service in the engine. A QP of service UMR has no packets, so the engine does not know it.
+    /// Drops the requests of both queues, as RESET does.
+    pub fn clear(&mut self) {
+        self.counters = QpCounters::default();
+        self.send.clear();
+        self.recv.clear();
+    }
+
+    /// Reads the send counter of the doorbell record.
+    ///
+    /// # Errors
+    /// The record announces more blocks than the send queue has.
+    pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
+        match record(&self.context, dma) {
+            Some(record) => self.send.learn(record.sent),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the next request from the send queue. `wr_id` is a [`SendTag`](super::send_queue::SendTag).
+    pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
+        if self.send.waiting() == 0 {
+            // Section 7: the record is often ahead of the doorbell. One that is not plausible announces nothing.
+            let _ = self.learn(dma);
+        }
+        let taken = match self.send.take(&self.buffer, dma) {
+            Fetch::Ready(taken) => taken,
+            Fetch::Refused { wr_id, status } => {
+                self.counters.sends += 1;
+                return Fetch::Refused { wr_id, status };
+            }
+            Fetch::Empty => return Fetch::Empty,
+            Fetch::Broken => return Fetch::Broken,
+        };
+        self.counters.sends += 1;
+        let request = work::request(&taken, self.service, self.qpn, addresses);
+        let wr_id = taken.tag.into_bits();
+        request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
+    }
+
+    /// Copies a send WQE that was taken and has not completed yet.
+    ///
+    /// # Errors
+    /// The memory of the queue is not accessible.
+    pub fn reread(&self, index: u16, dma: &GuestMemory) -> Result<WqeBytes, AccessError> {
+        self.send.reread(index, &self.buffer, dma)
+    }
+
+    /// Whether a receive is posted to the QP's own queue.
+    pub fn is_posted(&mut self, dma: &GuestMemory) -> bool {
+        let Self { context, recv, .. } = self;
+        recv.is_posted(|| Some(record(context, dma)?.received))
+    }
+
+    /// Takes the next request from the QP's own receive queue.
+    pub fn next_recv(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
+        let Self { context, recv, buffer, .. } = self;
+        recv.take(buffer, dma, || Some(record(context, dma)?.received))
+    }
+
+    /// Counts a completion of the QP.
+    pub fn count(&mut self, completion: &Completion) {
+        match completion.queue {
+            Queue::Send => self.counters.sends_completed += 1,
+            Queue::Recv => self.counters.receives_completed += 1,
+        }
+        if completion.result.is_err() {
+            self.counters.failed += 1;
+        }
+    }
+
+    /// Transport service in the engine. A QP of service UMR sends and receives no packets: of all reliable services, an
+    /// XRC initiator alone receives no requests.
     pub const fn engine_service(&self) -> Option<engine::Service> {
         Some(match self.service {
             Service::Rc => engine::Service::Rc,
@@ -52,6 +143,8 @@ impl QueuePair {
             Service::Ud => engine::Service::Ud,
             Service::Qp0 => engine::Service::Smi,
             Service::Qp1 => engine::Service::Gsi,
+            Service::Xrc if self.context.no_sq => engine::Service::XrcTgt,
+            Service::Xrc | Service::Umr => engine::Service::XrcIni,
             _ => return None,
         })
     }
@@ -76,6 +169,9 @@ impl QueuePair {
         add(context.recv_cqn.get(), Object::Cq(context.recv_cqn.get()));
         if context.receive_kind() == Some(ReceiveKind::Srq) {
             add(context.srqn.get(), Object::Srq(context.srqn.get()));
+        }
+        if context.service() == Some(Service::Xrc) && context.no_sq {
+            add(context.xrcd.get(), Object::Xrcd(context.xrcd.get()));
         }
         used
     }
@@ -148,8 +244,11 @@ impl QueuePair {
         })
     }
 
-    /// The snapshot row of the QP.
+    /// The snapshot row of the QP. `None` for one of service UMR, which is no transport service.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<QpRow> {
+        if self.service == Service::Umr {
+            return None;
+        }
         let attributes = self.attributes(addresses)?;
         Some(QpRow {
             qpn: self.qpn.get(),
@@ -163,7 +262,7 @@ impl QueuePair {
             send_cqn: self.context.send_cqn.get(),
             recv_cqn: self.context.recv_cqn.get(),
             send_slots: if self.context.no_sq { 0 } else { 1 << self.context.log_sq_blocks },
-            send_waiting: 0,
+            send_waiting: self.send.waiting().into(),
             recv_slots: match self.context.receive_kind() {
                 Some(ReceiveKind::Own) => 1 << self.context.log_rq_entries,
                 _ => 0,
@@ -186,6 +285,13 @@ impl QueuePair {
     fn peer_path(&self, addresses: &Addresses) -> Encap {
         address::path(addresses, &self.context.primary, self.qpn, self.context.remote_qpn)
     }
+}
+
+/// The doorbell record of a QP, or `None` if its memory is not accessible.
+fn record(context: &QpContext, dma: &GuestMemory) -> Option<QueueRecord> {
+    let mut record = [0; QueueRecord::LEN];
+    dma.read(context.record, &mut record).ok()?;
+    Some(QueueRecord::parse(&record))
 }
 
 /// Timeout of an ACK timeout code; 0 is infinite.

@@ -16,10 +16,22 @@ pub const NO_CQ: IgnoreReason = IgnoreReason::guest_bug("no_cq");
 pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
 /// The QP cannot send in its state.
 pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
+/// The doorbell record announces more blocks than the send queue has.
+pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
 /// The command slot belongs to the driver.
 pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned");
 /// The command queue is not in mapped memory.
 pub const NO_COMMAND_QUEUE: IgnoreReason = IgnoreReason::guest_bug("no_command_queue");
 
-pub const ALL: &[IgnoreReason] =
-    &[NOT_INITIALISED, NO_UAR, FOREIGN_PAGE, NO_EQ, NO_CQ, NO_QP, QP_STATE, SLOT_NOT_OWNED, NO_COMMAND_QUEUE];
+pub const ALL: &[IgnoreReason] = &[
+    NOT_INITIALISED,
+    NO_UAR,
+    FOREIGN_PAGE,
+    NO_EQ,
+    NO_CQ,
+    NO_QP,
+    QP_STATE,
+    OVERFLOW,
+    SLOT_NOT_OWNED,
+    NO_COMMAND_QUEUE,
+];

@@ -4,7 +4,7 @@
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
-//! | QP | 500 B | 2^17 | 65 MiB |
+//! | QP | 600 B | 2^17 | 79 MiB |
 //! | CQ | 250 B | 2^16 | 16 MiB |
 //! | SRQ | 400 B | 2^16 | 26 MiB |
 //! | EQ | 150 B | 2^6 | 10 KiB |
@@ -18,7 +18,7 @@
 
 use engine::Engine;
 use protocol::hca::mlx5::input::Pages;
-use protocol::ids::Qpn;
+use protocol::ids::{Qpn, Srqn};
 
 use super::buffer::{PageBudget, Placement, QueueBuffer};
 use super::check::{Check, Rejection};
@@ -49,7 +49,12 @@ pub struct Resources {
     pub groups: Groups,
     /// Which objects others use.
     pub uses: Uses,
-    budget: PageBudget,
+    /// SRQs that passed their limit in this turn.
+    ///
+    /// Bound: one for each time that a command armed a limit.
+    pub low_srqs: Vec<Srqn>,
+    /// Pages that queues and keys may still take.
+    pub budget: PageBudget,
 }
 
 impl Resources {
@@ -71,6 +76,7 @@ impl Resources {
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),
+            low_srqs: Vec::new(),
             budget: PageBudget::default(),
         }
     }

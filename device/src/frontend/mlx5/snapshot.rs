@@ -8,7 +8,7 @@ use super::resources::Resources;
 use crate::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
 use crate::frontend::table::{Row as _, Table, TableContext};
 
-/// The tables. QPs of service UMR are not listed: they have no state in the engine.
+/// The tables. QPs of service UMR are not listed: they have no peers.
 pub(super) const TABLES: &[Table<Mlx5>] = &[
     Table::new(QpRow::TABLE, |device, cx| {
         let all = objects(device, cx).flat_map(|(all, from)| all.qps.iter_from(from));

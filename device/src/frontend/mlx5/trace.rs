@@ -1,18 +1,24 @@
-//! Trace records of this interface: registers, commands and events.
+//! Trace records of this interface: registers, commands, work requests, completions and events.
 
 use std::time::Duration;
 
+use engine::{Fence, Fetch, Payload, RecvRequest, RecvSource, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
+use protocol::hca::mlx5::cqe::{Cqe, Failure};
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, SendDoorbell, UarRegister};
 use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::regs::{NicState, QueueWord, Register};
 use protocol::hca::mlx5::status::Status;
-use protocol::ids::Eqn;
+use protocol::hca::mlx5::wqe::{DataSegment, Opcode};
+use protocol::ids::{Cqn, Eqn, Qpn};
 
 use super::check::Rejection;
+use super::completion_queue::LostEntry;
 use super::doorbell;
 use super::event_queue::WriteError;
+use super::failure;
+use super::send_queue::SendTag;
 use crate::frontend::RegisterAccess;
 use crate::telemetry::trace::{Kind, Trace};
 
@@ -138,5 +144,67 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
         }
         lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
         event.describe(fields);
+    });
+}
+
+/// Records the result of fetching a send WQE.
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) {
+    let (wr_id, refused) = match fetch {
+        Fetch::Ready(request) => (request.wr_id, None),
+        Fetch::Refused { wr_id, status } => (*wr_id, Some(*status)),
+        Fetch::Empty | Fetch::Broken => return,
+    };
+    let tag = SendTag::from_bits(wr_id);
+    trace.record(Kind::Wqe, "send", |to| {
+        qpn.show("qpn", to);
+        tag.index().show("wr", to);
+        Opcode::word(tag.opcode()).show("opcode", to);
+        tag.signaled().show("signaled", to);
+        if let Fetch::Ready(request) = fetch {
+            (request.fence != Fence::None).show("fence", to);
+            request.solicited.show("solicited", to);
+            request.payload.len().show("len", to);
+            if let Payload::Sges(sges) = &request.payload {
+                to.objects("sge", &mut data(sges).iter().map(|data| data as &dyn Describe));
+            }
+            if let Some(ud) = &request.ud {
+                ud.qpn.show("dqpn", to);
+                ud.qkey.show("qkey", to);
+                format_args!("{}", ud.path.dst_mac).show("dmac", to);
+            }
+            request.remote_srq.show("srqn", to);
+        }
+        refused.map(|status| failure::syndrome(status).name()).show("refused", to);
+    });
+}
+
+/// Records the result of fetching a receive WQE.
+pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<RecvRequest>) {
+    let Fetch::Ready(request) = fetch else { return };
+    let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
+    trace.record(Kind::Wqe, "recv", |to| {
+        qpn.show("qpn", to);
+        source.srqn().show("srqn", to);
+        request.wr_id.show("wr", to);
+        to.objects("sge", &mut data(&request.sges).iter().map(|data| data as &dyn Describe));
+    });
+}
+
+fn data(sges: &[Sge]) -> Vec<DataSegment> {
+    sges.iter().map(|sge| DataSegment { byte_count: sge.len, lkey: sge.lkey, va: sge.va }).collect()
+}
+
+/// Records a CQE that was written to the free-running position `slot`, or lost.
+pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&LostEntry>) {
+    let name = match cqe {
+        Cqe::Sent(_) | Cqe::Failed(Failure { send: true, .. }) => "send",
+        Cqe::Received(_) | Cqe::Failed(_) => "recv",
+        Cqe::Resize => "resize",
+    };
+    trace.record(Kind::Cqe, name, |to| {
+        cqn.show("cqn", to);
+        slot.show("slot", to);
+        lost.map(|error| format!("{error}")).as_deref().show("lost", to);
+        cqe.describe(to);
     });
 }

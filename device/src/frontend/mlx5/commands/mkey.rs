@@ -10,7 +10,7 @@ use protocol::ids::{Lkey, MkeyIndex};
 
 use super::{Call, Output, nothing};
 use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::mkey;
+use crate::frontend::mlx5::mkey::{self, Mkey};
 
 /// No capability announces these keys, so drivers do not ask for them.
 pub(super) fn special() -> Output {
@@ -29,9 +29,9 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     let count = pages.len();
     resources.take_pages(count)?;
     let inserted = resources.mkeys.insert(context, pages);
-    if inserted.is_err() {
-        resources.release_pages(count);
-    }
+    // A list of ranges is not taken from the input.
+    let kept = inserted.as_ref().ok().and_then(|index| resources.mkeys.get(*index)).map_or(0, Mkey::pages);
+    resources.release_pages(count.saturating_sub(kept));
     let index = inserted?;
     if let Some(mkey) = resources.mkeys.get(index) {
         resources.uses.add(&mkey.uses());

@@ -18,7 +18,6 @@ use crate::frontend::mlx5::host;
 use crate::frontend::mlx5::limits::{LOG_MAX_RECV_ENTRY, Limits};
 use crate::frontend::mlx5::queue_pair::QueuePair;
 use crate::frontend::mlx5::resources::Resources;
-use crate::frontend::snapshot::QpCounters;
 
 fn unknown(qpn: Qpn) -> Rejection {
     Check::Qp.rejects(qpn.get())
@@ -65,9 +64,14 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
 fn service(context: &QpContext) -> Result<Service, Rejection> {
     match context.service() {
         Some(
-            service @ (Service::Rc | Service::Uc | Service::Ud | Service::Qp0 | Service::Qp1 | Service::Umr),
+            service @ (Service::Rc
+            | Service::Uc
+            | Service::Ud
+            | Service::Xrc
+            | Service::Qp0
+            | Service::Qp1
+            | Service::Umr),
         ) => Ok(service),
-        Some(Service::Xrc) => Err(Check::QpXrc.rejects(context.service)),
         _ => Err(Check::QpService.rejects(context.service)),
     }
 }
@@ -99,8 +103,13 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     if !waits_for_pd && !resources.pds.contains(context.pd.get()) {
         return Err(Check::QpPd.rejects(context.pd.get()));
     }
-    if !resources.uars.contains(context.uar.get()) {
+    // An XRC target has no doorbell.
+    let is_target = service == Service::Xrc && context.no_sq;
+    if !(is_target && context.uar.get() == 0) && !resources.uars.contains(context.uar.get()) {
         return Err(Check::QpUar.rejects(context.uar.get()));
+    }
+    if is_target && !resources.xrcds.contains(context.xrcd.get()) {
+        return Err(Check::QpXrcd.rejects(context.xrcd.get()));
     }
     let receives = context.receive_kind() != Some(ReceiveKind::None);
     let [send, recv] = QueuePair::cqs(context).map(|cqn| cqn.get());
@@ -160,8 +169,7 @@ pub(super) fn modify(
     let Some(qp) = resources.qps.get_mut(qpn.get()) else { return Err(unknown(qpn)) };
     qp.context = next;
     if transition == Transition::ToRst {
-        qp.counters = QpCounters::default();
-        qp.sent = 0;
+        qp.clear();
         cx.monitor.forget_qp(qpn);
     }
     let modification = qp.modification(transition, cx.port.addresses());
@@ -192,7 +200,8 @@ fn check_modified(
             }
         }
         Transition::Init2Rtr
-            if matches!(service, Service::Rc | Service::Uc) && Mtu::from_code(next.mtu).is_none() =>
+            if matches!(service, Service::Rc | Service::Uc | Service::Xrc)
+                && Mtu::from_code(next.mtu).is_none() =>
         {
             return Err(Check::QpMtu.rejects(next.mtu));
         }

@@ -8,7 +8,11 @@ mod mailboxes;
 mod objects;
 mod port;
 mod qps;
+mod shared;
 mod trace;
+mod traffic;
+mod umr;
+mod user;
 
 use drivers::Bus as _;
 use drivers::mlx5 as driver;

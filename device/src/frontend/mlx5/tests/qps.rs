@@ -95,7 +95,7 @@ impl Objects {
 fn new_qp_is_checked() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
-    assert_eq!(all.refuse(all.of(Service::Xrc)), Check::QpXrc);
+    assert_eq!(all.refuse(QpContext { no_sq: true, ..all.of(Service::Xrc) }), Check::QpXrcd);
     assert_eq!(all.refuse(all.of(Service::Dci)), Check::QpService);
     assert_eq!(all.refuse(all.of(Service::Raw)), Check::QpService);
     assert_eq!(all.refuse(QpContext { service: 0xff, ..rc }), Check::QpService);

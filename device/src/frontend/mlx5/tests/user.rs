@@ -1,0 +1,347 @@
+//! A program with its own queues, which does what `libmlx5` does.
+
+use std::ops::{Deref, DerefMut};
+
+use protocol::Psn;
+use protocol::hca::mlx5::cqe::{Cqe, INITIAL_OWNER_BYTE};
+use protocol::hca::mlx5::doorbell::ArmCq;
+use protocol::hca::mlx5::eqe::Eqe;
+use protocol::hca::mlx5::input::Bytes;
+use protocol::hca::mlx5::mkey::{ANY_QP, AccessMode, CreateMkey, MkeyContext};
+use protocol::hca::mlx5::path::Path;
+use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext, Service};
+use protocol::hca::mlx5::resource::{MkeyNumber, QpNumber, SrqNumber};
+use protocol::hca::mlx5::srq::{CreateRmp, RmpContext, WorkQueue, WorkQueueKind};
+use protocol::hca::mlx5::transition::QpAttributes;
+use protocol::hca::mlx5::wqe::{
+    ControlSegment, DataItem, DataSegment, Opcode, Operation, RecvWqe, RemoteSegment, SendWqe, SrqEntry,
+};
+use protocol::ids::{Lkey, Qkey, Qpn, Rkey, Srqn, UserIndex, Va};
+use smallvec::smallvec;
+
+use super::*;
+
+/// Rings of the EQs for asynchronous events and completions, and of the CQ.
+const EVENTS: u64 = 0x40_0000;
+const COMPLETIONS: u64 = 0x40_8000;
+const CQ: u64 = 0x41_0000;
+const CQ_ENTRIES: u32 = 64;
+/// 16 receive entries of 64 bytes, and behind them 32 blocks.
+const QP: u64 = 0x42_0000;
+const SQ: u64 = QP + 0x400;
+const BLOCKS: u16 = 32;
+const RECEIVES: u16 = 16;
+/// Eight entries of 64 bytes.
+pub(super) const SRQ: u64 = 0x43_0000;
+const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
+pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
+/// Data region: four pages in descending order on the bus, starting inside the first.
+pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
+pub(super) const DATA_LEN: u64 = 0x3000;
+const LAST_PAGE: u64 = 0x50_3000;
+pub(super) const QKEY: Qkey = Qkey::new(0x1111);
+pub(super) const USER_INDEX: UserIndex = UserIndex::new(0x77);
+
+/// A program with a CQ, a data region, and one QP.
+pub(super) struct User {
+    driver: Driver,
+    pub(super) uar: UarIndex,
+    pub(super) pd: Pdn,
+    pub(super) cqn: Cqn,
+    pub(super) qpn: Qpn,
+    /// Key of the data region.
+    pub(super) key: u32,
+    /// Blocks and receives posted, SRQ entries posted, and CQEs read.
+    sent: u16,
+    received: u16,
+    pub(super) shared: u16,
+    reaped: u32,
+}
+
+impl Deref for User {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        &self.driver
+    }
+}
+
+impl DerefMut for User {
+    fn deref_mut(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+}
+
+/// A request with one element, whose success is reported.
+pub(super) fn request(opcode: Opcode, operation: Operation<'static>, data: DataSegment) -> SendWqe<'static> {
+    let control = ControlSegment { completion: 2, ..ControlSegment::default() };
+    SendWqe { control, opcode, xrc_srqn: None, operation, data: smallvec![DataItem::Pointer(data)] }
+}
+
+/// Bus address of a byte of the data region.
+fn data_bus(offset: u64) -> u64 {
+    let linear = 0x800 + offset;
+    LAST_PAGE - (linear >> 12 << 12) + (linear & 0xfff)
+}
+
+impl User {
+    /// A program on an HCA with this LID, without a QP.
+    pub(super) fn new(lid: u16) -> Self {
+        let mut driver = powered_on_with(lid, Options::default());
+        driver.ok(&Command::EnableHca(Function { function: 0 }));
+        driver.ok(&Command::InitHca(InitHca::default()));
+        let uar = driver.alloc_uar();
+        let all = EventMask::from_bits_retain(0x1f_00be);
+        driver.create_eq(uar, 0, all, EVENTS);
+        let eqn = driver.create_eq(uar, 1, EventMask::empty(), COMPLETIONS);
+        let cqn = driver.create_cq(uar, eqn, CQ);
+        for entry in 0..u64::from(CQ_ENTRIES) {
+            driver.poke(CQ + entry * 64 + 63, &[INITIAL_OWNER_BYTE]);
+        }
+        let pd = driver.alloc_pd();
+        let qpn = Qpn::new(0);
+        let mut user = Self { driver, uar, pd, cqn, qpn, key: 0, sent: 0, received: 0, shared: 0, reaped: 0 };
+        let list: Vec<u8> = (0..4).flat_map(|page| (LAST_PAGE - page * 0x1000 | 3).to_be_bytes()).collect();
+        let context = MkeyContext {
+            start: Va::new(DATA_VA),
+            length: DATA_LEN,
+            log_page: 12,
+            atomic: true,
+            remote_write: true,
+            remote_read: true,
+            local_write: true,
+            ..user.mkey(AccessMode::Pages)
+        };
+        user.key = user.create_mkey(context, &list);
+        user
+    }
+
+    /// Two programs with connected QPs of a service.
+    pub(super) fn pair(service: Service) -> (Self, Self) {
+        let (mut a, mut b) = (Self::new(1), Self::new(2));
+        a.connect(&a.context(service), 2);
+        b.connect(&b.context(service), 1);
+        (a, b)
+    }
+
+    /// Context of a key in the program's domain, without rights.
+    pub(super) fn mkey(&self, mode: AccessMode) -> MkeyContext {
+        let context =
+            MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, local_read: true, ..Default::default() };
+        context.with_access_mode(mode)
+    }
+
+    /// Creates a key and returns it.
+    pub(super) fn create_mkey(&mut self, context: MkeyContext, list: &[u8]) -> u32 {
+        let translation_units = u32::try_from(list.len() / 16).unwrap();
+        let create = CreateMkey { context, translation_units, ..CreateMkey::default() };
+        let created = self.ok(&Command::CreateMkey(create, Bytes::parse(list)));
+        MkeyNumber::parse(&output(&created)).index.key(context.key)
+    }
+
+    pub(super) fn context(&self, service: Service) -> QpContext {
+        QpContext {
+            service: service.code(),
+            pd: self.pd,
+            log_rq_entries: 4,
+            log_rq_stride: 2,
+            log_sq_blocks: 5,
+            uar: self.uar,
+            user_index: USER_INDEX,
+            send_cqn: self.cqn,
+            recv_cqn: self.cqn,
+            record: QP_RECORD,
+            qkey: QKEY,
+            ..QpContext::default()
+        }
+    }
+
+    /// Creates the QP, and connects it to the first QP of another device.
+    pub(super) fn connect(&mut self, context: &QpContext, lid: u16) {
+        let list = pages(QP, 1);
+        let create = CreateQp { context: *context, ..CreateQp::default() };
+        let created = self.ok(&Command::CreateQp(create, Pages::parse(&list)));
+        self.qpn = QpNumber::parse(&output(&created)).qpn;
+        self.start(context, lid);
+    }
+
+    /// Brings the QP from RESET to RTS.
+    pub(super) fn start(&mut self, context: &QpContext, lid: u16) {
+        let qpn = self.qpn;
+        self.poke(QP_RECORD.get(), &[0; 8]);
+        (self.sent, self.received) = (0, 0);
+        let modify = |context| ModifyQp { qpn, optional: QpAttributes::RIGHTS, context };
+        let primary = Path { port: 1, ..Path::default() };
+        self.ok(&Command::Rst2InitQp(modify(QpContext { primary, ..*context })));
+        let primary = Path { lid: Lid::new(lid), ..Path::default() };
+        let rtr = QpContext {
+            mtu: 3,
+            log_max_message: 30,
+            remote_qpn: Qpn::new(0x80),
+            recv_psn: Psn::new(5),
+            min_rnr_timer: 12,
+            log_responder_depth: 2,
+            remote_write: true,
+            remote_read: true,
+            remote_atomic: true,
+            primary,
+            ..QpContext::default()
+        };
+        self.ok(&Command::Init2RtrQp(modify(rtr)));
+        let rts = QpContext {
+            next_send_psn: Psn::new(5),
+            retry_count: 2,
+            rnr_retry: 7,
+            log_requester_depth: 2,
+            primary: Path { ack_timeout: 14, ..Path::default() },
+            ..QpContext::default()
+        };
+        self.ok(&Command::Rtr2RtsQp(ModifyQp { optional: QpAttributes::empty(), ..modify(rts) }));
+    }
+
+    pub(super) fn reset(&mut self) {
+        let qpn = self.qpn;
+        self.ok(&Command::ToRstQp(QpNumber { qpn }));
+    }
+
+    /// Creates an RMP with eight entries of 64 bytes.
+    pub(super) fn create_rmp(&mut self) -> Srqn {
+        let list = pages(SRQ, 1);
+        let queue = WorkQueue {
+            kind: WorkQueueKind::Linked.code(),
+            pd: self.pd,
+            record: SRQ_RECORD,
+            log_stride: 6,
+            log_entries: 3,
+            ..WorkQueue::default()
+        };
+        let create = CreateRmp { context: RmpContext { queue, ..RmpContext::default() } };
+        let created = self.ok(&Command::CreateRmp(create, Pages::parse(&list)));
+        SrqNumber::parse(&output(&created)).srqn
+    }
+
+    pub(super) fn data(&self, offset: u64, len: u32) -> DataSegment {
+        DataSegment { byte_count: len, lkey: Lkey::new(self.key), va: Va::new(DATA_VA + offset) }
+    }
+
+    /// Bytes of a data region, which has the same key on all devices.
+    pub(super) fn remote(&self, offset: u64) -> RemoteSegment {
+        RemoteSegment { va: Va::new(DATA_VA + offset), rkey: Rkey::new(self.key) }
+    }
+
+    /// A SEND from the data region.
+    pub(super) fn send(&self, offset: u64, len: u32) -> SendWqe<'static> {
+        request(Opcode::Send, Operation::Send, self.data(offset, len))
+    }
+
+    /// Writes a WQE to the send queue and updates the doorbell record. Returns the doorbell.
+    pub(super) fn post_without_doorbell(&mut self, wqe: &SendWqe<'_>) -> [u8; 8] {
+        let mut wqe = wqe.clone();
+        (wqe.control.qpn, wqe.control.index) = (self.qpn, self.sent);
+        self.post_bytes(&wqe.emit())
+    }
+
+    /// As [`User::post_without_doorbell`], with any bytes.
+    pub(super) fn post_bytes(&mut self, bytes: &[u8]) -> [u8; 8] {
+        for block in bytes.chunks(64) {
+            let at = SQ + u64::from(self.sent % BLOCKS) * 64;
+            self.poke(at, block);
+            self.sent = self.sent.wrapping_add(1);
+        }
+        let sent = self.sent;
+        self.poke(QP_RECORD.get() + 6, &sent.to_be_bytes());
+        output(bytes)
+    }
+
+    /// Posts a WQE and rings the doorbell.
+    pub(super) fn post(&mut self, wqe: &SendWqe<'_>) {
+        let doorbell = self.post_without_doorbell(wqe);
+        self.ring_send(&doorbell);
+    }
+
+    pub(super) fn ring_send(&mut self, doorbell: &[u8]) {
+        let uar = self.uar;
+        self.ring(uar, driver::SEND, doorbell);
+    }
+
+    /// Posts a receive for the data region. There is no doorbell.
+    pub(super) fn post_recv(&mut self, offset: u64, len: u32) {
+        let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
+        let at = QP + u64::from(self.received % RECEIVES) * 64;
+        self.poke(at, &wqe.emit(64));
+        self.received = self.received.wrapping_add(1);
+        let received = self.received;
+        self.poke(QP_RECORD.get() + 2, &received.to_be_bytes());
+    }
+
+    /// Posts a receive to the SRQ, whose list runs backwards from entry 0.
+    pub(super) fn post_shared(&mut self, offset: u64, len: u32) {
+        let number = |count: u16| (800 - count) & 7;
+        let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
+        let entry = SrqEntry { next: number(self.shared + 1), wqe };
+        let at = SRQ + u64::from(number(self.shared)) * 64;
+        self.poke(at, &entry.emit(64));
+        self.shared += 1;
+        let shared = self.shared;
+        self.poke(SRQ_RECORD.get() + 2, &shared.to_be_bytes());
+    }
+
+    /// Reads all new CQEs.
+    pub(super) fn reap(&mut self) -> Vec<Cqe> {
+        let mut entries = Vec::new();
+        loop {
+            let at = CQ + u64::from(self.reaped % CQ_ENTRIES) * 64;
+            let bytes = self.peek(at, 64);
+            match Cqe::parse(&output(&bytes)) {
+                Ok((entry, owner)) if owner == (self.reaped / CQ_ENTRIES % 2 == 1) => entries.push(entry),
+                _ => break,
+            }
+            self.reaped += 1;
+        }
+        let reaped = self.reaped;
+        self.poke(RECORD.get(), &reaped.to_be_bytes());
+        entries
+    }
+
+    /// Arms the CQ at the current consumer index.
+    pub(super) fn arm(&mut self, solicited_only: bool) {
+        let (uar, cqn, consumer) = (self.uar, self.cqn, self.reaped);
+        let arm = ArmCq { sequence: 0, solicited_only, consumer, cqn };
+        self.ring(uar, driver::ARM_CQ, &arm.emit());
+    }
+
+    /// Events of the asynchronous EQ, from its start.
+    pub(super) fn events(&mut self) -> Vec<Eqe> {
+        self.eqes(EVENTS)
+    }
+
+    /// Number of completion events.
+    pub(super) fn completion_events(&mut self) -> usize {
+        self.eqes(COMPLETIONS).len()
+    }
+
+    fn eqes(&mut self, ring: u64) -> Vec<Eqe> {
+        let entries: Vec<Vec<u8>> = (0..256).map(|entry| self.peek(ring + entry * 64, 64)).collect();
+        let written = entries.iter().take_while(|bytes| bytes[..] != [0; 64]);
+        written.map(|bytes| Eqe::parse(&output(bytes)).unwrap().0).collect()
+    }
+
+    pub(super) fn put(&mut self, offset: u64, bytes: &[u8]) {
+        for (offset, byte) in (offset..).zip(bytes) {
+            self.poke(data_bus(offset), &[*byte]);
+        }
+    }
+
+    pub(super) fn get(&mut self, offset: u64, len: u64) -> Vec<u8> {
+        (offset..offset + len).map(|offset| self.peek(data_bus(offset), 1)[0]).collect()
+    }
+}
+
+/// Syndrome of each CQE; 0 for success.
+pub(super) fn syndromes(entries: &[Cqe]) -> Vec<u8> {
+    let of = |entry: &Cqe| match entry {
+        Cqe::Failed(failure) => failure.syndrome,
+        _ => 0,
+    };
+    entries.iter().map(of).collect()
+}

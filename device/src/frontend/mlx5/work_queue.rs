@@ -1,0 +1,59 @@
+//! Counters of a work queue whose producer counter is in a doorbell record.
+//!
+//! # Spec
+//! mlx5 interface, sections 7, 11 and 12.
+
+/// Free-running producer and consumer counters, modulo 2^16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Producer counter, as last read from the doorbell record.
+    posted: u16,
+    /// Consumer counter of the device.
+    pub taken: u16,
+}
+
+/// A doorbell record announces more than the queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
+
+impl Counters {
+    /// Number of units that are posted and not taken.
+    pub const fn waiting(self) -> u16 {
+        self.posted.wrapping_sub(self.taken)
+    }
+
+    /// Updates the producer counter from the record of a queue of `most` units.
+    ///
+    /// # Errors
+    /// The counter is not plausible, and stays as it was.
+    pub const fn learn(&mut self, posted: u16, most: u32) -> Result<(), TooMany> {
+        if posted.wrapping_sub(self.taken) as u32 > most {
+            return Err(TooMany);
+        }
+        self.posted = posted;
+        Ok(())
+    }
+
+    /// Takes units. At most those that are waiting are taken.
+    pub fn take(&mut self, units: u16) {
+        self.taken = self.taken.wrapping_add(units.min(self.waiting()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_wrap_and_stay_in_queue() {
+        let mut counters = Counters { posted: 0xfffe, taken: 0xfffe };
+        assert_eq!(counters.learn(3, 8), Ok(()));
+        assert_eq!(counters.waiting(), 5);
+        assert_eq!((counters.learn(7, 8), counters.waiting()), (Err(TooMany), 5));
+        counters.take(2);
+        assert_eq!((counters.taken, counters.waiting()), (0, 3));
+        counters.take(9);
+        assert_eq!((counters.taken, counters.waiting()), (3, 0));
+        assert_eq!(counters.learn(2, 8), Err(TooMany), "never backwards");
+    }
+}
