@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_control_work_gets_the_share() {
+    fn endless_control_work_is_held_to_its_share() {
         let mut device = Device::alone();
         device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();

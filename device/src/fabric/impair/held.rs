@@ -1,4 +1,4 @@
-//! Frames held back for later.
+//! Frames that are held back and sent later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use engine::Instant;
 
 use crate::fabric::Origin;
 
-/// Bound: held frames of one direction, and their bytes. Frames beyond it are dropped, as in the queue of a switch.
+/// Maximum number of held frames of one direction. The next constant limits their total length. Frames beyond
+/// these limits are dropped, as in the queue of a switch.
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Bound: frames that wait to be overtaken. Each is checked for every frame that passes.
+/// Maximum number of frames that wait to be overtaken. Each of them is checked for every frame that passes.
 const MAX_WAITING: usize = 256;
 
-/// HoldQueue frames of one direction.
+/// The held frames of one direction.
 #[derive(Debug, Default)]
 pub(super) struct HoldQueue {
     /// Ordered by release time, then by arrival.
