@@ -18,9 +18,9 @@ const MAX_WAITING: usize = 256;
 /// The held frames of one direction.
 #[derive(Debug, Default)]
 pub(super) struct HoldQueue {
-    /// Ordered by release time, then by arrival.
+    /// Delayed frames, ordered by release time and then by arrival.
     delayed: BTreeMap<(Instant, u64), Frame>,
-    /// In order of arrival.
+    /// Frames that wait to be overtaken, in order of arrival.
     waiting: Vec<Waiting>,
     came: u64,
     bytes: usize,
@@ -28,16 +28,16 @@ pub(super) struct HoldQueue {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Number of frames that still have to overtake it.
+    /// Number of frames that still have to overtake the frame.
     by: u32,
-    /// Time at which it is released in any case.
+    /// Time at which the frame is released even if it has not been overtaken.
     until: Instant,
     frame: Frame,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Contents from the Ethernet header on.
+    /// Contents of the frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
     /// Origin of an outbound frame.
     pub origin: Origin,
@@ -48,7 +48,7 @@ impl HoldQueue {
         self.delayed.is_empty() && self.waiting.is_empty()
     }
 
-    /// Holds a frame for a time. Returns false if there is no room.
+    /// Holds a frame for the duration `by`. Returns false if there is no room.
     #[must_use]
     pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Frame) -> bool {
         self.take_in(&frame.bytes) && {
@@ -57,7 +57,8 @@ impl HoldQueue {
         }
     }
 
-    /// Holds a frame until `by` others have passed, or until a time. Returns false if there is no room.
+    /// Holds a frame until `by` other frames have passed, but no later than `until`. Returns false if there
+    /// is no room.
     #[must_use]
     pub(super) fn hold(&mut self, until: Instant, by: u32, frame: Frame) -> bool {
         self.waiting.len() < MAX_WAITING && self.take_in(&frame.bytes) && {
@@ -73,7 +74,7 @@ impl HoldQueue {
         }
     }
 
-    /// Returns the next frame whose time has come.
+    /// Returns the next frame that is due.
     pub(super) fn release(&mut self, now: Instant) -> Option<Frame> {
         let passed = self.waiting.iter().position(|waiting| waiting.by == 0 || waiting.until <= now);
         let frame = match passed {
