@@ -56,7 +56,8 @@ pub enum MakeError {
     Host(#[from] io::Error),
 }
 
-/// Builds a device. It keeps what the device shares with others and its socket; everything else is opened each time.
+/// Builds a device. The builder keeps the socket, and the resources that the device shares with others. All
+/// other resources are opened for each build.
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     device: DeviceConfig,
@@ -66,7 +67,7 @@ pub struct DeviceBuilder {
     network: Option<Arc<Network>>,
 }
 
-/// When a worker is built.
+/// The situation in which a worker is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
     Start,
@@ -88,10 +89,10 @@ impl DeviceBuilder {
         name(&self.device)
     }
 
-    /// Returns the source of its clients: an inherited socket, or a new one.
+    /// Returns the source of the device's clients, which is an inherited socket or a new one.
     ///
     /// # Errors
-    /// It cannot listen, or has no path to listen on.
+    /// Fails if the socket cannot listen or has no path.
     pub fn source(&self, inherited: &mut Inherited) -> Result<Source, MakeError> {
         let Some(path) = &self.device.socket_path else {
             return inherited.take_only().ok_or_else(|| {
@@ -106,19 +107,19 @@ impl DeviceBuilder {
             .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source })
     }
 
-    /// Builds the worker at start-up. Existing files are replaced.
+    /// Builds the worker at start-up. Replaces existing files.
     ///
     /// # Errors
-    /// A resource in the configuration cannot be opened.
+    /// Fails if a resource in the configuration cannot be opened.
     pub fn make(&self, source: Source) -> Result<Box<dyn Run>, MakeError> {
         self.make_on(Occasion::Start, source)
     }
 
-    /// Builds the worker after a failure. Files are continued; if they cannot be opened, the device runs without
-    /// them.
+    /// Builds the worker after a failure. Appends to existing files. If a file cannot be opened, the device
+    /// runs without it.
     ///
     /// # Errors
-    /// The fabric cannot be opened.
+    /// Fails if the fabric cannot be opened.
     pub fn make_again(&self, listener: Arc<Listener>) -> Result<Box<dyn Run>, MakeError> {
         self.make_on(Occasion::Restart, Source::Listener(listener))
     }
@@ -158,7 +159,7 @@ impl DeviceBuilder {
             .make(&setup(device), WorkerParts { builder: self, source, fabric, capture, trace, record })
     }
 
-    /// Checks a file: at start-up it is required, after a failure optional.
+    /// Checks whether a file could be opened. The file is required at start-up, but optional after a failure.
     fn opened<T>(
         &self,
         key: &str,
@@ -216,7 +217,7 @@ pub fn setup(device: &DeviceConfig) -> Setup<()> {
     Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
 }
 
-/// The configuration of a device itself, without its surroundings.
+/// The configuration of a device itself, without that of its connections to the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a>(&'a DeviceConfig);
 
@@ -229,7 +230,7 @@ impl<'a> Subject<'a> {
     /// Creates the device in its power-on state.
     ///
     /// # Errors
-    /// The configuration has too many impairments.
+    /// Fails if the configuration has too many impairments.
     pub fn hca<F: Interface>(&self, frontend: F, capture: Option<Capture>) -> io::Result<Hca<F>> {
         let device = self.0;
         let mut hca = Hca::new(frontend, self.addresses(), capture);
@@ -253,7 +254,7 @@ impl<'a> Subject<'a> {
         Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
     }
 
-    /// Configured MACs of UDP peers.
+    /// Returns the configured MACs of UDP peers.
     fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
         let peers = match &self.0.fabric {
             FabricConfig::Udp { peers, .. } => peers.as_slice(),
@@ -273,7 +274,7 @@ pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
 }
 
-/// Logs that a file cannot be reopened.
+/// Returns the file, or logs that it cannot be reopened.
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
@@ -282,7 +283,7 @@ fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
         .ok()
 }
 
-/// The parts of a worker besides its front-end.
+/// The parts of a worker, except its front-end.
 struct WorkerParts<'a> {
     builder: &'a DeviceBuilder,
     source: Source,

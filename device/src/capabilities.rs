@@ -1,8 +1,9 @@
-//! Linux capabilities of a process started with some, such as by root. It drops them once it serves, except for a
-//! few.
+//! Manages the Linux capabilities of a process that starts with some, for example as root. The process drops
+//! all but a few of them once it serves.
 //!
-//! Capabilities are per thread, and a thread inherits those of its creator. So threads created before the sandbox is
-//! complete drop theirs themselves; all others are created by a thread that has dropped them.
+//! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the
+//! sandbox is complete must therefore drop their capabilities themselves. All other threads are created by a
+//! thread that has dropped its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -17,13 +18,13 @@ use rustix::thread::{
 /// Whether the sandbox is enabled.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Enables dropping capabilities in [`spawn_without`]. Call it before creating other threads.
+/// Makes [`spawn_without`] drop capabilities. Call it before creating other threads.
 pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, waits until the thread has
-/// dropped all capabilities, which is impossible once seccomp applies.
+/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, waits until the thread
+/// has dropped all capabilities, which seccomp would prevent later.
 ///
 /// # Errors
 /// The process has no free threads.
@@ -42,7 +43,7 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 /// Drops all capabilities of this thread if the sandbox is enabled.
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
-        // Dropping capabilities needs none, and a kernel without capabilities has none to drop.
+        // Dropping capabilities requires none, and a kernel without capability support has none to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }
@@ -50,7 +51,7 @@ fn drop_all() {
 /// Limits the capabilities of this thread and its future threads to `kept`, and returns those that it has.
 ///
 /// # Errors
-/// The kernel rejects the change.
+/// Fails if the kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
     // The bounding set limits what an executed program could regain. Without CAP_SETPCAP this fails, but no_new_privs

@@ -30,12 +30,12 @@ pub enum Direction {
     Outbound,
 }
 
-/// Metadata of a frame.
+/// Additional information about a captured frame.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Local QP that sent it. For a received packet it is determined from the frame.
+    /// Local QP that sent the frame. For a received packet, the QP is determined from the frame.
     pub qpn: Option<Qpn>,
-    /// Its work request, by the number used in traces.
+    /// Work request of the frame, identified by the number that traces use.
     pub wr: Option<u64>,
     pub note: Option<String>,
 }
@@ -47,7 +47,7 @@ impl About {
     }
 }
 
-/// The comment of a packet, with QP and work request in the format of a trace.
+/// Formats the comment of a packet, with its QP and work request in the format of a trace.
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -68,18 +68,18 @@ impl fmt::Display for About {
     }
 }
 
-/// A capture of one HCA. Each frame has its time in nanoseconds, its direction and, if known, a comment with the
-/// local QP.
+/// A capture of one HCA. Each frame has its time in nanoseconds, its direction and, if known, a comment with
+/// the local QP.
 ///
-/// A failed write ends the capture with one log line, and never affects the device. So does the size limit of the
-/// last file.
+/// A failed write ends the capture with one log line, and never affects the device. Reaching the size limit
+/// of the last file has the same effect.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.
 pub struct Capture {
     store: Store,
     filter: CaptureFilter,
-    /// Encodes blocks, which are taken out one by one.
+    /// Encodes blocks into a buffer, from which they are removed one by one.
     blocks: PcapNgWriter<Vec<u8>>,
 }
 
@@ -127,12 +127,12 @@ impl Capture {
         Self { filter, ..self }
     }
 
-    /// Returns where frames go, unless the capture has ended.
+    /// Returns the path to which frames are written, unless the capture has ended.
     pub fn path(&self) -> Option<&Path> {
         self.store.path()
     }
 
-    /// Returns why it ended early, and in which file.
+    /// Returns the file in which the capture ended early, and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }
@@ -142,7 +142,7 @@ impl Capture {
         self.store.kept()
     }
 
-    /// Adds a frame, from its Ethernet header to its ICRC.
+    /// Adds a frame that extends from its Ethernet header to its ICRC.
     pub fn record(&mut self, direction: Direction, frame: &[u8], about: About) {
         if self.store.path().is_none() {
             return;
@@ -220,7 +220,7 @@ mod tests {
         About { qpn: Some(Qpn::new(qpn)), wr: Some(wr), note: None }
     }
 
-    /// Returns bytes and comment of each frame in a complete capture file.
+    /// Returns the bytes and the comment of each frame in a complete capture file.
     fn frames(bytes: &[u8]) -> Vec<(Vec<u8>, String)> {
         let mut reader = PcapNgReader::new(bytes).unwrap();
         let mut seen = Vec::new();

@@ -21,7 +21,7 @@ use crate::telemetry::trace::TraceFormat;
 /// Heading of the options that override the configuration of a single device.
 const OVERRIDES: &str = "Overrides (only for configurations with one device)";
 
-/// Shown below the options.
+/// Examples, shown below the options.
 const EXAMPLES: &str = "\
 Examples:
   hcad --config configs/jingzhao.json            serve the configured devices
@@ -237,10 +237,7 @@ impl Cli {
     }
 }
 
-/// Text of `--print-capabilities`.
-///
-/// # Spec
-/// QEMU interop documents, "Backend program conventions".
+/// Returns the text of `--print-capabilities`.
 pub fn capabilities() -> String {
     let mut features = keys_of(&schema_for!(FrontendEntry));
     features.extend(keys_of(&schema_for!(FabricEntry)));
@@ -249,7 +246,7 @@ pub fn capabilities() -> String {
     serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
 }
 
-/// The keys of a `oneOf` schema.
+/// Returns the keys of a `oneOf` schema.
 fn keys_of(schema: &Schema) -> Vec<String> {
     let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     let keys = |variant: &Value| {

@@ -1,4 +1,5 @@
-//! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
+//! Parses the configuration file, which is JSON. Unknown keys are rejected, and the resulting values need no
+//! further checks.
 
 mod access;
 mod confinement;
@@ -70,23 +71,23 @@ pub struct Config {
     pub log: LogConfig,
     /// Devices to serve, at least one.
     pub devices: Vec<DeviceConfig>,
-    /// Path of the control socket for `hcactl`, if there is one.
+    /// Path of the control socket for `hcactl`, if one is configured.
     pub control_socket: Option<PathBuf>,
     /// Listen address for Prometheus metrics, if hcad serves them.
     pub metrics: Option<MetricsConfig>,
-    /// Sandbox: restrictions that the process applies to itself.
+    /// Sandbox: the restrictions that the process applies to itself.
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
-    /// Process-wide settings as keys and values from the file. A reload does not apply them; they require a
-    /// restart.
+    /// Process-wide settings, as keys and values from the file. A reload does not apply changes to them,
+    /// which require a restart.
     pub of_the_process: Vec<(&'static str, Value)>,
 }
 
 /// Keys of settings that cannot change while the process runs.
 const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
 
-/// A configuration error: one line that names the key.
+/// A configuration error, described in one line that names the key.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -99,7 +100,7 @@ pub enum ConfigError {
         /// Description of the problem, with the key and its position in the file.
         problem: String,
     },
-    /// A value is out of its range or contradicts another.
+    /// A value is out of its range or contradicts another value.
     #[error("{key}: {problem}")]
     Value {
         /// Path of the key, such as `devices[0].mac`.
@@ -122,7 +123,7 @@ impl ConfigError {
     }
 }
 
-/// Reason why a configuration cannot be parsed.
+/// Why a configuration cannot be parsed.
 enum ReadError {
     /// The text is not JSON of the correct structure.
     Shape(String),
@@ -138,7 +139,7 @@ impl From<ConfigError> for ReadError {
 /// Name of standard input on the command line.
 const STANDARD_INPUT: &str = "-";
 
-/// Name of a configuration in messages.
+/// Returns the name of a configuration in messages.
 pub fn shown(path: &Path) -> impl fmt::Display {
     if path == Path::new(STANDARD_INPUT) { Path::new("standard input") } else { path }.display()
 }
@@ -147,7 +148,7 @@ impl Config {
     /// Reads and checks a file, or standard input for `-`.
     ///
     /// # Errors
-    /// The file cannot be read or is invalid.
+    /// Fails if the file cannot be read or is invalid.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = if path == Path::new(STANDARD_INPUT) {
             text_file::read_standard_input()
@@ -158,10 +159,10 @@ impl Config {
         Self::from_text(&text, path)
     }
 
-    /// Checks the text of a file. `path` names it in errors.
+    /// Checks the text of a file. `path` names the file in errors.
     ///
     /// # Errors
-    /// The text is invalid.
+    /// Fails if the text is invalid.
     pub fn from_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
         Self::read(text).map_err(|error| match error {
             ReadError::Shape(problem) => ConfigError::File { path: path.into(), problem },
@@ -172,7 +173,7 @@ impl Config {
     /// Returns the configuration of one device from [`DeviceConfig::entry`] of another configuration.
     ///
     /// # Errors
-    /// The entry is invalid.
+    /// Fails if the entry is invalid.
     pub fn of_device(entry: Map<String, Value>) -> Result<Self, ConfigError> {
         Self::read(&json!({ "devices": [entry] }).to_string()).map_err(|error| match error {
             ReadError::Shape(problem) => value("devices", problem),
@@ -247,10 +248,10 @@ impl TryFrom<ConfigFile> for Config {
     }
 }
 
-/// Checks that devices can run in one process. Each has a name for messages.
+/// Checks that devices can run in one process. Each device is accompanied by its name in messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`] that names two conflicting devices.
+/// [`ConfigError::Value`], which names two conflicting devices.
 pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
     let mut numbers = HashMap::new();
     let mut macs = HashMap::new();
@@ -423,7 +424,7 @@ mod tests {
         assert_eq!(config.devices[0].entry["fabric"]["udp"]["peers"][0]["addr"], "127.0.0.1:9");
     }
 
-    /// Run with HCAD_UPDATE_SCHEMA=1 to update the file.
+    /// If this test fails, run it with HCAD_UPDATE_SCHEMA=1 to update the file.
     #[test]
     fn schema_file_is_current() {
         let path = Path::new(REPOSITORY).join("configs/config.schema.json");

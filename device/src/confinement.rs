@@ -1,13 +1,14 @@
-//! The sandbox of the process, which limits what an attacker gains by compromising it through a guest, a VMM or a
-//! peer.
+//! The sandbox of the process, which limits what an attacker gains by compromising it through a guest, a VMM
+//! or a peer.
 //!
-//! It uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program gains
-//! no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are dropped,
-//! except for those that later operations need. Seccomp permits only the system calls needed for serving (`calls`).
-//! The sandbox cannot be left, and it includes threads created later.
+//! It uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program
+//! gains no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are
+//! dropped, except for those that later operations need. Seccomp permits only the system calls needed for
+//! serving (`calls`). No thread can leave the sandbox, and it includes threads created later.
 //!
-//! Paths come first, before the process has a second thread, because landlock applies to a thread and those that it
-//! creates. Capabilities and system calls come last, after all set-up that needs more of them.
+//! Paths come first, before the process has a second thread, because landlock applies to a thread and the
+//! threads that it creates. Capabilities and system calls come last, after all steps of the set-up that need
+//! more of them.
 
 mod calls;
 mod paths;
@@ -26,10 +27,10 @@ use crate::capabilities;
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 use crate::vfio::server::keep_probe;
 
-/// A feature that is in force, or why it is not.
+/// The value of a feature that is in force, or the reason why the feature is not in force.
 type Outcome<T> = Result<T, Missing>;
 
-/// Why a feature is not used.
+/// Why a feature of the sandbox is not in force.
 #[derive(Clone, Debug, Error)]
 enum Missing {
     /// The kernel does not support it, or has it disabled.
@@ -40,7 +41,7 @@ enum Missing {
     Refused(String),
 }
 
-/// The sandbox of the process. Empty if it is disabled or not begun.
+/// The sandbox of the process. Empty if it is disabled or has not begun.
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 
 #[derive(Debug)]
@@ -78,8 +79,8 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Joins the groups of the configured sockets, if permitted. The owner of a file may assign it to a group of its own
-/// without CAP_CHOWN, which would apply to every file.
+/// Joins the groups of the configured sockets, if permitted. The owner of a file may assign it to one of its
+/// own groups without CAP_CHOWN, a capability that would apply to all files.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -94,11 +95,11 @@ fn is_member(group: Gid) -> bool {
 fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
     [
-        // To attach to an interface of another user, or to create one.
+        // Needed to attach to an interface of another user, or to create an interface.
         (CapabilitySet::NET_ADMIN, paths::has_tap(config)),
         (CapabilitySet::NET_BIND_SERVICE, config.devices.iter().any(is_low)),
         (CapabilitySet::CHOWN, !groups.iter().all(|group| is_member(*group))),
-        // Directories and files of other users.
+        // Needed to access the directories and files of other users.
         (CapabilitySet::DAC_OVERRIDE, !capabilities::without(|| paths::are_usable(grants))),
     ]
     .into_iter()
@@ -125,7 +126,7 @@ pub fn complete() {
         }
         Err(error) => missing.push(format!("dropping capabilities ({error})")),
     }
-    // Files created from here on get their mode at creation: modes cannot be changed any more.
+    // Files created from here on get their mode at creation, because modes can no longer be changed.
     rustix::process::umask(rustix::fs::Mode::empty());
     match calls::restrict(&sandbox.through) {
         Ok(()) => in_force.push("seccomp".to_owned()),
@@ -161,7 +162,7 @@ pub fn check_file(path: &Path) -> Result<(), OutsideError> {
     }
 }
 
-/// Checks that the sandbox allows a device that is added later. `name` is its key in messages.
+/// Checks that the sandbox allows a device that is added later. `name` is the device's key in messages.
 ///
 /// # Errors
 /// [`ConfigError::Value`], with the setting that would have allowed it.
@@ -216,6 +217,6 @@ pub fn is_in_force() -> bool {
 #[derive(Debug, Error)]
 #[error("the sandbox allows {folders}; add other directories to `confinement.writable`")]
 pub struct OutsideError {
-    /// Where files are allowed.
+    /// Locations in which files are allowed.
     folders: String,
 }

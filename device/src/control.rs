@@ -1,8 +1,9 @@
 //! The control socket of `hcactl`.
 //!
-//! A client sends one JSON object per line, a [`message::Request`], and gets one line for each, a
-//! [`message::Response`], in order. [`server`] runs on the daemon's main thread. A request to a device goes to its
-//! thread as a [`call::Call`], and is answered between two turns without locks.
+//! A client sends one JSON object per line, a [`message::Request`], and receives one line for each, a
+//! [`message::Response`], in the same order. [`server`] runs on the daemon's main thread. A request to a
+//! device is passed to the device's thread as a [`call::Call`], which the thread answers between two turns,
+//! without locks.
 
 pub mod call;
 pub mod explain;

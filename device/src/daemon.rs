@@ -1,4 +1,5 @@
-//! Runs a configuration: signals and devices on the main thread, the control socket and metrics as tasks beside it.
+//! Runs a configuration. The main thread handles signals and manages the devices, while the control socket
+//! and the metrics are served by separate tasks.
 
 use std::future;
 use std::io;
@@ -33,18 +34,18 @@ pub enum DaemonError {
     /// An inherited descriptor is unusable.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
-    /// The process has no free threads, signals or descriptors.
+    /// The process has no free threads, signal handlers or descriptors.
     #[error("cannot create threads or file descriptors")]
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the only client disconnects. SIGHUP reloads the configuration
-/// if it has an origin, and otherwise stops the daemon. Inherited sockets are used where the configuration names
-/// them. The service manager is notified of the state.
+/// Serves all devices until SIGTERM or SIGINT, or until the only client disconnects. SIGHUP reloads the
+/// configuration if that came from a file, and otherwise stops the daemon. Inherited sockets are used if the
+/// configuration names them. The service manager is notified of the state.
 ///
 /// # Errors
-/// A resource in the configuration cannot be opened, a device without a socket of its own failed, or a device hung at
-/// shutdown.
+/// Fails if a resource in the configuration cannot be opened, a device without a socket of its own failed, or
+/// a device hung at shutdown.
 pub fn run(
     config: Config,
     inherited: Inherited,
@@ -88,7 +89,7 @@ pub fn run(
             () = keep_alive(notify) => Err("nothing"),
         };
         serving.iter().for_each(tokio::task::JoinHandle::abort);
-        // Their sockets close with them.
+        // This also closes their sockets.
         for task in serving {
             let _ = task.await;
         }
@@ -137,7 +138,7 @@ async fn handle_events(
     }
 }
 
-/// Status line for the service manager.
+/// Returns the status line for the service manager.
 fn status(fleet: &Fleet) -> String {
     format!("devices: {}", fleet.len())
 }
@@ -158,7 +159,7 @@ async fn serve_control(
     future::pending().await
 }
 
-/// Opens the metrics listener and the files about this process.
+/// Opens the metrics listener, and the files that contain information about this process.
 fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listener, Process), MakeError> {
     let key = || "metrics".to_owned();
     let listener = match config {
@@ -187,8 +188,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends the watchdog notification of the main thread. A hung device does not stop it, because the other devices
-/// still work.
+/// Sends the watchdog notification of the main thread. Notifications continue if a device hangs, because the
+/// other devices still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {
@@ -201,7 +202,8 @@ async fn keep_alive(notify: &Notify) {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` if the parent process had it ignored, as nohup does, or if it reloads the configuration.
+    /// `None` if the parent process ignored the signal, as nohup does, or if the signal reloads the
+    /// configuration.
     hangup: Option<Signal>,
 }
 
@@ -227,7 +229,7 @@ impl Signals {
     }
 }
 
-/// Waits for a signal; for ever without one.
+/// Waits for a signal. Waits forever if `signal` is `None`.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),

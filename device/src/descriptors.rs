@@ -1,4 +1,4 @@
-//! File descriptors. A process may have a limited number, and VMMs pass theirs to it.
+//! Manages file descriptors. Their number is limited for a process, and VMMs pass theirs to this one.
 
 use std::fs::File;
 use std::io;
@@ -11,17 +11,19 @@ const ROOM: i32 = 16_384;
 
 /// Raises the descriptor limit of this process to the maximum and enlarges its descriptor table.
 ///
-/// The usual soft limit is kept low for programs that use `select`. A few VMMs that share many memory files reach it.
+/// The usual soft limit is kept low for programs that use `select`. A few VMMs that share many memory files
+/// can exhaust it.
 ///
-/// If a process has several threads, growing the table blocks until every CPU has noticed, which takes some ten
-/// milliseconds on a busy host. So call this before creating other threads.
+/// If a process has several threads, growing the table blocks until every CPU has passed through the
+/// scheduler, which takes tens of milliseconds on a busy host. Therefore, call this before creating other
+/// threads.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Failure keeps the old limit.
+    // If this fails, the old limit remains.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let most =
         limit.maximum.and_then(|limit| i32::try_from(limit).ok()).map_or(ROOM, |limit| limit.min(ROOM));
-    // The table keeps its size when this descriptor is closed.
+    // The table keeps its size after this descriptor has been closed.
     let _ = open().map(|file| fcntl_dupfd_cloexec(file, most - 1));
 }
 
@@ -35,7 +37,8 @@ impl Reserve {
         Self(open())
     }
 
-    /// Releases the spare descriptor if `error` says that descriptors ran out. Returns whether one is free now.
+    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether one is
+    /// free now.
     pub fn release(&mut self, error: &io::Error) -> bool {
         let exhausted = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
         exhausted && self.0.take().is_some()

@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use self::ring::MemberRow;
 use self::switch::Switch;
 
-/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
-/// 4096-byte payload needs less than half of it.
+/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet
+/// with a 4096-byte payload needs less than half of this length.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 
-/// Shortest frame a fabric carries: an Ethernet header. A fabric needs no padding.
+/// Shortest frame a fabric carries: an Ethernet header. A fabric does not require padding.
 pub const MIN_FRAME_LEN: usize = 14;
 
 /// Whether a fabric accepted the whole batch.
@@ -36,35 +36,36 @@ pub const MIN_FRAME_LEN: usize = 14;
 pub enum Sent {
     /// The batch is empty.
     All,
-    /// The kernel's buffer is full. Frames not sent remain in the batch; wait until the descriptor is writable.
+    /// The kernel's buffer is full. Unsent frames remain in the batch. Wait until the descriptor is writable.
     Blocked,
 }
 
 /// Carries frames. No call blocks.
 pub trait Fabric {
-    /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is lost and
-    /// counted, as on any wire.
+    /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is
+    /// lost and counted, as on a wire.
     fn send(&mut self, batch: &mut TxBatch) -> Sent;
 
     /// Replaces the content of `batch` with the frames that have arrived, in order of arrival.
     ///
     /// # Errors
-    /// The descriptor is unusable.
+    /// Fails if the descriptor is unusable.
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
 
-    /// Becomes readable when frames arrive, and writable when [`Sent::Blocked`] is over.
+    /// Returns a descriptor that becomes readable when frames arrive, and writable when [`Sent::Blocked`] no
+    /// longer applies.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
-    /// Handles events of the fabric. Called when the descriptor is readable.
+    /// Handles events of the fabric. The caller calls this when the descriptor is readable.
     ///
     /// # Errors
-    /// The descriptor is unusable.
+    /// Fails if the descriptor is unusable.
     fn handle_ready(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Time left to wait for the descriptor after [`Sent::Blocked`], before the frames are offered again regardless.
-    /// `None`: no limit.
+    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`]. The frames are then sent
+    /// again even if the descriptor is not writable. `None` means that there is no limit.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
@@ -75,19 +76,20 @@ pub trait Fabric {
         false
     }
 
-    /// Returns whether frames need an ICRC. Memory does not damage frames, and computing the ICRC costs more than
-    /// moving the frame.
+    /// Returns whether frames need an ICRC. Shared memory does not corrupt frames, and computing an ICRC
+    /// costs more than moving the frame.
     fn needs_icrc(&self) -> bool {
         true
     }
 
-    /// Returns whether [`Fabric::has_frames`] reports all frames, without polling the descriptor.
+    /// Returns whether [`Fabric::has_frames`] reports all frames, so that the descriptor need not be polled.
     fn is_memory(&self) -> bool {
         false
     }
 
-    /// Limit of the bytes of frames per turn; the last frame may exceed it. A socket benefits from no limit: the
-    /// kernel copies the frames at once, and larger batches need fewer turns.
+    /// Returns the maximum number of bytes in frames per turn. The last frame may exceed this limit. A socket
+    /// does not benefit from a limit, because the kernel copies the frames immediately and larger batches
+    /// need fewer turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }
@@ -103,7 +105,8 @@ pub trait Fabric {
 
     fn stats(&mut self) -> FabricStats;
 
-    /// Receives all frames that no other device owns, for a NIC, which filters by itself.
+    /// Makes the fabric also deliver all frames that no other device owns. Used for a NIC, which filters
+    /// frames itself.
     fn set_promiscuous(&mut self) {}
 
     /// Returns the list of peers, if the fabric has one.
@@ -111,7 +114,7 @@ pub trait Fabric {
         None
     }
 
-    /// Returns the members of a ring, if the fabric is one.
+    /// Returns the members of a ring, if the fabric is a ring.
     fn members(&self) -> Option<Vec<MemberRow>> {
         None
     }
@@ -182,9 +185,9 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 /// Counters of one fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricStats {
-    /// Frames handed to the network; a flooded frame counts once for each peer.
+    /// Frames passed to the network. A flooded frame counts once for each peer.
     pub tx_frames: u64,
-    /// System calls for these frames.
+    /// System calls that sent these frames.
     pub tx_calls: u64,
     pub rx_frames: u64,
     /// Frames that the network rejected.
@@ -194,22 +197,22 @@ pub struct FabricStats {
     /// Frames of a NIC whose source IP address belongs to another member.
     #[serde(default)]
     pub tx_foreign_ip: u64,
-    /// Frames without a destination: no peer exists, the frame answers an unknown peer, or it is addressed to its own
-    /// sender.
+    /// Frames without a destination: no peer exists, the frame answers an unknown peer, or the frame is
+    /// addressed to its own sender.
     pub tx_no_peer: u64,
     /// Frames from an address that is not a configured peer.
     pub rx_stranger: u64,
-    /// Frames too long or too short to be Ethernet.
+    /// Frames that are too short or too long for Ethernet.
     pub rx_bad_length: u64,
-    /// Frames of peers that exceed their rate limit.
+    /// Frames of peers that exceeded their rate limit.
     pub rx_over_rate: u64,
     /// Frames whose source MAC belongs to another peer.
     pub rx_foreign_mac: u64,
     /// Frames whose source IP address belongs to another member.
     #[serde(default)]
     pub rx_foreign_ip: u64,
-    /// Datagrams that the kernel dropped at the socket, nearly always because its buffer was full: raise
-    /// `net.core.rmem_max`.
+    /// Datagrams that the kernel dropped at the socket, nearly always because its buffer was full. To avoid
+    /// this, raise `net.core.rmem_max`.
     pub rx_overflow: u64,
     /// Frames forwarded from one peer to another.
     pub passed_on: u64,

@@ -1,9 +1,9 @@
-//! The devices of the process, one thread each, and changes to that set.
+//! The devices of the process, which have one thread each, and changes to the set of devices.
 //!
-//! A device is created completely before its thread starts, and no device affects another. A reload proceeds in this
-//! order. First it creates the devices that need nothing of those to be removed; if one fails, nothing has changed.
-//! Then it stops the devices to be removed. Then it creates the rest; one that fails then is retried, as after a
-//! failure.
+//! A device is created completely before its thread starts, and no device affects another. A reload proceeds
+//! in this order. First, it creates the devices that do not depend on resources of the devices to be removed.
+//! If this fails, nothing has changed. Next, it stops the devices to be removed. Finally, it creates the
+//! remaining devices. If one of these cannot be created, creation is retried, as after a failure.
 
 mod change_error;
 #[cfg(test)]
@@ -36,14 +36,14 @@ use crate::text_file;
 use crate::vfio::server::{Listener, Source};
 use crate::worker::{Ended, Run};
 
-/// How long devices may take to stop. A turn takes milliseconds. A device that takes longer hangs, and ends with the
-/// process.
+/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer hangs. It
+/// ends with the process.
 pub const ENDING: Duration = Duration::from_secs(2);
 
 /// Key of the log settings.
 const LOG: &str = "log";
 
-/// Why devices cannot be created, or failed.
+/// Why devices cannot be created, or why one failed.
 #[derive(Debug, Error)]
 pub enum FleetError {
     /// A device cannot be created.
@@ -52,7 +52,7 @@ pub enum FleetError {
     /// The process has no free threads or descriptors.
     #[error("cannot create threads or file descriptors")]
     Host(#[from] io::Error),
-    /// A device failed, and cannot be created again without its client.
+    /// A device failed, and cannot be recreated without its client.
     #[error("{name} stopped")]
     Device {
         name: String,
@@ -67,7 +67,7 @@ pub enum FleetError {
 /// Source of the configuration, for reloads.
 pub struct Origin {
     pub path: PathBuf,
-    /// Parses its text, with the options of the command line applied.
+    /// Parses the text of the configuration, with the options of the command line applied.
     pub parse: Box<Parse>,
 }
 
@@ -84,24 +84,25 @@ pub struct Fleet {
     reports: mpsc::UnboundedReceiver<Report>,
     /// Serial number of the next device.
     serial: u64,
-    /// The configuration without its devices: as at the start, except for settings that a reload can change.
+    /// The configuration without its devices. It is the one from start-up, except for settings that a reload
+    /// has changed.
     config: Config,
     origin: Option<Origin>,
-    /// Result of the last device, if it ended by itself.
+    /// Result of the last device, if that device ended by itself.
     over: Option<Result<(), FleetError>>,
 }
 
 /// A device with a running thread.
 struct Member {
-    /// Distinguishes it from earlier and later devices with the same ID.
+    /// Distinguishes the device from earlier and later devices with the same ID.
     serial: u64,
     config: DeviceConfig,
     shown: Arc<Device>,
-    /// Socket of its clients, unless its only client was inherited.
+    /// Socket of the device's clients, unless its only client was inherited.
     listener: Option<Arc<Listener>>,
-    /// It is in the configuration file, so a reload may remove it.
+    /// Whether the device is in the configuration file, so that a reload may remove it.
     is_of_file: bool,
-    /// It was requested to stop.
+    /// Whether the device has been requested to stop.
     is_leaving: bool,
 }
 
@@ -116,7 +117,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// Returns whether it is a reload, by signal or by request.
+    /// Returns whether the event is a reload, by signal or by request.
     pub fn is_reload(&self) -> bool {
         matches!(self, Self::Hangup | Self::Change(Change::Reload(..)))
     }
@@ -146,7 +147,7 @@ impl Run for Unbuilt {
 }
 
 impl Fleet {
-    /// Creates the fleet and returns the configured devices, which do not exist yet.
+    /// Creates the fleet and returns the configured devices, which have not been created yet.
     pub fn new(
         mut config: Config,
         inherited: Inherited,
@@ -171,11 +172,11 @@ impl Fleet {
         (fleet, devices)
     }
 
-    /// Creates the devices of the configuration. All are created before any is started, so that an error precedes the
-    /// first client.
+    /// Creates the devices of the configuration. All devices are created before any is started, so that
+    /// errors are reported before the first client is served.
     ///
     /// # Errors
-    /// A device cannot be created.
+    /// Fails if a device cannot be created.
     pub fn prepare(&mut self, devices: Vec<DeviceConfig>) -> Result<Prepared, FleetError> {
         let made = devices
             .into_iter()
@@ -188,7 +189,7 @@ impl Fleet {
     /// Starts the devices.
     ///
     /// # Errors
-    /// The process has no free threads.
+    /// Fails if the process has no free threads.
     pub fn start(&mut self, Prepared(made): Prepared) -> Result<(), FleetError> {
         for made in made {
             self.run(made, true)?;
@@ -204,7 +205,7 @@ impl Fleet {
     /// Checks that every inherited socket is used.
     ///
     /// # Errors
-    /// A socket is unused.
+    /// Fails if a socket is unused.
     pub fn check_inherited(&self) -> Result<(), InheritedError> {
         self.inherited.check_used()
     }
@@ -223,12 +224,12 @@ impl Fleet {
         self.members.len()
     }
 
-    /// Returns whether there are no devices.
+    /// Returns whether the fleet has no devices.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Number of devices with a connected VMM.
+    /// Returns the number of devices with a connected VMM.
     pub fn guests(&self) -> usize {
         self.members.iter().filter(|member| member.shown.handle.is_connected()).count()
     }
@@ -242,7 +243,8 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. If the future is dropped, the change stays half done; only a shutdown may do that.
+    /// Handles an event. If the future is dropped, the change remains incomplete, so only a shutdown may drop
+    /// it.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
@@ -271,7 +273,7 @@ impl Fleet {
         }
     }
 
-    /// Stops all devices. Those that hang are abandoned.
+    /// Stops all devices. Devices that hang are abandoned.
     ///
     /// # Errors
     /// [`FleetError::Hung`].
@@ -282,7 +284,7 @@ impl Fleet {
     }
 
     async fn change(&mut self, change: Change) {
-        // An error of `send` means that the requester has disconnected.
+        // An error from `send` means that the requester has disconnected.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
@@ -441,8 +443,8 @@ impl Fleet {
         Ok(reloaded)
     }
 
-    /// Applies a new log filter, if nothing else of the log settings has changed. Returns whether the log is as
-    /// configured.
+    /// Applies a new log filter, if no other log setting has changed. Returns whether the log now matches the
+    /// configuration.
     fn refilter(&mut self, log: &LogConfig) -> bool {
         let now = &mut self.config.log;
         if log.format != now.format {
@@ -457,7 +459,7 @@ impl Fleet {
         true
     }
 
-    /// Checks that the new devices, by their names in messages, are compatible with those that stay.
+    /// Checks that the new devices, given with their names in messages, are compatible with those that stay.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],
@@ -496,8 +498,8 @@ impl Fleet {
         }
     }
 
-    /// Creates a device when the change cannot be undone any more. If it fails but has a socket, the supervisor
-    /// retries.
+    /// Creates a device when the change can no longer be undone. If creation fails but the device has a
+    /// socket, the supervisor retries.
     fn make_or_retry(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
         let builder = DeviceBuilder::new(&config, key, &mut self.networks);
         let source = builder.source(&mut self.inherited)?;
@@ -514,7 +516,8 @@ impl Fleet {
         self.release_socket(&config, listener);
     }
 
-    /// Releases the socket of a device. An inherited one is kept for the next device; another is removed.
+    /// Releases the socket of a device. An inherited socket is kept for the next device. Any other socket is
+    /// removed.
     fn release_socket(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
         if let Some(listener) = listener.filter(|listener| listener.is_passed()) {
             self.inherited.put_back(config.socket_path.as_deref(), listener);
@@ -546,7 +549,7 @@ impl Fleet {
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
             let outcome = supervise(worker, rebuild, &mut mailbox);
-            // Fails only while the daemon is shutting down.
+            // This fails only while the daemon is shutting down.
             let _ = report.send(Report { serial, outcome });
         })?;
         self.members.push(Member { serial, config, shown, listener, is_of_file, is_leaving: false });
@@ -568,14 +571,14 @@ impl Fleet {
         }
         let hung = self.members.iter().filter(|member| serials.contains(&member.serial));
         hung.map(|member| {
-            // The hung thread would remove it, but does not get there.
+            // The hung thread does not get to remove the file.
             member.listener.as_ref().inspect(|listener| listener.remove_file());
             member.shown.name.clone()
         })
         .collect()
     }
 
-    /// Removes a device that has ended.
+    /// Removes a device that has ended, and handles its outcome.
     fn account(&mut self, Report { serial, outcome }: Report) {
         let Some(at) = self.members.iter().position(|member| member.serial == serial) else { return };
         let Member { config, shown, listener, is_leaving, .. } = self.members.remove(at);
@@ -603,7 +606,7 @@ impl Fleet {
     }
 }
 
-/// Devices that are created but not started.
+/// Devices that have been created but not started.
 pub struct Prepared(Vec<BuiltDevice>);
 
 fn listener(source: &Source) -> Option<Arc<Listener>> {

@@ -1,11 +1,12 @@
-//! One device without sockets and threads: it combines front-end, engine, guest memory, interrupts and port.
+//! One device without sockets and threads. It combines front-end, engine, guest memory, interrupts and port.
 //!
-//! Its owner reports inputs (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn for the
-//! frames to send. All work happens inside these calls, on one thread. This guarantees that the effects of an access
-//! are complete when it returns, and that nothing accesses guest memory between an unmap and the next call.
+//! Its owner reports inputs (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn
+//! for the frames to send. All work happens inside these calls, on one thread. This guarantees that the
+//! effects of an access are complete when it returns, and that nothing accesses guest memory between an unmap
+//! and the next call.
 
-/// Everything that a front-end borrows from its [`Hca`]. A macro, because the front-end itself is borrowed at the
-/// same time.
+/// Everything that a front-end borrows from its [`Hca`]. This is a macro, because the front-end itself is
+/// borrowed at the same time.
 macro_rules! context {
     ($hca:ident) => {
         Context {
@@ -68,24 +69,25 @@ use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
 
-/// Bound: events reported to the front-end at once, so that a flush of many queues does not delay an access for long.
+/// Maximum number of events reported to the front-end at once, so that flushing many queues does not delay an
+/// access for long.
 const EVENTS_PER_TURN: usize = 4096;
 
 /// Work left after a turn that needs no new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLeft {
-    /// More frames can be built once those in the batch are sent.
+    /// Whether more frames can be built once those in the batch have been sent.
     pub frames: bool,
-    /// Events to report, or looped-back frames.
+    /// Whether events or looped-back frames remain to be handled.
     pub other: bool,
 }
 
 /// State of one QP for `hcactl explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Why it waits; `None` if the QP does not exist.
+    /// Why the QP is waiting. `None` if the QP does not exist.
     pub situation: Option<QpStatus>,
-    /// Packets and requests of it that were ignored.
+    /// Ignored packets and requests of the QP.
     pub ignored: Option<IgnoredRow>,
 }
 
@@ -106,15 +108,17 @@ pub struct Hca<F: Frontend> {
     monitor: Monitor,
     /// Frames for the fabric.
     outbound: TxBatch,
-    /// The fabric may damage frames, so they need an ICRC.
+    /// Whether frames need an ICRC, because the fabric may corrupt them.
     needs_icrc: bool,
-    /// Limit of their bytes per turn.
+    /// Maximum number of bytes in frames per turn.
     turn_bytes: usize,
     /// The next sender to build frames.
     sender: Sender,
-    /// Frames for this HCA itself, delivered in the next turn. Bound: those of one turn.
+    /// Frames for this HCA itself, which are delivered in the next turn. Holds at most the frames of one
+    /// turn.
     looped: Vec<Vec<u8>>,
-    /// Frames that the port loopback returns, delivered in the next turn. Bound: those of one turn.
+    /// Frames that the port loopback returns, which are delivered in the next turn. Holds at most the frames
+    /// of one turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
     /// Set while the device is recorded or replayed.
@@ -162,19 +166,20 @@ impl<F: Frontend> Hca<F> {
         hca
     }
 
-    /// Sets whether frames need an ICRC, see [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
+    /// Sets whether frames need an ICRC; see [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
     #[must_use]
     pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
         Self { needs_icrc, ..self }
     }
 
-    /// Sets the limit of frame bytes per turn, see [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
+    /// Sets the maximum number of bytes in frames per turn; see
+    /// [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
     #[must_use]
     pub fn with_turn_bytes(self, turn_bytes: usize) -> Self {
         Self { turn_bytes, ..self }
     }
 
-    /// Sets the time for everything until the next call.
+    /// Sets the current time, which holds until the next call.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
@@ -185,7 +190,8 @@ impl<F: Frontend> Hca<F> {
         (&mut self.frontend, &self.memory)
     }
 
-    /// Returns when [`Hca::handle_deadline`] has to be called next; a time in the past means at once.
+    /// Returns the time at which [`Hca::handle_deadline`] must be called next. A time in the past means
+    /// immediately.
     pub fn next_deadline(&self) -> Option<Instant> {
         let others = [
             self.impairments.next_deadline(),
@@ -211,8 +217,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Ends a turn: completions become visible to the guest, frames are built, contexts are written back. The frames
-    /// are in [`Hca::outbound`].
+    /// Ends a turn. Completions become visible to the guest, frames are built, and contexts are written back.
+    /// The frames are then in [`Hca::outbound`].
     pub fn drain(&mut self) -> WorkLeft {
         self.step(Input::Drain);
         let left = self.end_turn();
@@ -229,7 +235,8 @@ impl<F: Frontend> Hca<F> {
         }
         self.serve_management();
 
-        // Events before frames: a peer must not learn of anything that the guest cannot see yet.
+        // Events are reported before frames are sent, because a peer must not learn of anything that the
+        // guest cannot see yet.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
         if !self.is_port_active() {
@@ -246,13 +253,13 @@ impl<F: Frontend> Hca<F> {
         WorkLeft { frames: more_frames, other: more_events || more_work || is_looped }
     }
 
-    /// The frames to send.
+    /// Returns the frames to send.
     pub fn outbound(&mut self) -> &mut TxBatch {
         self.outgoing.note_len(&self.outbound);
         &mut self.outbound
     }
 
-    /// Flushes capture and trace to their files.
+    /// Flushes the capture and the trace to their files.
     pub fn flush(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();
@@ -267,7 +274,7 @@ impl<F: Frontend> Hca<F> {
         self.monitor.set_trace(trace)
     }
 
-    /// Limits what a client may map. Only for a device without a client.
+    /// Limits the memory that a client may map. May only be called without a connected client.
     pub fn set_memory_limits(&mut self, limits: Limits) {
         self.memory = GuestMemory::new(limits);
         self.apply_config();
@@ -278,7 +285,7 @@ impl<F: Frontend> Hca<F> {
         self.monitor.set_strict(strict);
     }
 
-    /// Trace, strict rules and counters of the interface.
+    /// Returns the trace, strict rules and counters of the interface.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
     }
@@ -307,14 +314,14 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Copies the operator's settings from the device that this one replaces: link state and impairments. The
-    /// impairments start over.
+    /// counters of the impairments start from zero.
     pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
         }
         self.clear_impairments(None);
         for rule in other.impairments.rules() {
-            // Cannot fail: the other device had as many.
+            // This cannot fail, because the other device had the same number of rules.
             let _ = self.impair(rule.clone());
         }
     }
@@ -325,7 +332,7 @@ impl<F: Frontend> Hca<F> {
         self.impairments.clear(id)
     }
 
-    /// Returns the running capture.
+    /// Returns the running capture, if any.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
@@ -335,12 +342,13 @@ impl<F: Frontend> Hca<F> {
         self.port.is_up()
     }
 
-    /// Returns whether frames pass the port: its link is up, and management has activated it.
+    /// Returns whether frames can pass the port, which requires that its link is up and that management has
+    /// activated it.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
 
-    /// Returns whether software has disabled the port, until the next reset.
+    /// Returns whether software has disabled the port, which lasts until the next reset.
     pub fn is_disabled(&self) -> bool {
         !self.port.link().enabled
     }
@@ -350,8 +358,8 @@ impl<F: Frontend> Hca<F> {
         self.port.addresses().own.mac
     }
 
-    /// Reserves the addresses derived from the MAC of another host for it. Hosts in the address table are known from
-    /// the start.
+    /// Reserves the addresses derived from another host's MAC for that host. Hosts in the address table are
+    /// known from the start.
     pub fn add_static_neighbour(&mut self, mac: MacAddr) {
         self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
@@ -409,7 +417,8 @@ impl<F: Frontend> Hca<F> {
         self.frontend.fail(cx);
     }
 
-    /// Returns a page of a table from index `from` on; an empty page if the device does not have the table.
+    /// Returns a page of a table from index `from` on. The page is empty if the device does not have the
+    /// table.
     pub fn page(&self, table: &'static TableSpec, from: u64) -> Page {
         let cx = TableContext {
             engine: &self.engine,
@@ -426,7 +435,7 @@ impl<F: Frontend> Hca<F> {
         self.page(T::TABLE, from).rows.of()
     }
 
-    /// Returns why a QP waits, and what was ignored of it.
+    /// Returns what a QP is waiting for, and its ignored packets and requests.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
         let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
         Explanation { situation: self.engine.explain(self.now, qpn), ignored }
@@ -452,7 +461,7 @@ impl<F: Frontend> Hca<F> {
         self.port.stats()
     }
 
-    /// Handles the loss of the client, and with it of its memory and eventfds.
+    /// Handles the disconnection of the client, whose memory and eventfds are lost.
     pub fn disconnect(&mut self) {
         self.step(Input::Disconnect);
         self.trace_reset("disconnect");
@@ -464,7 +473,7 @@ impl<F: Frontend> Hca<F> {
         self.power_on();
     }
 
-    /// Resets everything but the client's memory and interrupt wiring to the power-on state.
+    /// Resets the device to its power-on state, except for the client's memory and interrupt wiring.
     fn power_on(&mut self) {
         self.engine.reset(Config::default());
         self.monitor.forget_qps();
@@ -490,8 +499,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports events of the engine to the front-end. Called after every input, so that an access never meets events
-    /// of an earlier one. Returns whether more are left.
+    /// Reports events of the engine to the front-end. Called after every input, so that no access finds
+    /// pending events from an earlier one. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.engine.poll_event() else { return false };

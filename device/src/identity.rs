@@ -7,8 +7,8 @@ use protocol::roce::IpAddrs;
 
 /// Addresses of one port.
 ///
-/// By the default rule, MAC and IPv4 address follow from the LID. So ports that know each other only by LID
-/// (front-ends with InfiniBand links) and ports that use MAC and IP addresses share one fabric.
+/// By the default rule, MAC and IPv4 address follow from the LID. This allows ports that know each other only
+/// by LID (front-ends with InfiniBand links) and ports that use MAC and IP addresses to share one fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub mac: MacAddr,
@@ -16,7 +16,7 @@ pub struct Identity {
     /// IPv6 address in addition to [`Identity::link_local`].
     pub ipv6: Option<Ipv6Addr>,
     pub lid: Lid,
-    /// Whether it is reached over IPv6 when addressed by MAC or LID.
+    /// Whether the port is reached over IPv6 when addressed by MAC or LID.
     pub prefer_ipv6: bool,
 }
 
@@ -33,7 +33,7 @@ impl Identity {
         }
     }
 
-    /// Returns the LID of a MAC by the default rule, zero for a MAC outside the rule.
+    /// Returns the LID of a MAC according to the default rule, or zero if the rule does not apply to the MAC.
     pub const fn lid_of(mac: MacAddr) -> Lid {
         match mac.0 {
             [2, 0, 0, 0, hi, lo] => Lid::new(u16::from_be_bytes([hi, lo])),
@@ -41,26 +41,27 @@ impl Identity {
         }
     }
 
-    /// Returns the port with this MAC by the default rule, if there is one.
+    /// Returns the port that has this MAC according to the default rule, if any.
     pub fn of_mac(mac: MacAddr) -> Option<Self> {
         Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
     }
 
-    /// The link-local IPv6 address of every port, derived from its MAC like the default GID of RoCE ports (RFC 4291,
-    /// appendix A).
+    /// Returns the link-local IPv6 address of every port, derived from its MAC like the default GID of RoCE
+    /// ports (RFC 4291, appendix A).
     pub const fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;
         let word = u16::from_be_bytes;
         Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
     }
 
-    /// The port's GUID: the EUI-64 of its MAC.
+    /// Returns the port's GUID, which is the EUI-64 of its MAC.
     pub const fn guid(&self) -> u64 {
         let [a, b, c, d, e, f] = self.mac.0;
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// The port's only GID: its GUID with the default prefix, which equals [`Identity::link_local`].
+    /// Returns the port's only GID, which is its GUID with the default prefix and equals
+    /// [`Identity::link_local`].
     pub const fn gid(&self) -> [u8; 16] {
         self.link_local().octets()
     }
@@ -75,7 +76,7 @@ impl Identity {
         }
     }
 
-    /// All IP addresses of the port.
+    /// Returns all IP addresses of the port.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         [self.ipv4.into(), self.link_local().into()].into_iter().chain(self.ipv6.map(IpAddr::from))
     }
@@ -88,18 +89,18 @@ impl Identity {
         }
     }
 
-    /// The IP address used when the port is addressed by MAC or LID.
+    /// Returns the IP address used when the port is addressed by MAC or LID.
     pub fn ip(&self) -> IpAddr {
         if self.prefer_ipv6 { self.own_ipv6().into() } else { self.ipv4.into() }
     }
 
-    /// The configured IPv6 address, or else the link-local one.
+    /// Returns the configured IPv6 address, or else the link-local address.
     pub fn own_ipv6(&self) -> Ipv6Addr {
         self.ipv6.unwrap_or(self.link_local())
     }
 
-    /// Returns source and destination addresses of packets to `dst`. A link-local destination gets a link-local
-    /// source.
+    /// Returns the source and destination addresses for packets to `dst`. A link-local destination gets a
+    /// link-local source.
     pub fn towards(&self, dst: IpAddr) -> IpAddrs {
         match dst {
             IpAddr::V4(dst) => IpAddrs::V4 { src: self.ipv4, dst },

@@ -1,7 +1,7 @@
 //! Sockets inherited from the parent process, by `--fd` or from systemd.
 //!
-//! The crate `listenfd` (1.0) is not used. It accepts sockets when LISTEN_PID is missing, does not limit LISTEN_FDS,
-//! ignores a LISTEN_FDS that is not a number, and does not check whether a socket is listening.
+//! The crate `listenfd` (1.0) is not used. It accepts sockets even if LISTEN_PID is missing, does not limit
+//! LISTEN_FDS, ignores a LISTEN_FDS that is not a number, and does not check whether a socket is listening.
 //!
 //! # Spec
 //! sd_listen_fds(3).
@@ -19,7 +19,7 @@ use crate::vfio::server::{ListenError, Listener, Source};
 /// The first descriptor that a service manager passes.
 const FIRST: RawFd = 3;
 
-/// Bound: inherited sockets. Far more than a configuration has devices.
+/// Maximum number of inherited sockets, far more than the number of devices in any configuration.
 const MAX: usize = 4096;
 
 /// Why an inherited descriptor is unusable.
@@ -28,13 +28,13 @@ pub enum InheritedError {
     /// A descriptor is not a suitable socket.
     #[error(transparent)]
     Descriptor(#[from] ListenError),
-    /// A connected socket where a listening socket is required.
+    /// The socket is connected, but a listening socket is required.
     #[error("LISTEN_FDS: file descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
     /// LISTEN_FDS is not a number, or too large.
     #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX}")]
     Number(String),
-    /// The configuration does not use the socket.
+    /// The configuration does not use the inherited socket.
     #[error(
         "LISTEN_FDS: {} is not used; set it as `socket_path` or `control_socket` in the configuration",
         .0.display()
@@ -47,7 +47,7 @@ pub enum InheritedError {
 pub struct Inherited {
     /// The socket for a single device without a configured path.
     only: Option<Source>,
-    /// There was such a socket.
+    /// Whether such a socket was inherited.
     had_only: bool,
     /// Listening sockets by path.
     listening: BTreeMap<PathBuf, Arc<Listener>>,
@@ -71,7 +71,7 @@ impl Inherited {
         Ok(Self { had_only: only.is_some(), only, listening })
     }
 
-    /// Uses a single inherited listening socket for a device without a path, as `--fd` does.
+    /// If exactly one listening socket was inherited, uses it for a device without a path, as with `--fd`.
     pub fn prefer_only(&mut self) {
         if !self.had_only
             && self.listening.len() == 1
@@ -82,12 +82,12 @@ impl Inherited {
         }
     }
 
-    /// Returns whether a device without a path has, or had, a socket.
+    /// Returns whether a device without a path has, or has had, a socket.
     pub fn has_only(&self) -> bool {
         self.had_only
     }
 
-    /// Returns a socket that a device has released; `path` is its configured path.
+    /// Takes back a socket that a device has released. `path` is its configured path.
     pub fn put_back(&mut self, path: Option<&Path>, listener: Arc<Listener>) {
         match path {
             Some(path) => drop(self.listening.insert(path.to_owned(), listener)),
@@ -111,7 +111,7 @@ impl Inherited {
         })
     }
 
-    /// Checks that every socket is used. Clients of an unused one would wait for ever.
+    /// Checks that every socket is used. Clients of an unused socket would wait forever.
     ///
     /// # Errors
     /// [`InheritedError::Unused`].
@@ -123,7 +123,7 @@ impl Inherited {
     }
 }
 
-/// Descriptors that a service manager has passed to this process.
+/// Returns the descriptors that a service manager has passed to this process.
 fn passed() -> Result<impl Iterator<Item = RawFd>, InheritedError> {
     let is_ours = env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = match env::var("LISTEN_FDS") {

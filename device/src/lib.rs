@@ -1,7 +1,8 @@
 //! The hcad daemon as a library: an HCA behind a vfio-user socket, connected to a fabric.
 //!
-//! `main` parses arguments into a [`config`] value and runs it. Everything else is here, so that tests do not depend
-//! on the command line. `ARCHITECTURE.md` next to this crate describes threads, trust and the life of a SEND.
+//! `main` parses arguments into a [`config`] value and runs it. All other code is here, so that tests do not
+//! depend on the command line. `ARCHITECTURE.md` next to this crate describes threads, trust and the life of
+//! a SEND.
 
 pub mod builder;
 pub mod capabilities;

@@ -19,7 +19,7 @@ use device::notify::Notify;
 use device::sanitize;
 use device::telemetry::{file, non_blocking, subscriber};
 
-/// How long an exit waits for log lines queued for standard error.
+/// Time for which the process waits at exit for queued log lines to be written to standard error.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             format!("cannot write man pages and shell completions to {}", folder.display())
         });
     }
-    // Before anything else opens a descriptor.
+    // This must precede any code that opens a descriptor.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
         Some(_) => anyhow::Error::new(error).context("--fd"),
         None => error.into(),
@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Both before the log creates its thread.
+    // Both calls must precede the log, which creates a thread.
     descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;

@@ -1,37 +1,38 @@
 //! InfiniBand management, emulated on an Ethernet fabric for software that expects it.
 //!
-//! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
-//! For its own guest it also emulates the subnet: one switch to which every HCA is attached, with the subnet manager
-//! and the subnet administration (`sa`). No HCA is special, none keeps state for another, and none is queried for
-//! what follows from a rule. All HCAs agree by the following rules.
+//! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in
+//! `perf`). For its own guest it also emulates the subnet: one switch to which every HCA is attached, with
+//! the subnet manager and the subnet administration (`sa`). No HCA is special or keeps state for another one,
+//! and none is queried for information that follows from a rule. All HCAs agree by the following rules.
 //!
-//! - **Addresses.** A LID is the `id` in the configuration. The GUID of node and port is the modified EUI-64 of the
-//!   port's MAC. So the MAC follows from a GID, and the LID from the MAC: by the table of configured peers, or else
-//!   by the LID rule. A path is answered by rule whether the node exists or not. Soft-RoCE, whose default GID follows
-//!   the same rule, is reachable as well.
-//! - **The switch** has LID [`SM_LID`] and the GUID of that LID's MAC. The HCA with LID n is at port 1 + (n - 1) mod
-//!   254. If several share a port, it is the lowest known one. Every HCA computes this alike, so return paths written
-//!   by one switch are valid for another.
-//! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group follows from
-//!   its GID, and is not transmitted. The creator of a group specifies its parameters. Unspecified ones are those of
-//!   the broadcast group, which is the same everywhere.
-//! - **Discovery** works as in other subnet managers: by a multicast Get(NodeInfo) to QP0 of all nodes. Such a sweep
-//!   is sent a few times when the port comes up, every ten seconds from then on, and, at most once a second, when the
-//!   guest requests something that depends on it. Each node that responds is then queried for NodeDescription and
-//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request
-//!   is accepted, and only once.
-//! - **Amplification.** A datagram from a peer causes at most one datagram, which is not longer: an answer, or the
-//!   next request.
-//! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a receive
-//!   buffer. Otherwise, and in the first second of an open port, the agents answer. A directed route passes the
-//!   switch of the sender's HCA, then goes as a frame to the HCA at its end. The answer passes the switch of that
-//!   HCA.
-//! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the request
-//!   carries it, because the only subnet manager is the built-in one. A port that is down, or that software has not
-//!   opened, answers nothing.
+//! - **Addresses.** A LID is the `id` in the configuration. The GUID of node and port is the modified EUI-64
+//!   of the port's MAC. The MAC therefore follows from a GID, and the LID from the MAC: through the table of
+//!   configured peers, or else through the LID rule. A path query is answered by rule, whether the node
+//!   exists or not. Soft-RoCE, whose default GID follows the same rule, is reachable as well.
+//! - **The switch** has LID [`SM_LID`] and the GUID of that LID's MAC. The HCA with LID n is at port 1 + (n -
+//!   1) mod
+//!   254. If several share a port, the HCA with the lowest known LID is the one at that port. Every HCA
+//!        computes this in the same way, so return paths written by one switch are valid for another.
+//! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group
+//!   follows from its GID, and is not transmitted. The creator of a group specifies its parameters.
+//!   Unspecified parameters are those of the broadcast group, which is the same everywhere.
+//! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
+//!   Such a sweep is sent a few times when the port comes up, every ten seconds from then on, and, at most
+//!   once a second, when the guest requests something that depends on it. Each node that responds is then
+//!   queried for NodeDescription and PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is
+//!   removed. Only a response to an open request is accepted, and only once.
+//! - **Amplification.** A datagram from a peer causes at most one other datagram, which is no longer than the
+//!   first: an answer, or the next request.
+//! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a
+//!   receive buffer. Otherwise, and in the first second of an open port, the agents answer. A directed-route
+//!   packet passes the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the
+//!   route. The answer passes the switch of that HCA.
+//! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the
+//!   request carries it, because the only subnet manager is the built-in one. A port that is down, or that
+//!   software has not opened, answers nothing.
 //!
-//! Nothing here owns a socket or a clock. A MAD arrives by MAD_IFC, or as a frame to the MAC of one of the two LIDs
-//! that [`Management::serves`]. Outputs are polled.
+//! This module owns neither a socket nor a clock. A MAD arrives through MAD_IFC, or as a frame to the MAC of
+//! one of the two LIDs that [`Management::serves`]. Outputs are polled.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
@@ -65,7 +66,8 @@ use crate::identity::Identity;
 use crate::net::address::Addresses;
 use crate::net::{DropReason, PortStats};
 
-/// LID of the switch, and so of the subnet manager and the subnet administration: the last unicast LID.
+/// LID of the switch, and thus of the subnet manager and the subnet administration. It is the last unicast
+/// LID.
 pub const SM_LID: Lid = Lid::new(0xbfff);
 
 /// The permissive LID, which addresses the other end of the link.
@@ -79,7 +81,7 @@ pub const QP0: Qpn = Qpn::new(0);
 /// Number of QP1 on the wire.
 pub const QP1: Qpn = Qpn::new(1);
 
-/// Bound: pending outputs, which the owner polls after each call.
+/// Maximum number of pending outputs, which the owner polls after each call.
 const MAX_OUTPUTS: usize = 128;
 
 /// Counters of the port at the time of a request. Octets are those of a packet from BTH to ICRC.
@@ -150,7 +152,7 @@ impl Counters {
     }
 }
 
-/// State of the HCA for the time of one call.
+/// State of the HCA that holds for the duration of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub now: Instant,
@@ -158,7 +160,7 @@ pub struct View {
     pub counters: Counters,
 }
 
-/// An action for the owner.
+/// An action that the owner must execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Deliver to a QP of the guest.
@@ -182,16 +184,16 @@ pub enum Admitted {
 /// Which component handles a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handler {
-    /// It claims to answer a request of this module.
+    /// The MAD claims to answer a request of this module.
     OwnResponse,
     /// A sweep of another HCA, which the guest does not see.
     Sweep,
     /// Software of the guest.
     Guest,
-    /// Software of the guest, by a directed route.
+    /// Software of the guest, reached through a directed route.
     GuestAtEndOfRoute,
     Agent,
-    /// The agents, by a directed route.
+    /// The agents, reached through a directed route.
     AgentAtEndOfRoute,
 }
 
@@ -211,8 +213,8 @@ impl Handler {
     }
 }
 
-/// How long the agents answer alone after software has opened the port. Software posts receive buffers before it is
-/// ready to answer, and Linux logs a warning for requests it cannot answer yet.
+/// Time for which only the agents answer after software has opened the port. Software posts receive buffers
+/// before it is ready to answer, and Linux logs a warning for requests it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// Management of one HCA.
@@ -222,7 +224,7 @@ pub struct Management {
     subnet: Subnet,
     administration: SubnetAdministration,
     outputs: VecDeque<Output>,
-    /// Until then, software that has opened the port may not be ready.
+    /// Time until which software that has opened the port may not be ready.
     settled: Instant,
 }
 
@@ -247,19 +249,19 @@ impl Management {
         self.outputs.clear();
     }
 
-    /// LID of the port.
+    /// Returns the LID of the port.
     pub fn lid(&self) -> Lid {
         self.port.lid()
     }
 
-    /// Returns an entry of the GID table: the first is derived from the port's GUID, others are empty. `None` beyond
-    /// the table.
+    /// Returns an entry of the GID table. The first entry is derived from the port's GUID, and the others are
+    /// empty. Returns `None` beyond the end of the table.
     pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
         let guid = if index == 0 { self.port.guid() } else { 0 };
         (index < self.port.gids()).then_some(gid(guid))
     }
 
-    /// Returns an entry of the P_Key table, or `None` beyond it.
+    /// Returns an entry of the P_Key table, or `None` beyond its end.
     pub fn pkey(&self, index: usize) -> Option<Pkey> {
         self.port.pkeys().get(index).copied()
     }
@@ -306,8 +308,8 @@ impl Management {
         self.port.reset_qkey_violations(counters);
     }
 
-    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. In the answer to a
-    /// directed-route SMP the route is unchanged: software advances it.
+    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. The answer to a
+    /// directed-route SMP contains the unchanged route, which software advances.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -329,13 +331,13 @@ impl Management {
         self.port.take_pkey_change()
     }
 
-    /// Returns whether frames to a MAC are for management: the subnet manager, or the other end of the link. They
-    /// never reach the fabric.
+    /// Returns whether frames to a MAC are for management, which represents the subnet manager and the other
+    /// end of the link. They never reach the fabric.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
 
-    /// Handles a MAD that the guest sent to one of these. `addresses` are the configured ports.
+    /// Handles a MAD that the guest sent to one of these MACs. `addresses` contains the configured ports.
     pub fn handle_guest(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
         if !self.is_active() {
             return;
@@ -360,8 +362,8 @@ impl Management {
         }
     }
 
-    /// Handles a MAD from the wire for QP0 or QP1. `listening` tells whether the guest has a QP for it, `allow`
-    /// whether the rate limit of its sender permits an answer.
+    /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether the guest has a QP for it,
+    /// and `allow` whether the rate limit of its sender permits an answer.
     pub fn handle_wire(
         &mut self,
         view: &View,
@@ -381,7 +383,7 @@ impl Management {
                 next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Handler::Guest => return Admitted::Unchanged,
-            // The answer has to return by the same path, so the source is the other end of the link.
+            // The answer must return along the same path, so the source is the other end of the link.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
             Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),
@@ -390,9 +392,10 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in and no peer is one, so a
-    /// remote Set has to carry an M_Key that the guest has configured. Without one, nothing can be set. SMInfo
-    /// belongs to subnet manager software, which the port's M_Key does not protect.
+    /// Returns whether an SMP from the wire is permitted. Because the subnet manager is built in and no peer
+    /// can be one, a remote Set must carry the M_Key that the guest has configured. If it has configured
+    /// none, no attribute can be set remotely. SMInfo belongs to the subnet manager software, which the
+    /// port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -407,7 +410,7 @@ impl Management {
         self.outputs.pop_front()
     }
 
-    /// Returns when [`Management::handle_deadline`] has to be called next.
+    /// Returns the time at which [`Management::handle_deadline`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let sweep = self.subnet.next_sweep().filter(|_| self.is_active());
         self.administration.next_deadline().into_iter().chain(sweep).min()
@@ -424,7 +427,7 @@ impl Management {
         again.into_iter().for_each(|(qpn, mad)| self.push(to_guest(own, SM_LID, QP1, qpn, mad)));
     }
 
-    /// Handles a directed-route SMP that arrives at the switch from the own port.
+    /// Handles a directed-route SMP that arrives at the switch from this HCA's port.
     fn through_switch(&mut self, mad: Mad) {
         let own = self.port.lid();
         let ingress = subnet::switch_port(own);
@@ -450,7 +453,7 @@ impl Management {
         }
     }
 
-    /// Handles a directed-route SMP that arrives at the own port, if no software listens.
+    /// Handles a directed-route SMP that arrives at this HCA's port, if no software listens.
     fn end_of_route(&mut self, view: &View, mad: Mad) {
         let Some(mad) = route::at_end(mad) else { return };
         let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };

@@ -12,7 +12,7 @@ const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 /// Writes the shell completions of a program to a directory, and one man page for it and for each command.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Fails if a file cannot be written.
 pub fn write(program: Command, folder: &Path) -> io::Result<()> {
     let name = program.get_name().to_owned();
     for shell in SHELLS {

@@ -1,11 +1,12 @@
 //! Prometheus metrics on a configured address.
 //!
-//! [`server`] runs on the daemon's main thread. Device counters are requested through mailboxes, as for the control
-//! socket. A scrape costs a device one copy of its counters between two turns, at most once in [`server::FRESH`]
-//! however many clients scrape. A device that does not answer in time is reported as down, and delays no other.
+//! [`server`] runs on the daemon's main thread. Device counters are requested through mailboxes, as for the
+//! control socket. A scrape costs a device one copy of its counters between two turns, at most once in
+//! [`server::FRESH`], regardless of how many clients scrape. A device that does not answer in time is
+//! reported as down, and does not delay other devices.
 //!
-//! Labels never come from guests or peers, and no metric is per QP. So the number of series is bounded regardless of
-//! guest activity.
+//! Labels never come from guests or peers, and no metric is per QP. So the number of series is bounded
+//! regardless of guest activity.
 
 pub mod exposition;
 pub mod families;

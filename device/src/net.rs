@@ -1,6 +1,6 @@
 //! One port on the fabric: its link, its addresses, frame classification and the protocols it answers itself.
 //!
-//! Nothing here owns a socket or a clock. Frames, the time and the batch for answers are parameters.
+//! This module owns neither a socket nor a clock. Frames, the time and the batch for answers are parameters.
 
 pub mod address;
 pub(crate) mod classify;
@@ -16,6 +16,6 @@ pub use port::Port;
 use protocol::ids::MacAddr;
 pub use stats::{DropReason, PortStats, Traffic};
 
-/// Destination MAC of frames for which only the IP address is known. The port resolves it by ARP or neighbour
-/// discovery.
+/// Destination MAC of frames for which only the IP address is known. The port resolves the IP address by ARP
+/// or neighbour discovery.
 pub const UNRESOLVED: MacAddr = MacAddr([0; 6]);

@@ -1,7 +1,7 @@
 //! Stateless offloads of a NIC, independent of any device interface.
 //!
-//! A front-end translates its descriptors to the requests of this module, and the results to its write-backs. Frames
-//! are byte slices with headers as `protocol::net` defines them.
+//! A front-end translates its descriptors into requests of this module, and the results into its write-backs.
+//! Frames are byte slices with headers as `protocol::net` defines them.
 
 pub mod flow_hash;
 pub mod offload;

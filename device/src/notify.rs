@@ -1,10 +1,10 @@
-//! Notifications to the service manager: ready, reloading, stopping, and the watchdog.
+//! Sends notifications to the service manager: ready, reloading, stopping, and the watchdog.
 //!
-//! The socket is connected at start-up, before the sandbox prevents that. Without a service manager, nothing is sent.
-//! A message that cannot be sent is lost, because there is no other way to report it.
+//! The socket is connected at start-up, because the sandbox prevents it later. Without a service manager,
+//! nothing is sent. A message that cannot be sent is lost, because there is no other way to report it.
 //!
-//! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which the sandbox
-//! forbids, and it does not support abstract socket names.
+//! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which
+//! the sandbox forbids, and it does not support abstract socket names.
 //!
 //! # Spec
 //! sd_notify(3), systemd.service(5) for `WatchdogSec=`.
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Connection to the service manager, if there is one.
+/// Connection to the service manager, if one exists.
 #[derive(Debug, Default)]
 pub struct Notify {
     socket: Option<UnixDatagram>,
@@ -30,13 +30,14 @@ impl Notify {
     /// Connects as the environment specifies.
     ///
     /// # Errors
-    /// The environment names a socket that cannot be reached.
+    /// Fails if the environment names a socket that cannot be reached.
     pub fn from_environment() -> io::Result<Self> {
         let socket = match env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Some(connect(&name)?),
             _ => None,
         };
-        // The watchdog is not for this process if it was set for a parent that executed hcad without clearing it.
+        // The watchdog is not for this process if it was set for a parent process that executed hcad without
+        // clearing the variable.
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let micros = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
         let watchdog = micros.filter(|micros| is_ours && *micros > 0).map(Duration::from_micros);
@@ -53,7 +54,7 @@ impl Notify {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// Reports that the daemon reloads its configuration.
+    /// Reports that the daemon is reloading its configuration.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
@@ -82,7 +83,7 @@ impl Notify {
     }
 }
 
-/// Connects to `name`: a path, or an abstract name after an at sign.
+/// Connects to `name`, which is a path, or an abstract name after an at sign.
 fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;

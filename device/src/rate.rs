@@ -6,26 +6,28 @@ use engine::Instant;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A token bucket that fills at a steady rate and holds a tenth of a second's tokens.
+/// A token bucket that fills at a steady rate and holds the tokens of a tenth of a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Tokens per second, which are also the units of `level` per nanosecond. Exact for every rate.
+    /// Tokens per second. This is also the number of units that `level` gains per nanosecond, which is exact
+    /// for every rate.
     rate: u64,
-    /// Fill level in units of a token divided by a second in nanoseconds.
+    /// Fill level. A token equals 10^9 units, the number of nanoseconds per second.
     level: u64,
     full: u64,
     at: Instant,
 }
 
 impl Bucket {
-    /// Creates a full bucket of `per_second` tokens per second. A burst takes a tenth of them, but at least one.
+    /// Creates a full bucket of `per_second` tokens per second. A burst can take a tenth of these tokens, but
+    /// at least one.
     pub fn new(per_second: NonZeroU32) -> Self {
         let rate = u64::from(per_second.get());
         let full = (rate / 10).max(1) * SECOND_NS;
         Self { rate, level: full, full, at: Instant::ZERO }
     }
 
-    /// Takes a token. Returns false if there is none.
+    /// Takes a token. Returns false if no token is left.
     pub fn take(&mut self, now: Instant) -> bool {
         let passed = u64::try_from(now.saturating_since(self.at).as_nanos()).unwrap_or(u64::MAX);
         self.level = self.level.saturating_add(passed.saturating_mul(self.rate)).min(self.full);

@@ -1,7 +1,7 @@
-//! Replays a device from a record without guest, VMM and network, and compares its outputs.
+//! Replays a device from a record without a guest, a VMM or a network, and compares its outputs.
 //!
-//! The device is the one described in the header of the record, complete. Only its memory, its client and its fabric
-//! are replaced by the record. A panic is a result like any other, and often the one to reproduce.
+//! The device is a complete device as described in the header of the record. The record replaces only its
+//! memory, its client and its fabric. A panic is a result like any other, and often the one to be reproduced.
 
 mod clock;
 mod command;
@@ -73,7 +73,7 @@ pub struct Step<'a> {
     pub before: Vec<String>,
 }
 
-/// Replays a device after power-on step by step. `observe` is called before each step.
+/// Replays a record step by step on a device in its power-on state. `observe` is called before each step.
 pub fn play<F: Frontend>(
     hca: &mut Hca<F>,
     source: ReplaySource,
@@ -106,7 +106,7 @@ pub fn play<F: Frontend>(
     let mut source = source();
     let counts = source.counts();
     let outcome = match (ran, stopped, source.take_stop()) {
-        // After a difference, further behaviour is meaningless, even a panic.
+        // After a difference, all further behaviour is meaningless, even a panic.
         (_, _, Some(Err(difference))) => Outcome::Differs(difference),
         (Err(payload), _, _) => {
             Outcome::Panicked { step: counts.steps, message: panic_message(payload.as_ref()) }
@@ -149,7 +149,7 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
         Input::RemoveNeighbour(mac) => hca.remove_static_neighbour(*mac),
         Input::Impair(rule) => {
             let entry = serde_json::from_str::<RuleEntry>(rule).ok()?;
-            // Fails only if the recorded device had too many as well.
+            // This fails only if the recorded device also had too many rules.
             let _ = hca.impair(Rule::try_from(entry).ok()?);
         }
         Input::Unimpair(id) => {
@@ -166,8 +166,8 @@ fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Opt
     (u64::try_from(len).ok()? <= room).then_some(region)
 }
 
-/// Creates an eventfd without a reader. Without an eventfd the vector would become pending, which differs from the
-/// record.
+/// Creates an eventfd without a reader. Without an eventfd, the vector would become pending, which differs
+/// from the record.
 fn unread_eventfd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// The directory without a runtime directory of the user.
+/// The directory that is used if the user has no runtime directory.
 const OF_THE_SYSTEM: &str = "/run/hcad";
 
 /// Returns the directory of this process: the one created by its service manager, or else [`shared`].
@@ -21,7 +21,8 @@ pub fn own() -> PathBuf {
     }
 }
 
-/// Returns the directory in which programs of this user find each other: below `$XDG_RUNTIME_DIR`, or `/run/hcad`.
+/// Returns the directory in which programs of this user find each other. This is a directory below
+/// `$XDG_RUNTIME_DIR`, or `/run/hcad`.
 pub fn shared() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
@@ -29,12 +30,12 @@ pub fn shared() -> PathBuf {
     }
 }
 
-/// Returns the control socket in a directory.
+/// Returns the path of the control socket in a directory.
 pub fn control(folder: &Path) -> PathBuf {
     folder.join("control.sock")
 }
 
-/// Returns the socket of a device in a directory.
+/// Returns the path of a device's socket in a directory.
 pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
@@ -47,7 +48,7 @@ pub fn ring(folder: &Path) -> PathBuf {
 /// Creates the directory of a ring for this user only, unless it exists.
 ///
 /// # Errors
-/// It cannot be created.
+/// Fails if the directory cannot be created.
 pub fn make_ring(folder: &Path) -> io::Result<()> {
     let shared = shared();
     if folder.parent() == Some(&shared) {
@@ -62,7 +63,8 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
 /// Creates a directory for this user only, unless it exists.
 ///
 /// # Errors
-/// It cannot be created, or the existing one is a link, has another owner, or is writable by others.
+/// Fails if the directory cannot be created, or if the existing one is a link, has another owner, or is
+/// writable by others.
 pub fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -74,10 +76,11 @@ pub fn make_own(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a directory unless it exists. Any user may traverse it: the mode of each socket restricts access.
+/// Creates a directory unless it exists. Any user may traverse the directory, because the mode of each socket
+/// restricts access.
 ///
 /// # Errors
-/// It cannot be created.
+/// Fails if the directory cannot be created.
 pub fn make(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

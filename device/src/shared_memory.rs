@@ -1,7 +1,7 @@
-//! Memory to share with another process: a mapped memfd.
+//! Memory to share with another process, in the form of a mapped memfd.
 //!
-//! Its length is sealed, so that no recipient can truncate it and cause a SIGBUS here, and it cannot be executed. Its
-//! contents may change at any time.
+//! Its length is sealed, so that no recipient can truncate it and cause a SIGBUS here, and the memory cannot
+//! be executed. Its contents may change at any time.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,11 @@ use vm_memory::{FileOffset, MmapRegion};
 /// Seals without which an untrusted file can be truncated.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Creates a file of `len` zero bytes, which take memory only when touched. `name` is its name in `/proc/PID/maps`.
+/// Creates a file of `len` zero bytes, which take memory only when touched. `name` is its name in
+/// `/proc/PID/maps`.
 ///
 /// # Errors
-/// The process has no free descriptors.
+/// Fails if the process has no free descriptors.
 pub fn make(name: &str, len: usize) -> io::Result<OwnedFd> {
     let memfd = create(name)?;
     ftruncate(&memfd, len as u64)?;
@@ -25,16 +26,16 @@ pub fn make(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// Maps such a file.
+/// Maps a file created by [`make`].
 ///
 /// # Errors
-/// The host cannot map it.
+/// Fails if the host cannot map the file.
 pub fn map(memfd: OwnedFd, len: usize) -> io::Result<MmapRegion> {
     MmapRegion::from_file(FileOffset::new(File::from(memfd), 0), len).map_err(io::Error::other)
 }
 
-/// Before Linux 6.3 there is no memfd without execute permission. Since then, `vm.memfd_noexec` can reject all
-/// others.
+/// Creates a memfd. Before Linux 6.3, every memfd has execute permission. Since then, `vm.memfd_noexec` can
+/// require that it has none.
 fn create(name: &str) -> rustix::io::Result<OwnedFd> {
     let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(name, usual | MemfdFlags::NOEXEC_SEAL) {
@@ -62,7 +63,7 @@ mod tests {
     fn memory_is_not_executable() {
         let memfd = make("test", 4096).unwrap();
         if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
-            // A kernel before 6.3.
+            // This is a kernel before 6.3.
             assert_eq!(memfd_create("test", MemfdFlags::NOEXEC_SEAL).unwrap_err(), Errno::INVAL);
             return;
         }

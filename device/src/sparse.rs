@@ -1,8 +1,8 @@
 //! A table indexed by guest-chosen numbers that takes memory only for existing entries.
 //!
-//! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither a flat array
-//! nor one sized by the highest index works. Three fixed levels give constant-time look-ups. Leaves are freed with
-//! their last entry.
+//! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither an
+//! array of all entries nor one sized by the highest index is feasible. Three fixed levels give constant-time
+//! look-ups. Leaves are freed with their last entry.
 
 use thiserror::Error;
 
@@ -15,8 +15,8 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub entries: usize,
-    /// Groups of 64 consecutive indices with at least one entry. This bounds the memory of scattered entries: a group
-    /// takes 64 slots, and up to 8 KiB for the node above it.
+    /// Number of groups of 64 consecutive indices with at least one entry. This bounds the memory of
+    /// scattered entries: a group takes 64 slots, and up to 8 KiB for the node above it.
     pub leaves: usize,
 }
 
@@ -97,7 +97,7 @@ impl<T> SparseTable<T> {
     /// Stores `value` at `index` and returns the previous entry.
     ///
     /// # Errors
-    /// The entry is new and the table is full. The table is unchanged.
+    /// Fails if the entry is new and the table is full. The table is then unchanged.
     pub fn insert(&mut self, index: u32, value: T) -> Result<Option<T>, TableFull> {
         if let Some(old) = self.get_mut(index) {
             return Ok(Some(std::mem::replace(old, value)));
@@ -111,7 +111,7 @@ impl<T> SparseTable<T> {
             return Err(TableFull);
         }
         if self.nodes.len() <= path.root {
-            // Bound: 2^16 pointers, since an index has 32 bits.
+            // This is bounded by 2^16 pointers, because an index has 32 bits.
             self.nodes.resize_with(path.root + 1, || None);
         }
         let node = self.nodes[path.root].get_or_insert_with(Box::default);
@@ -155,7 +155,7 @@ impl<T> SparseTable<T> {
         }
     }
 
-    /// All entries in ascending order.
+    /// Returns all entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.iter_from(0)
     }
@@ -164,7 +164,8 @@ impl<T> SparseTable<T> {
         *self = Self::new(self.capacity);
     }
 
-    /// Entries from `first` on in ascending order. The time depends on existing entries and leaves.
+    /// Returns the entries from `first` on in ascending order. The time depends on existing entries and
+    /// leaves.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let start = Path::of(first);
         self.nodes

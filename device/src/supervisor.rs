@@ -1,8 +1,9 @@
-//! Restarts failed devices: a failure costs a device its client and its state, and affects no other device.
+//! Restarts failed devices. A failed device loses its client and its state, but does not affect any other
+//! device.
 //!
-//! The thread of a device runs its worker. If that fails by an error of the host or a panic, the device is dropped.
-//! After a pause it is created again from its configuration. Its socket remains, so a VMM that connects meanwhile
-//! waits to be accepted.
+//! The thread of a device runs its worker. If the worker fails because of a host error or a panic, the device
+//! is dropped. After a pause it is created again from its configuration. Its socket remains, so a VMM that
+//! connects in the meantime waits to be accepted.
 
 use std::any::Any;
 use std::io;
@@ -15,15 +16,16 @@ use crate::control::call::{Life, Mailbox};
 use crate::limited;
 use crate::worker::{Ended, Run};
 
-/// Pause before a device is created again. Each further failure doubles it, up to [`LONGEST_PAUSE`]. It is well below
-/// the 5 s that QEMU waits for its first reply, so a VMM that connects meanwhile need not notice.
+/// Pause before a device is created again. Each further failure doubles it, up to [`LONGEST_PAUSE`]. It is
+/// well below the 5 s that QEMU waits for its first reply, so a VMM that connects in the meantime need not
+/// notice the failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bound of the pause. It limits the CPU time of a device that fails repeatedly, and is short enough for an operator
-/// that has fixed the cause.
+/// Maximum pause. It limits the CPU time of a device that fails repeatedly, and is short enough for an
+/// operator that has fixed the cause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A device that ran this long has recovered, and starts over with the first pause.
+/// Time after which a running device counts as recovered. Its next failure starts over with the first pause.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 /// Creates a device's worker again.
@@ -34,7 +36,7 @@ pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 pub enum Failure {
     #[error(transparent)]
     Host(#[from] io::Error),
-    /// It cannot be created again.
+    /// The device cannot be created again.
     #[error("{0:#}")]
     Rebuild(anyhow::Error),
     /// A panic, which has been logged.
@@ -42,11 +44,11 @@ pub enum Failure {
     Panic(String),
 }
 
-/// Runs a device until a shutdown request, or until its only client disconnects. Without `rebuild` the first failure
-/// is final.
+/// Runs a device until a shutdown request, or until its only client disconnects. Without `rebuild` the first
+/// failure is final.
 ///
 /// # Errors
-/// The device failed and cannot be created again.
+/// Fails if the device has failed and cannot be created again.
 pub fn supervise(
     first: Box<dyn Run>,
     mut rebuild: Option<Rebuild>,
@@ -112,7 +114,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// What a device does when it runs.
+    /// Action of a device when it runs.
     #[derive(Clone, Copy)]
     enum Act {
         Panic,

@@ -1,4 +1,4 @@
-//! Reads text files that an operator names, which may be anything.
+//! Reads text files that an operator names, which may be of any type.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// Bound: bytes of a text. Twice that of a configuration with a thousand devices, and small enough for a control
-/// request.
+/// Maximum length of a text in bytes. This is twice the length of a configuration with a thousand devices,
+/// and small enough for a control request.
 pub const MAX_LEN: u64 = 2 << 20;
 
 /// Reads a regular file.
 ///
 /// # Errors
-/// It cannot be read, is longer than [`MAX_LEN`], or is not a regular file.
+/// Fails if the file cannot be read, is longer than [`MAX_LEN`], or is not a regular file.
 pub fn read(path: &Path) -> io::Result<String> {
     // With O_NONBLOCK, opening a FIFO does not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -36,7 +36,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 /// Reads standard input to its end.
 ///
 /// # Errors
-/// It cannot be read, or is longer than [`MAX_LEN`].
+/// Fails if standard input cannot be read, or is longer than [`MAX_LEN`].
 pub fn read_standard_input() -> io::Result<String> {
     read_from(io::stdin().lock())
 }

@@ -1,9 +1,9 @@
 //! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
-//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the HCA into
-//! the fabric. Each step is bounded, so neither the client nor a peer can starve the other. Work that is left
-//! continues at once in the next turn, after every descriptor has been polled again. If none is left, the thread
-//! blocks.
+//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the
+//! HCA into the fabric. Each step is bounded, so neither the client nor a peer can starve the other.
+//! Remaining work continues at once in the next turn, after every descriptor has been polled again. If no
+//! work is left, the thread blocks.
 
 mod budget;
 mod busy_poll;
@@ -43,21 +43,23 @@ use crate::record::Recorder;
 use crate::telemetry::non_blocking;
 use crate::vfio::server::{Connection, ConnectionError, Device as _, Listener, MessageStats, Source};
 
-/// Bound: client messages in one turn.
+/// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How long a second client waits for the present one to disconnect before it is rejected. A VMM that replaces
-/// another may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
-/// waits 5 s for its first reply, so one second remains for it to see the rejection instead of a time-out.
+/// Time for which a second client waits for the present one to disconnect before it is rejected. A VMM that
+/// replaces another may connect early: on a busy host, the kernel takes seconds to close the socket of a
+/// killed QEMU. QEMU waits 5 s for its first reply, so one second remains for it to see the rejection instead
+/// of a time-out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
+/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
+/// are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a thread that polls memory for frames also polls its descriptors.
+/// Interval at which a thread that polls memory for frames also polls its descriptors.
 const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
-/// Which descriptor an `epoll` event belongs to.
+/// Tokens that identify the descriptor of an `epoll` event.
 mod token {
     pub(super) const LISTENER: u64 = 0;
     pub(super) const CLIENT: u64 = 1;
@@ -71,7 +73,7 @@ mod token {
 pub enum Ended {
     /// A shutdown was requested.
     Shutdown,
-    /// Its only client, which was inherited, disconnected.
+    /// The worker's only client, which was inherited, has disconnected.
     ClientGone,
 }
 
@@ -80,16 +82,16 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// The fabric accepted no more frames. Its descriptor is watched for being writable.
+    /// Whether the fabric accepted no more frames. If so, the worker waits until its descriptor is writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// The listener is not watched until then.
+    /// Time until which the listener is not watched.
     accept_after: Option<Instant>,
     client: Option<Client>,
-    /// Number of clients so far, and message counters of those that disconnected.
+    /// Number of clients so far. The next field has the message counters of those that have disconnected.
     clients: u64,
     gone: MessageStats,
-    /// Frames received, plus one per batch sent.
+    /// Number of frames received, plus one per batch sent.
     frames: u64,
     /// A second client, which waits until `accept_after`.
     successor: Option<UnixStream>,
@@ -111,7 +113,7 @@ pub trait Run: Send {
     /// Runs the worker; see [`Worker::run`].
     ///
     /// # Errors
-    /// The host failed.
+    /// Fails if the host has failed.
     fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended>;
 }
 
@@ -123,17 +125,18 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 
 struct Client {
     connection: Connection,
-    /// Events that `epoll` reports for it; `None` while it is not registered.
+    /// Events that `epoll` reports for the client. `None` while the client is not registered.
     interest: Option<epoll::EventFlags>,
-    /// The last turn left messages unserved.
+    /// Whether the last turn left messages unserved.
     more: bool,
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
-    /// Connects a device to its sockets. Clients can connect from now on and are served once [`Worker::run`] runs.
+    /// Connects a device to its sockets. Clients can connect from now on and are served once [`Worker::run`]
+    /// runs.
     ///
     /// # Errors
-    /// The process has no free descriptors.
+    /// Fails if the process has no free descriptors.
     pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
@@ -197,10 +200,12 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// Serves until a call to `mailbox` requests a shutdown.
     ///
     /// # Errors
-    /// The host failed: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause this.
+    /// Fails if the host has failed, so that the fabric's socket or `epoll` is unusable. Clients and peers
+    /// cannot cause this.
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
-        // By default the kernel may delay a wake-up by 50 us to combine it with others. Failure only costs that time.
+        // By default the kernel may delay a wake-up by 50 us to combine it with others. If this call fails,
+        // only that time is lost.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Ready::new();
         let mut work_left = false;
@@ -214,7 +219,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Checked last: the calls may have consumed the wake-up of a shutdown request.
+                // This is checked last, because the calls may have consumed the wake-up of a shutdown
+                // request.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -237,7 +243,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
-                // Bound: one batch, a few hundred frames at most.
+                // This receives one batch, which is at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer that a packet starts counts from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
@@ -404,7 +410,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Sleeps without being woken to let messages accumulate, if that pays off. Returns whether there is work.
+    /// Sleeps without being woken to let messages accumulate, if that raises throughput. Returns whether work
+    /// is available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();
         let done = self.hca.engine_stats().messages();
@@ -418,7 +425,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(has_work)
     }
 
-    /// Busy-polls for work, including doorbells in mapped pages. Returns whether there is some.
+    /// Busy-polls for work, including doorbells in mapped pages. Returns whether any was found.
     fn busy_poll(
         &mut self,
         ready: &mut Ready,
@@ -469,7 +476,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Sends the outbound batch, and watches for room if not all of it could be sent.
+    /// Sends the outbound batch, and watches for space if not all of it could be sent.
     fn send(&mut self) -> io::Result<Sent> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();
@@ -527,7 +534,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// A number that changes with each message and each frame.
+    /// Returns a number that changes with each message and each frame.
     fn data_moved(&self) -> u64 {
         self.frames.wrapping_add(self.hca.engine_stats().messages())
     }
@@ -580,7 +587,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Adopts or rejects the waiting client, if any, and accepts others again.
+    /// Adopts or rejects the waiting client, if any, and resumes accepting clients.
     fn resume_accepting(&mut self) -> io::Result<()> {
         self.accept_after = None;
         if let Some(listener) = &self.listener {
@@ -605,7 +612,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches for requests, or for room for replies; for neither while paused.
+    /// Watches the client for requests, or for space for replies. While paused, watches for neither.
     ///
     /// A paused client is not registered, because `epoll` reports a closed peer regardless of the interest.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
@@ -645,12 +652,12 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-/// CPU time of this thread since its start.
+/// Returns the CPU time of this thread since its start.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// The clock of the engine and all deadlines.
+/// Returns the time of the clock used by the engine and all deadlines.
 fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The command line: arguments, exit codes, and the one line of an error.
+//! Tests the command line: arguments, exit codes, and the one-line error message.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -114,7 +114,7 @@ fn check_reports_errors_and_opens_nothing() {
     assert!(output.status.success());
     assert!(!socket.exists());
 
-    // No socket is named: the default would create the folder of sockets at the start.
+    // No socket is configured. The default would create the sockets' directory at start-up.
     let config = configuration(folder.path(), None);
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
@@ -317,7 +317,7 @@ fn closed_stdout_is_error_without_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// Starts a daemon that inherits this disposition of SIGHUP, whatever that of the tests is.
+/// Starts a daemon that inherits this disposition of SIGHUP, regardless of that of the test process.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");

@@ -1,4 +1,5 @@
-//! Confinement of `hcad` as seen from outside: by its status in the kernel, and by rejected operations.
+//! Tests the confinement of `hcad` as seen from outside, by its status in the kernel, and by rejected
+//! operations.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -27,7 +28,7 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
 /// Returns the value of `key` in every thread's status.
 fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
-    // A thread may end meanwhile.
+    // A thread may end in the meantime.
     let status = |task: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
@@ -169,7 +170,7 @@ fn disabled_sandbox_restricts_nothing() {
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
         assert!(line.contains("sandbox disabled"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
-            // The same as in this process.
+            // The value is the same as in this process.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();
             let own = own.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
             assert!(statuses(&daemon, key).iter().all(|value| value == own.trim()), "{key}");

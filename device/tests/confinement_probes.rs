@@ -1,5 +1,6 @@
-//! Operations that a compromised process cannot perform: each row of the table in `device/book/src/security.md`, tried
-//! by a process confined like `hcad`. It runs as the user of the test and, if that is root, also as another user.
+//! Tests operations that a compromised process cannot perform. Each row of the table in
+//! `device/book/src/security.md`, is tried by a process confined like `hcad`. It runs as the user of the test
+//! and, if that is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -117,7 +118,7 @@ macro_rules! probes {
     (@more $more:tt) => { json!($more) };
 }
 
-/// Checks that a system call fails with this error, whatever its arguments.
+/// Checks that a system call fails with this error, regardless of its arguments.
 #[track_caller]
 fn refused(call: c_long, arguments: [c_long; 6], error: i32) {
     let [a, b, c, d, e, f] = arguments;
@@ -304,7 +305,7 @@ probes! {
     };
     sockets_of_later_devices_are_made: |intruder| {
         let later = intruder.path("later.sock");
-        // As if the process that created it was killed and restarted.
+        // This simulates that the process that created the socket was killed and restarted.
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,4 +1,4 @@
-//! The control socket and `hcactl` with a daemon whose client has initialised a QP.
+//! Tests the control socket and `hcactl` with a daemon whose client has initialised a QP.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -242,7 +242,8 @@ fn counter_names_start_with_layer() {
     bring_up(&mut connect(&daemon));
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
-    // One CQ and one EQ; for the QP, its first entry and one for each of three commands.
+    // The writes are one for the CQ, one for the EQ, and four for the QP: its first entry and one for each of
+    // three commands.
     assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 6, "maps": 3}));
     let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
     assert_eq!(ctxmgt["requester_trans_control"], idle);
@@ -261,7 +262,8 @@ fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // Empty SENDs, whose WQE is zero except for the missing link, of the QP and of one that does not exist.
+    // Post empty SENDs on the QP and on one that does not exist. Their WQEs are zero except for the bits that
+    // mark the missing link.
     for qpn in [QPN, 9] {
         guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
@@ -291,7 +293,7 @@ fn vmm_and_driver_requests_are_counted() {
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // The first is shown completely, the second by its doorbells.
+    // The first QP is shown completely, and the second only by its doorbells.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
@@ -314,11 +316,11 @@ fn strict_violations_log_one_line_each() {
     let (mut daemon, control) = start_with(&[("strict", json!(true))]);
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // A doorbell of a QP in INIT.
+    // Ring the doorbell of a QP in INIT.
     guest.ok(Op::ToRst, 3, QPN, &[]);
     guest.ok(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
     guest.ring_doorbell(0, doorbell(QPN, 0, 0x0a, 1));
-    // Registers the key again.
+    // Register the key again.
     let region = region(2, 0, 0, 8, MptFlags::empty());
     for op in [Op::Sw2HwMpt, Op::Hw2SwMpt, Op::Sw2HwMpt] {
         guest.ok(op, 0, 2, &region.emit());
@@ -467,7 +469,7 @@ fn record_started_before_client_replays() {
     drop(guest);
     daemon.wait_for_line("device reset");
 
-    // Earlier changes apply to the recorded device too.
+    // Earlier changes also apply to the recorded device.
     hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
     hcactl(&control, &["port", "down"]).unwrap();
     hcactl(&control, &["record", "on", name]).unwrap();
@@ -497,7 +499,7 @@ fn record_started_before_client_replays() {
     let trace = file.with_extension("trace");
     replay(&["--trace", trace.to_str().unwrap()]);
     let trace = std::fs::read_to_string(trace).unwrap();
-    // The command before the end.
+    // The trace contains the last command before the end of the record.
     assert_eq!(trace.matches(" command QUERY_ADAPTER status=OK ").count(), 1, "{trace}");
 }
 

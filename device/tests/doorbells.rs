@@ -124,8 +124,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for any entry after consumer index `consumer`. There is none, so a different index causes an event at
-/// once.
+/// Arms the CQ for any entry after consumer index `consumer`. The CQ has no entries, so a different index
+/// causes an event at once.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -210,8 +210,9 @@ fn interfaces_whose_doorbells_have_to_trap_say_so() {
     }
 }
 
-/// A device with a silent guest wakes up a hundred times per second. Wake-ups are counted, because the CPU time of one
-/// depends on what else the host runs; `device/book/src/inside/doorbells.md` has the CPU time on an idle host.
+/// A device with a silent guest wakes up a hundred times per second. Wake-ups are counted, because the CPU
+/// time of a wake-up depends on the other load of the host; `device/book/src/inside/doorbells.md` has the CPU
+/// time on an idle host.
 #[test]
 fn idle_device_wakes_up_rarely() {
     let daemon = start(&[]);

@@ -1,4 +1,4 @@
-//! Counters of several devices at once: `hcactl counters`, lists, and the metrics for Prometheus.
+//! Tests the counters of several devices at once: `hcactl counters`, lists, and the metrics for Prometheus.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use crate::common::{Daemon, PATIENCE, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Starts a daemon with HCAs 1 and 2 on a local network. Returns its control socket too.
+/// Starts a daemon with HCAs 1 and 2 on a local network. Also returns its control socket.
 fn start() -> (Daemon, PathBuf) {
     let (command, folder) = command(&[]);
     let (socket, control) = (folder.path().join("1.sock"), folder.path().join("control.sock"));
@@ -204,7 +204,7 @@ fn silent_metrics_clients_time_out() {
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The end or a reset, but not a timeout.
+        // The read must return the end of the stream or a reset, but not time out.
         match stream.read(&mut [0]) {
             Ok(len) => assert_eq!(len, 0),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),

@@ -1,4 +1,5 @@
-//! A file size limit (`ulimit -f`, `LimitFSIZE=`) cuts off longer files, but does not affect guests.
+//! Tests that a file size limit (`ulimit -f`, `LimitFSIZE=`) truncates longer files but does not affect
+//! guests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Devices that are added and removed while `hcad` runs: by `hcactl device`, and by a reloaded configuration.
+//! Tests devices that are added and removed while `hcad` runs: by `hcactl device`, and by a reloaded
+//! configuration.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Returns a device with this number, on a fabric where others can reach it.
+/// Returns a device with this number, on a fabric on which other devices can reach it.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,
@@ -251,7 +252,7 @@ fn ring_admits_later_device() {
 fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // A host name, which only resolves before the process is confined.
+    // This is a host name, which can only be resolved before the process is confined.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
@@ -298,7 +299,7 @@ fn reload_changes_log_filter() {
         hcactl(&daemon, &["reload"]).unwrap()
     };
     assert_eq!(reload("info"), "unchanged: 1\n");
-    // A message that the initial filter omits.
+    // The initial filter would omit this message.
     daemon.wait_for_line("INFO device::fleet: configuration reloaded ");
 }
 
@@ -393,7 +394,7 @@ fn sighup_reloads_and_notifies_service_manager() {
     daemon.wait_for_line("cannot reload the configuration: ");
     assert!(is_served(&mut client));
 
-    // Another file at the same path, which the confined daemon cannot read, but hcactl can.
+    // Create another file at the same path. The confined daemon cannot read it, but hcactl can.
     fs::remove_file(path.join("hcad.json")).unwrap();
     write(&path, &[one, two], &[]);
     if !has_landlock() {

@@ -1,4 +1,4 @@
-//! `hcactl` as a user runs it, and with a hostile daemon.
+//! Tests `hcactl` as a user runs it, and with a hostile daemon.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};

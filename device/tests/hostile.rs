@@ -1,4 +1,5 @@
-//! A device with a hostile guest, client and fabric: the fuzzers' operations, from their corpora and at random.
+//! Tests a device with a hostile guest, client and fabric. The operations are those of the fuzzers, from
+//! their corpora and at random.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;

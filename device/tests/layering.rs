@@ -1,4 +1,4 @@
-//! Checks which modules of the device crate may use which, according to the diagram in `ARCHITECTURE.md`.
+//! Checks which modules each module of the device crate uses, according to the diagram in `ARCHITECTURE.md`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use device::frontend::list;
 
-/// The parts from the bottom up, each with those that it may use. These stand above it, so no arrow runs back.
+/// The parts from the bottom up, each with the parts that it may use. These precede it in the list, so there
+/// are no cycles.
 const PARTS: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
     ("descriptors", &[]),
@@ -139,7 +140,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The interfaces of the HCR lineage, which use `frontend/hcr` beside themselves. Others use only themselves.
+/// The interfaces of the HCR lineage, which use `frontend/hcr` in addition to their own modules. All others
+/// use only their own modules.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 fn source() -> PathBuf {
@@ -194,7 +196,7 @@ fn modules_depend_on_permitted_layers_only() {
     let mut used = BTreeSet::new();
     for path in files(&source()) {
         let part = part(&path);
-        // The root of the library, and the programs with their modules.
+        // This is the root of the library, or a program with its modules.
         if matches!(&*part, "lib" | "main" | "bin") {
             continue;
         }
@@ -238,7 +240,7 @@ fn interface_depends_on_own_lineage_only() {
     }
 }
 
-/// The list names all interfaces, so nothing that an interface may use can use the list.
+/// The list names all interfaces, so no module that an interface may use can use the list.
 #[test]
 fn front_ends_and_seam_do_not_use_the_list() {
     let seam = product(&source().join("frontend/mod.rs"));
@@ -249,7 +251,8 @@ fn front_ends_and_seam_do_not_use_the_list() {
     }
 }
 
-/// `device.rs` decodes registers and implements `Frontend`. Everything below it acts on a state that does not know it.
+/// `device.rs` decodes registers and implements `Frontend`. All modules below it operate on state that does
+/// not depend on it.
 #[test]
 fn interface_parts_do_not_use_device() {
     for interface in list::ALL.iter().map(|interface| interface.key) {
@@ -264,7 +267,8 @@ fn interface_parts_do_not_use_device() {
     }
 }
 
-/// Objects report events. Only observers, commands and registers know strict mode, which examines these objects.
+/// Objects report events. Only observers, commands and registers use strict mode, which examines these
+/// objects.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
@@ -285,7 +289,7 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// The offloads of a NIC serve every interface, so their requests name none.
+/// The offloads of a NIC serve every interface, so their requests do not mention any.
 #[test]
 fn nic_offloads_name_no_interface() {
     let mut paths = files(&source().join("nic"));
@@ -297,8 +301,8 @@ fn nic_offloads_name_no_interface() {
     }
 }
 
-/// What Rust prints of a value for its own programmers is no interface: it changes with the names of types. Tests may show
-/// it.
+/// Rust's `Debug` format is not a stable interface, because it changes with the names of types. Tests may
+/// print it.
 #[test]
 fn outputs_do_not_use_debug_format() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

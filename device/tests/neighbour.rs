@@ -1,8 +1,9 @@
-//! Sixteen hostile clients with a device each, next to two devices of the same process that transfer data.
+//! Tests sixteen hostile clients, with a device each, next to two devices of the same process that transfer
+//! data.
 //!
-//! The clients in this process run at the lowest priority, so that the test measures the load that they cause in the
-//! daemon instead of their own. Rate and latency depend on the machine and its load. They are printed, and checked only
-//! with HCAD_DAILY.
+//! The clients in this process run at the lowest priority, so that the test measures the load that they cause
+//! in the daemon instead of their own. Rate and latency depend on the machine and its load. They are printed,
+//! and checked only with HCAD_DAILY.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -40,10 +41,11 @@ const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
 
-/// Limit of the daemon's mappings. `vm.max_map_count` is 65,530, and an undisturbed daemon has about 300.
+/// Maximum number of the daemon's mappings. `vm.max_map_count` is 65,530, and an undisturbed daemon has about
+/// 300.
 const MAX_MAPPINGS: usize = 1000;
 
-/// Minimum relative rate of the neighbour, and its maximum latency of a reply. Checked with HCAD_DAILY.
+/// Minimum relative rate of the neighbour, followed by its maximum reply latency. Checked with HCAD_DAILY.
 const KEPT_RATE: f64 = 0.8;
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
@@ -160,7 +162,7 @@ impl Bus for Vmm {
     }
 }
 
-/// Returns a driver with a QP in RTS, connected to the other's.
+/// Returns a driver with a QP in RTS, connected to that of the other device.
 fn connected(path: &Path) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(path));
     driver.enable();
@@ -210,8 +212,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Writes successive messages with up to [`WINDOW`] outstanding and verifies the content of each, until `stop` is
-    /// set. Counts them in `done`. Returns the maximum latency of a reply.
+    /// Writes successive messages with up to [`WINDOW`] outstanding and verifies the content of each, until
+    /// `stop` is set. Counts the messages in `done`. Returns the maximum latency of a reply.
     fn run(&mut self, done: &AtomicU64, stop: &AtomicBool) -> Duration {
         self.sender.bus.longest = Duration::ZERO;
         let mut last = Instant::now();
@@ -364,8 +366,8 @@ fn file(len: u64) -> OwnedFd {
     memory
 }
 
-/// Successive control queues of an E810, with 2,047 operations each. Every operation has its buffer in a different page
-/// of the lost file, none of which are adjacent.
+/// Successive control queues of an E810, with 2,047 operations each. Every operation has its buffer in a
+/// different page of the lost file, and no two of these pages are adjacent.
 struct ControlQueues {
     memory: OwnedFd,
     /// Register writes that start one queue after the other.
@@ -423,8 +425,8 @@ struct Tools {
     sparse: OwnedFd,
 }
 
-/// Maps a file, truncates it if requested, and makes the device access all of it. Devices of either kind ignore
-/// register writes for the other.
+/// Maps a file, truncates it if requested, and makes the device access all of it. Devices of either kind
+/// ignore register writes meant for the other kind.
 fn reaches(path: &Path, tools: &Tools, memory: &OwnedFd, cut: bool) -> Option<()> {
     ftruncate(memory, LOST_LEN).unwrap();
     let mut client = Hostile::attach(path)?;
@@ -507,7 +509,7 @@ fn file_without_pages() -> OwnedFd {
 fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let tools = Tools { queues: ControlQueues::new(), sparse: file_without_pages() };
     let memory = file(LOST_LEN);
-    // Only this thread's priority.
+    // This changes only this thread's priority.
     setpriority_process(None, 19).unwrap();
     while !stop.load(Ordering::Relaxed) {
         let attacked = match n / 2 % 5 {
@@ -569,7 +571,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attacked(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops the sender whichever way it ends, so that this does not block.
+        // The neighbour's thread drops the sender regardless of how it ends, so that this does not block.
         assert_eq!(
             is_over.recv_timeout(PATIENCE),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),

@@ -1,4 +1,4 @@
-//! A record as its user sees it: a daemon writes it, and `hcad replay` replays it.
+//! Tests records as a user sees them: a daemon writes a record, and `hcad replay` replays it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use vfio_user::Client;
 const COMMAND: u64 = 4;
 const ENABLE: [u8; 2] = [6, 0];
 
-/// Starts a daemon that records. Returns the path of the record too.
+/// Starts a daemon that records. Also returns the path of the record.
 fn recorded() -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -92,7 +92,7 @@ fn replay_command_repeats_record() {
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // Data that reaches the file shortly afterwards survives any end of the daemon.
+    // Data that reaches the file shortly afterwards survives however the daemon ends.
     let text = until("the last step in the file", || {
         let text = same(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)

@@ -1,4 +1,4 @@
-//! `hcad` processes on one host that communicate through shared memory, confined as by default.
+//! Tests `hcad` processes on one host that communicate through shared memory, with the default sandbox.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ impl Machine {
         Self { driver, daemon, control }
     }
 
-    /// Connects QP `n` to QP `n` of another.
+    /// Connects QP `n` to QP `n` of another process.
     fn connect(&mut self, n: u32, peer: u16) {
         let (sq, rq, cq) = (3 * n + 1, 3 * n + 2, 3 * n + 3);
         let driver = &mut self.driver;
@@ -163,7 +163,7 @@ fn queues(n: u32) -> Queues {
     Queues { qpn: FIRST_QPN + n, page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
 }
 
-/// Returns the units of a WRITE from the start of the own region to this address of the peer's.
+/// Returns the units of a WRITE from the start of the local region to this address in the peer's region.
 fn write_to(at: u64, len: u32) -> [Vec<u8>; 2] {
     [remote_unit(DATA_KEY, VA + at), data_unit(DATA_KEY, VA, len)]
 }
@@ -173,7 +173,8 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
 }
 
-/// Transfers a message of each length by SEND in one direction, and one of 1 MiB by WRITE, over the unused QP `n`.
+/// Transfers a message of each length by SEND in one direction, and a message of 1 MiB by WRITE, over the
+/// unused QP `n`.
 fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     const AT: u64 = 2 << 20;
     let lens = [1, 64, 4096, 4097, 100_000];
@@ -243,7 +244,7 @@ fn restarted_process_is_reachable_again() {
 
 #[test]
 fn stopped_process_does_not_block_others() {
-    /// Number of QPs that send to the stopped process: more than its ring can hold.
+    /// Number of QPs that send to the stopped process. Their messages exceed the size of its ring.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();
     let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));

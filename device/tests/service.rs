@@ -1,4 +1,5 @@
-//! `hcad` as a service: passed sockets, notifications to the service manager, and a start without a file.
+//! Tests `hcad` as a service: passed sockets, notifications to the service manager, and a start without a
+//! file.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::fd::AsRawFd;

@@ -1,8 +1,9 @@
-//! Sessions of the stock drivers `ib_mthca`, `ice` and `irdma` in guests of the lab, replayed bit for bit without them.
-//! A failure means that a device answers differently from when its driver accepted the answer.
+//! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma` , which were recorded in guests of the
+//! lab, bit for bit without the guests. A failure means that a device's answer differs from the one that its
+//! driver accepted.
 //!
-//! If a change intends different answers, record the sessions again: `guest-lab run replay-sessions` prints where it
-//! stores them.
+//! If a change is meant to alter answers, record the sessions again: `guest-lab run replay-sessions` prints
+//! where it stores them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -55,8 +56,8 @@ fn ib_mthca_binds() {
     );
 }
 
-/// An unknown key, a range beyond its region, local memory without a key, a receive that is too short, a lost peer.
-/// Requests behind each error are flushed.
+/// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
+/// that is too short, and a lost peer. Requests behind each error are flushed.
 #[test]
 fn mthca_programs_hit_repeated_errors() {
     shows(
@@ -84,7 +85,8 @@ fn ice_and_irdma_bind() {
     );
 }
 
-/// An unknown key, a range beyond its region, local memory without a key, a receive that is too short, a lost peer.
+/// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
+/// that is too short, and a lost peer.
 #[test]
 fn irdma_programs_hit_repeated_errors() {
     shows(

@@ -1,4 +1,5 @@
-//! Failures of one HCA that must not affect another in the same process: a hung thread, a deleted fabric.
+//! Tests failures of one HCA that must not affect another HCA in the same process: a hung thread and a
+//! deleted fabric.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{self, Read as _};
@@ -62,7 +63,7 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports a test that this machine cannot run. `println!` would be captured.
+/// Reports a test that this machine cannot run. The output of `println!` would be captured.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
@@ -76,7 +77,7 @@ impl Stopped {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
         let task = tasks.find_map(|task| {
             let path = task.unwrap().path();
-            // Another thread may end meanwhile.
+            // Another thread may end in the meantime.
             let is_it = std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
             is_it.then(|| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
         });
@@ -93,7 +94,7 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Returns its next status: stopped or ended.
+    /// Returns the next status of the thread: stopped or ended.
     fn wait(&self) -> libc::c_int {
         let mut status = 0;
         // SAFETY: only writes the status, which outlives the call.

@@ -1,4 +1,4 @@
-//! An independent vfio-user client, and one that misbehaves, with `hcad`.
+//! Tests `hcad` with an independent vfio-user client, and with one that misbehaves.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
@@ -96,7 +96,7 @@ fn device_is_enumerated() {
         assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
     }
 
-    // Power management, MSI-X and PCI Express, in a list that ends.
+    // The list must end, and contain power management, MSI-X and PCI Express.
     let mut capabilities = Vec::new();
     let [mut at] = config_read(&mut client, 0x34);
     while at != 0 && capabilities.len() < 10 {
@@ -388,7 +388,7 @@ fn truncated_memory_disconnects_only_its_client() {
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
     ftruncate(&memory, 0x1000).unwrap();
-    // The command writes to the page that was unmapped before.
+    // The command writes to the page that has been unmapped.
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());

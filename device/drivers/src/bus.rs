@@ -1,4 +1,4 @@
-//! Access to a device.
+//! The interface through which a driver accesses its device.
 
 /// A PCI function, and guest memory shared with its driver.
 pub trait Bus {
@@ -11,10 +11,10 @@ pub trait Bus {
     /// Reads from BAR `bar`, 0 to 5, in one access.
     fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN];
 
-    /// Writes to guest memory at this bus address.
+    /// Writes to guest memory at bus address `at`.
     fn poke(&mut self, at: u64, bytes: &[u8]);
 
-    /// Reads from guest memory at this bus address.
+    /// Reads from guest memory from bus address `at`.
     fn peek(&mut self, at: u64, len: usize) -> Vec<u8>;
 
     /// Number of times the function has raised an MSI-X vector since the last call. Always 0 if interrupts are not

@@ -1,21 +1,21 @@
-//! The command register of JingZhao and mthca: seven words, the last of which starts a command.
+//! The HCA command register (HCR) of JingZhao and mthca: seven words. Writing the last one starts a command.
 
 /// Bus address of the inbox.
 pub const INBOX: u64 = 0x1000;
 /// Bus address of the outbox.
 pub const OUTBOX: u64 = 0x2000;
 
-/// Bit of the command word: the command is running.
+/// Bit of the command word that is set while the command is running.
 pub const GO: u32 = 1 << 23;
-/// Bit of the command word: report the completion by an event.
+/// Bit of the command word that requests an event on completion.
 pub const EVENT: u32 = 1 << 22;
 
-/// Command word of a polled command.
+/// Returns the command word of a polled command.
 pub fn word(code: u16, op_modifier: u8) -> u32 {
     GO | u32::from(op_modifier) << 12 | u32::from(code)
 }
 
-/// The seven words in address order.
+/// Returns the seven words in address order.
 pub(crate) fn words(in_param: u64, in_modifier: u32, out_param: u64, token: u16, command: u32) -> [u32; 7] {
     let halves = |value: u64| {
         let [a, b, c, d, low @ ..] = value.to_be_bytes();

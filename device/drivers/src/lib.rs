@@ -1,13 +1,14 @@
-//! Test drivers, one per device interface: they take the place of a guest's driver in unit tests, fuzz targets and
+//! Test drivers, one per device interface. They replace the guest's driver in unit tests, fuzz targets and
 //! scale tests.
 //!
-//! A driver implements the interface: byte order, registers, commands, contexts and work requests. It accesses the
-//! device through a [`Bus`] only, so the device may be in the same process or behind a socket. It has no clock and no
-//! threads. A store has taken effect when the call returns; the owner of the device moves frames and advances time.
-//! Results are checked only where the documentation says so, so a driver may also run on a device without memory.
+//! A driver implements its interface: byte order, registers, commands, contexts and work requests. It
+//! accesses the device only through a [`Bus`], so the device may be in the same process or behind a socket.
+//! It has no clock and no threads. A store has taken effect when the call returns; the owner of the device
+//! moves frames and advances time. Results are checked only where the documentation says so, so a driver may
+//! also run on a device without memory.
 //!
-//! Contexts are encoded with `protocol`, like those that the device reads. Tests write the bytes that they expect of
-//! the device by hand.
+//! Contexts are encoded with `protocol`, like those that the device reads. Tests spell out by hand the bytes
+//! that they expect from the device.
 //!
 //! # Examples
 //! ```no_run
@@ -39,7 +40,7 @@ use std::ops::{Deref, DerefMut};
 pub use bus::Bus;
 pub use cqe::syndrome;
 
-/// A driver of one device: its bus, and the driver state of its interface.
+/// A driver of one device: its bus, and the state that its interface requires.
 pub struct Driver<I, B> {
     pub bus: B,
     pub interface: I,

@@ -31,27 +31,27 @@ pub const SEND: u64 = 0x800;
 pub struct Layout {
     /// The command queue, 4 KiB.
     pub queue: u32,
-    /// The input mailbox of slot 0. Its output mailbox follows.
+    /// The input mailbox of slot 0. The output mailbox of slot 0 follows it.
     pub mailboxes: u64,
-    /// Blocks of a mailbox.
+    /// Number of blocks in a mailbox.
     pub blocks: u64,
 }
 
 impl Layout {
-    /// Mailboxes of all slots for the longest inputs and outputs, below 160 MiB.
+    /// Mailboxes in every slot for the longest inputs and outputs, all below 160 MiB.
     pub const LARGE: Self = Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: 2048 };
 
-    /// Address of a slot.
+    /// Returns the address of a slot.
     pub const fn slot(&self, slot: usize) -> u64 {
         self.queue as u64 + 64 * slot as u64
     }
 
-    /// Address of a block of a slot's input mailbox.
+    /// Returns the address of a block of a slot's input mailbox.
     pub const fn input(&self, slot: usize, number: usize) -> u64 {
         self.mailboxes + (slot as u64 * 2 * self.blocks + number as u64) * 1024
     }
 
-    /// Address of a block of a slot's output mailbox.
+    /// Returns the address of a block of a slot's output mailbox.
     pub const fn output(&self, slot: usize, number: usize) -> u64 {
         self.input(slot, number) + self.blocks * 1024
     }
@@ -62,14 +62,14 @@ impl Layout {
 pub struct Mlx5 {
     /// Token of the next command.
     pub token: u8,
-    /// Where the driver keeps its commands.
+    /// Locations of the command queue and the mailboxes.
     pub layout: Layout,
 }
 
 pub type Driver<B> = crate::Driver<Mlx5, B>;
 
 impl<B: Bus> Driver<B> {
-    /// A driver for a device after power-on.
+    /// Creates a driver for a device that has just been powered on.
     pub const fn new(bus: B, layout: Layout) -> Self {
         Self { bus, interface: Mlx5 { token: 1, layout } }
     }
@@ -88,12 +88,12 @@ impl<B: Bus> Driver<B> {
         u32::from_be_bytes(self.bus.load(0, offset))
     }
 
-    /// Stores to a UAR page.
+    /// Writes to a doorbell in a UAR page.
     pub fn ring(&mut self, page: UarIndex, offset: u64, bytes: &[u8]) {
         self.bus.store(0, u64::from(page.get()) * PAGE as u64 + offset, bytes);
     }
 
-    /// Writes a command to a slot without its doorbell.
+    /// Writes a command to a slot without ringing the doorbell.
     pub fn post(&mut self, slot: usize, input: &[u8], output_len: usize) {
         let Mlx5 { token, layout } = self.interface;
         self.interface.token = token.wrapping_add(1);
@@ -106,7 +106,7 @@ impl<B: Bus> Driver<B> {
         }
         let outputs = blocks(output_len);
         for number in 0..outputs {
-            // The device overwrites the data.
+            // The device overwrites these data.
             let block = block(&[0xa5; BLOCK_DATA], number, outputs, token, |next| layout.output(slot, next));
             self.bus.poke(layout.output(slot, number), &block);
         }
@@ -129,12 +129,12 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(layout.slot(slot), &written.emit());
     }
 
-    /// Passes slots to the device.
+    /// Hands over slots to the device by ringing the command doorbell.
     pub fn submit(&mut self, slots: u32) {
         self.write(COMMAND_DOORBELL, slots);
     }
 
-    /// The byte with owner bit and delivery status of a slot.
+    /// Returns the byte of a slot that holds the owner bit and the delivery status.
     pub fn owner_byte(&mut self, slot: usize) -> u8 {
         let at = self.interface.layout.slot(slot) + OWNER_BYTE as u64;
         self.bus.peek(at, 1).first().copied().unwrap_or(0xff)
@@ -165,7 +165,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// A mailbox block with these data, whose successor is at `address`.
+/// Returns a mailbox block that holds these data and links to its successor.
 fn block(
     data: &[u8],
     number: usize,
@@ -186,12 +186,12 @@ fn block(
     block.emit()
 }
 
-/// Address of the link to the next block in a mailbox block.
+/// Returns the address of the field of a mailbox block that links to the next block.
 pub const fn link(block: u64) -> u64 {
     block + NEXT_BLOCK as u64
 }
 
-/// Input of a command without arguments.
+/// Returns the input of a command without arguments.
 pub fn bare(opcode: u16) -> [u8; InputHeader::LEN] {
     InputHeader { opcode, ..InputHeader::default() }.emit()
 }

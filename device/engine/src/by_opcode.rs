@@ -1,4 +1,4 @@
-//! Packet counters by opcode.
+//! Counts packets by opcode.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,16 +6,17 @@ use std::fmt;
 use protocol::roce::{Opcode, Operation};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Services whose opcodes are counted individually, by bits 7:5 of the BTH opcode: RC, UC, UD and XRC.
+/// Services whose opcodes are counted individually, identified by bits 7:5 of the BTH opcode: RC, UC, UD and
+/// XRC.
 const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 
-/// Opcodes per service (5 bits).
+/// Number of opcodes per service, which have 5 bits.
 const CODES: usize = 32;
 
-/// Name for opcodes of other services and for undefined ones.
+/// Name for undefined opcodes and opcodes of all other services.
 const OTHER: &str = "other";
 
-/// Number of counters: those of the services, one for CNPs, and one for all others.
+/// Number of counters: one for each opcode of these services, one for CNPs, and one for all other opcodes.
 const FIELDS: usize = PREFIXES.len() * CODES + 2;
 const CNP: usize = FIELDS - 2;
 const REST: usize = FIELDS - 1;
@@ -104,7 +105,8 @@ impl<'de> Deserialize<'de> for ByOpcode {
 mod tests {
     use super::*;
 
-    /// IBTA volume 1, table 38: 23 opcodes of RC, 12 of UC, 2 of UD, 23 of XRC; annex A17: the CNP.
+    /// IBTA volume 1, table 38, defines 23 opcodes for RC, 12 for UC, 2 for UD and 23 for XRC. Annex A17 adds
+    /// the CNP.
     #[test]
     fn undefined_opcodes_share_one_counter() {
         let mut counts = ByOpcode::default();

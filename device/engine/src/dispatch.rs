@@ -2,7 +2,7 @@
 //!
 //! | destination | receiver |
 //! |---|---|
-//! | QP 0 or 1 | the QP declared as QP0 or QP1, if any |
+//! | QP 0 or 1 | the QP declared as QP0 or QP1, if one is declared |
 //! | QP 0xffffff and a multicast address | every UD QP attached to the group |
 //! | any other | the QP with exactly that number, unless it is declared as QP0 or QP1 |
 //!
@@ -32,7 +32,8 @@ impl Engine {
             self.deliver_to_group(now, encap, packet, host);
             return;
         }
-        // IBTA 13.5: QP0 and QP1 are reached by these numbers only; the declared QPs have other numbers internally.
+        // IBTA 13.5: packets reach QP0 and QP1 only under these numbers. Internally the declared QPs have
+        // other numbers.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
             (0, Some(smi), _) => smi,
             (1, _, Some(gsi)) => gsi,
@@ -44,7 +45,7 @@ impl Engine {
         self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
     }
 
-    // Cold, to keep the unicast path small.
+    // Marked cold to keep the unicast path small.
     #[cold]
     fn deliver_to_group(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
         let mut members = match packet.ext {
@@ -84,7 +85,8 @@ fn is_multicast(encap: &Encap) -> bool {
     }
 }
 
-/// Returns the destination address of a packet as a GID: the IPv6 address, or the IPv4-mapped one.
+/// Returns the destination address of a packet as a GID: its IPv6 address, or its IPv4 address mapped to
+/// IPv6.
 fn gid(encap: &Encap) -> [u8; 16] {
     match encap.ip {
         IpAddrs::V4 { dst, .. } => dst.to_ipv6_mapped().octets(),

@@ -20,7 +20,7 @@ macro_rules! reasons {
             /// All reasons, in order of declaration.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
-            /// Returns a name that never changes: that of the counter.
+            /// Returns the name of the reason, which is also the name of its counter and never changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => stringify!($counter),)+
@@ -57,23 +57,23 @@ reasons! {
     UnknownQp unknown_qp,
     /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode belongs to a service other than that of the QP, or to the other role (XRC): a request to an initiator,
-    /// or a response to a target.
+    /// The opcode belongs to another service than that of the QP. On XRC, it may also belong to the other
+    /// role: a request sent to an initiator, or a response sent to a target.
     WrongService wrong_service,
     /// The QP is in a state that does not receive.
     WrongState wrong_state,
     /// The P_Key does not match.
     WrongPkey wrong_pkey,
-    /// The source address is not that of the peer (connected QPs).
+    /// On a connected QP, the source address of the packet is not that of the peer.
     WrongSource wrong_source,
-    /// The destination address is not that of the QP (connected QPs).
+    /// On a connected QP, the destination address of the packet is not that of the QP.
     WrongDestination wrong_destination,
-    /// The Q_Key does not match (UD).
+    /// On a UD QP, the Q_Key does not match.
     WrongQkey wrong_qkey,
     /// The PSN of the request is ahead of the expected PSN.
     OutOfSequence out_of_sequence,
-    /// The PSN of the request is behind the expected PSN, but the request was never executed or its result is no longer
-    /// stored.
+    /// The PSN of the request is behind the expected PSN, but the request was never executed, or its result
+    /// is no longer stored.
     StaleDuplicate stale_duplicate,
     /// No request waits for a response with this PSN.
     GhostResponse ghost_response,
@@ -88,10 +88,11 @@ reasons! {
     /// The packet is not valid for its service, belongs to a message that was dropped (UC, UD), or is an acknowledge
     /// with a payload (RC, XRC).
     Malformed malformed,
-    /// The request is not valid, the QP does not allow it, or it names an SRQ that it must not use (RC, XRC). The
-    /// connection ends.
+    /// The request is not valid, the QP does not allow it, or it names an SRQ that it must not use. The
+    /// connection (RC, XRC) ends.
     InvalidRequest invalid_request,
-    /// The R_Key does not permit the access: unknown key, missing right or wrong range.
+    /// The R_Key does not permit the access: the key is unknown, lacks the permission or does not cover the
+    /// range.
     NoAccess no_access,
     /// The posted receive request cannot be executed.
     BadReceive bad_receive,
@@ -104,15 +105,15 @@ reasons! {
 /// A packet that was dropped or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Destination QP, as in the packet if it does not exist.
+    /// Destination QP number. If no such QP exists, the number is the one in the packet.
     pub qpn: Qpn,
     /// BTH opcode of the dropped packet.
     pub opcode: Opcode,
-    /// PSN of the packet; for a response that could not be sent, the PSN of the request.
+    /// PSN of the packet. For a response that could not be sent, this is the PSN of the request.
     pub psn: Psn,
     /// Reason under which the packet is counted.
     pub reason: DropReason,
-    /// The denied memory access, if that was the cause.
+    /// The denied memory access, if that caused the drop.
     pub cause: Option<AccessError>,
 }
 

@@ -14,8 +14,8 @@ pub struct Durations {
     pub count: u64,
     /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
-    /// Durations above the previous bound and up to the bucket's own. Longer ones than the last bound are in no
-    /// bucket.
+    /// Number of durations above the bound of the previous bucket and up to that of this one. Durations
+    /// beyond the last bound are in no bucket.
     buckets: [u64; BOUNDED],
 }
 
@@ -25,14 +25,14 @@ impl Durations {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
-        // Index of the smallest power of two, in microseconds, that is not shorter.
+        // Index of the shortest power-of-two bound, in microseconds, that covers the duration.
         let bucket = u64::BITS - ns.div_ceil(1000).saturating_sub(1).leading_zeros();
         if let Some(bucket) = self.buckets.get_mut(bucket as usize) {
             *bucket += 1;
         }
     }
 
-    /// Returns each upper bound in microseconds and the number of durations up to it.
+    /// Returns each upper bound in microseconds and the number of durations that do not exceed it.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets.iter().enumerate().scan(0, |below, (index, count)| {
             *below += count;

@@ -19,10 +19,12 @@ use crate::{
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of low bits of a QP number that index the table, at most 24. A QP matches only its whole number:
-    /// drivers count generations in the high bits, so that late packets never reach the successor of a QP.
+    /// Number of low bits of a QP number that index the table, at most 24. A packet reaches a QP only if all
+    /// bits of the number match. Drivers keep a generation count in the high bits, so that late packets never
+    /// reach the successor of a destroyed QP.
     pub qp_index_bits: u8,
-    /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, to 8 at the least.
+    /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, to no fewer
+    /// than 8 packets.
     pub window_packets: u32,
 }
 
@@ -35,13 +37,13 @@ impl Default for Config {
 /// One frame produced by [`Engine::poll_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Bytes appended to the caller's buffer.
+    /// Number of bytes appended to the caller's buffer.
     pub len: usize,
     /// Destination MAC address of the frame.
     pub dst_mac: MacAddr,
     /// QP that sent the frame.
     pub qpn: Qpn,
-    /// Work request of the packet, if it is a request packet.
+    /// Work request to which the packet belongs, if it is a request packet.
     pub wr_id: Option<u64>,
 }
 
@@ -146,9 +148,9 @@ pub struct Engine {
     gsi: Option<Qpn>,
     /// QPs that may have something to send. The front QP has its turn.
     ready: VecDeque<u32>,
-    /// Frames the front QP can still send in its turn; 0 before the turn starts.
+    /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
-    /// `poll_transmit` returned with work left and must be called again.
+    /// Set if `poll_transmit` returned before all work was done and must be called again.
     unfinished: bool,
     timers: Timers,
     /// QPs in ERR, whose receive queues are polled periodically.
@@ -186,34 +188,34 @@ impl Engine {
         }
     }
 
-    /// Discards all QPs, queued events, deadlines and partitions without reporting anything, and applies a new
-    /// configuration (INIT_HCA, reset). Counters continue.
+    /// Discards all QPs, queued events, deadlines and P_Keys without reporting anything, and applies a new
+    /// configuration (INIT_HCA, reset). Counters keep their values.
     pub fn reset(&mut self, config: Config) {
         *self = Self { stats: self.stats, icrc: self.icrc, ..Self::new(config) };
     }
 
-    /// Replaces the P_Key table for all QPs. Initially it holds the default partition only. An entry whose low 15
-    /// bits are zero is invalid and matches no packet.
+    /// Replaces the P_Key table for all QPs. Initially it holds only the default partition. An entry whose
+    /// low 15 bits are zero is invalid and matches no packet.
     pub fn set_pkeys(&mut self, entries: &[Pkey]) {
         self.pkeys.set(entries);
     }
 
-    /// Declares the QP that is QP0 on the wire, if any. It can be created later.
+    /// Declares which QP is QP0 on the wire, if any. The QP can be created later.
     pub fn set_smi(&mut self, qpn: Option<Qpn>) {
         self.smi = qpn;
     }
 
-    /// Returns the QP declared as QP0.
+    /// Returns the QP declared as QP0, if any.
     pub fn smi(&self) -> Option<Qpn> {
         self.smi
     }
 
-    /// Returns the QP declared as QP1.
+    /// Returns the QP declared as QP1, if any.
     pub fn gsi(&self) -> Option<Qpn> {
         self.gsi
     }
 
-    /// Declares the QP that is QP1 on the wire, if any. It can be created later.
+    /// Declares which QP is QP1 on the wire, if any. The QP can be created later.
     pub fn set_gsi(&mut self, qpn: Option<Qpn>) {
         self.gsi = qpn;
     }
@@ -232,7 +234,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a QP and its timers and events, without completions.
+    /// Destroys a QP and discards its timers and events. Its requests do not complete.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         let Some(index) = self.find(qpn) else { return };
         let Some(mut qp) = self.table.remove(index) else { return };
@@ -251,7 +253,7 @@ impl Engine {
         if qp.in_error_list {
             self.in_error.retain(|&other| other != index);
         }
-        // Events not polled yet must not be reported for the next QP with this number.
+        // Events that have not been polled yet must not be reported for the next QP with this number.
         self.events.retain(|event| match event {
             Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => *qpn != qp.qpn(),
         });
@@ -277,22 +279,23 @@ impl Engine {
         self.table.get(self.find(qpn)?).map(Qp::snapshot)
     }
 
-    /// Returns what a QP is waiting for.
+    /// Returns what a QP is doing or waiting for.
     pub fn explain(&self, now: Instant, qpn: Qpn) -> Option<QpStatus> {
         self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.pooled, now))
     }
 
-    /// Notes that the send queue of `qpn` may have new requests (a doorbell). Outside RTS they wait, are flushed or
-    /// are ignored, depending on the state.
+    /// Notes that the send queue of `qpn` may have new requests (a doorbell). Outside RTS, the state of the
+    /// QP determines whether the requests wait, are flushed or are ignored.
     pub fn notify_send(&mut self, now: Instant, qpn: Qpn, host: &mut impl Host) {
         self.input(now, qpn, host, Qp::notify_send);
     }
 
-    /// Handles expired deadlines. Harmless if called before the time of [`Engine::poll_timeout`].
+    /// Handles expired deadlines. This call has no effect if made before the time of
+    /// [`Engine::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
         let most = self.event_limit();
-        // Bounded: deadlines left over are due again immediately.
+        // Bounded: the remaining deadlines are handled by the next call, which is due immediately.
         for _ in 0..limits::TIMEOUTS_PER_CALL {
             if self.events.len() >= most {
                 return;
@@ -418,7 +421,7 @@ impl Engine {
         &self.states
     }
 
-    /// Returns the slots that all QPs have taken from the shared pool.
+    /// Returns the number of slots that all QPs together have taken from the shared pool.
     pub fn pooled_slots(&self) -> PooledSlots {
         self.pooled
     }
@@ -433,7 +436,8 @@ impl Engine {
         (self.table.get(index)?.qpn() == qpn).then_some(index)
     }
 
-    /// Returns the table index of the QP at `qpn` if it accepts packets for `to`, which has the same low bits.
+    /// Returns the table index of the QP at `qpn`, provided that it accepts packets for `to`. Both numbers
+    /// have the same low bits.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)
@@ -449,7 +453,7 @@ impl Engine {
         self.input_at(now, self.find(qpn)?, host, act)
     }
 
-    /// Calls a QP and then updates its bookkeeping: turn, deadline, dirty list and ERR polling.
+    /// Calls a QP and then updates its bookkeeping: its turn, deadline, dirty flag and polling in ERR.
     pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,
@@ -517,7 +521,7 @@ impl Engine {
     }
 }
 
-/// Appends a QP to a list and sets `listed`, unless it is in the list already.
+/// Appends a QP to a list and sets `listed`, unless the QP is in the list already.
 fn push_once(listed: &mut bool, list: &mut VecDeque<u32>, index: u32) {
     if !*listed {
         *listed = true;

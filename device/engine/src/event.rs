@@ -18,7 +18,7 @@ pub enum Queue {
     Recv,
 }
 
-/// Completion status of a failed request, as defined for verbs.
+/// Completion status of a failed requestas defined for verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -26,7 +26,7 @@ pub enum Status {
     LocalLength,
     LocalQpOperation,
     LocalProtection(AccessError),
-    /// A local invalidate, fast registration or window bind failed.
+    /// A local invalidation, fast registration or window bind failed.
     MemoryManagement(AccessError),
     Flushed,
     BadResponse,
@@ -45,7 +45,7 @@ pub struct SendDone {
     pub op: SendOp,
     /// Message length in bytes.
     pub byte_len: u32,
-    /// QP number of the connected peer or of the datagram's destination.
+    /// QP number of the connected peer or the datagram's destination.
     pub remote_qpn: Qpn,
     /// Destination MAC address of the received packet.
     pub remote_mac: MacAddr,
@@ -60,17 +60,17 @@ pub struct RecvDone {
     pub byte_len: u32,
     /// Immediate data, if the packet carried any.
     pub imm: Option<Imm>,
-    /// QP number of the sender: the connected peer, or from the DETH.
+    /// QP number of the sender: that of the connected peer, or that in the DETH.
     pub remote_qpn: Qpn,
     /// Source MAC address of the received packet.
     pub remote_mac: MacAddr,
     /// Tag control information of the VLAN tag, if present.
     pub tag: Option<Tci>,
-    /// The message requested a solicited event.
+    /// Whether the message requested a solicited event.
     pub solicited: bool,
     /// IPv4 TOS or IPv6 traffic class of the message's last packet.
     pub traffic_class: u8,
-    /// The datagram had a GRH. If the QP has a GRH area, it contains the header.
+    /// Whether the datagram had a GRH. If the QP has a GRH area, the area contains the header.
     pub grh: bool,
     /// Index of the P_Key table entry that matched.
     pub pkey_index: u16,
@@ -78,7 +78,7 @@ pub struct RecvDone {
     pub invalidated: Option<Rkey>,
 }
 
-/// Result of a successful request of either queue.
+/// Result of a successful request of the send or receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Success {
@@ -94,7 +94,7 @@ pub struct Completion {
     pub qpn: Qpn,
     /// Queue of the request.
     pub queue: Queue,
-    /// XRC: SRQ that the receive request came from.
+    /// SRQ that the receive request came from (XRC).
     pub srqn: Option<Srqn>,
     /// Identifier given in the request.
     pub wr_id: u64,
@@ -115,15 +115,18 @@ pub enum AsyncEvent {
     InvalidRequest,
     /// The responder rejected a request whose memory access was denied.
     AccessError(AccessError),
-    /// The SRQ of this QP could not be read. The event concerns the SRQ, so each of its QPs can report it.
+    /// The SRQ of this QP could not be read. The event concerns the SRQ, but each QP that uses the SRQ can
+    /// report it.
     SrqCatastrophic,
-    /// The QP is in ERR and holds no more requests of its SRQ, or of any XRC SRQ: none will complete for it.
+    /// The QP is in ERR and holds no more requests of its SRQ, or of any XRC SRQ: no more of them will
+    /// complete for this QP.
     LastWqeReached,
-    /// XRC target: a request named an SRQ that does not exist or is no XRC SRQ.
+    /// XRC target: a request named an SRQ that does not exist or is not an XRC SRQ.
     InvalidXrceth(Srqn),
     /// XRC target: a request named an SRQ of another XRC domain.
     XrcDomainViolation(Srqn),
-    /// XRC target: the SRQ that a message named could not be read. As for `SrqCatastrophic`, several QPs can report it.
+    /// XRC target: the SRQ that a message named could not be read. As with `SrqCatastrophic`, several QPs can
+    /// report the event.
     XrcSrqCatastrophic(Srqn),
 }
 

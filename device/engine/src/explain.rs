@@ -1,7 +1,7 @@
-//! What a queue pair is waiting for, as data; the control client turns it into text.
+//! Describes what a queue pair is waiting for as data, which the control client turns into text.
 //!
-//! Requester and responder each report the first condition that blocks them. Times are relative to the query, because
-//! no other component shares the engine's clock.
+//! Requester and responder each report the first condition that blocks them. Times are relative to the query,
+//! because no other component shares the engine's clock.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ pub struct QpStatus {
     pub state: State,
     /// Transport service of the queue pair.
     pub service: Service,
-    /// Time since the last packet accepted from the peer; `None` if there was none since RESET.
+    /// Time since the last packet accepted from the peer; `None` if none has been accepted since RESET.
     #[serde(rename = "heard_us", with = "micros::optional")]
     pub last_packet: Option<Duration>,
-    /// In SQE and ERR: when and why the QP stopped.
+    /// When and why the QP stopped, if it is in SQE or ERR.
     pub ended: Option<Ended>,
     /// Why the send queue is not sending.
     pub send: WaitReason,
-    /// Packets sent and not acknowledged.
+    /// Packets that have been sent but not acknowledged.
     pub unanswered: Option<Unanswered>,
     /// What the receive side expects next.
     pub receive: Expecting,
@@ -54,7 +54,7 @@ pub enum EndedBy {
     Peer {
         /// Reason under which the packet is counted.
         reason: DropReason,
-        /// The denied memory access, if that was the cause.
+        /// The denied memory access, if that caused the failure.
         cause: Option<AccessError>,
     },
     /// A work queue cannot be read.
@@ -65,15 +65,15 @@ pub enum EndedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// The service has no send queue: XRC target.
+    /// The service has no send queue (XRC target).
     NoSendQueue,
-    /// The state does not send and ignores doorbells: RESET, INIT or RTR.
+    /// In its current state (RESET, INIT or RTR), the QP does not send and ignores doorbells.
     State,
-    /// SQE or ERR: requests are flushed.
+    /// The QP is in SQE or ERR, so requests are flushed.
     Ended,
     /// All requests announced by doorbells have been sent.
     NothingPosted,
-    /// Ready: the next frame is sent in the QP's turn.
+    /// The QP is ready and sends its next frame when its turn comes.
     Turn,
     /// Sending is paused after congestion notifications.
     Congestion {
@@ -86,14 +86,14 @@ pub enum WaitReason {
         /// Time until the request is retried.
         #[serde(rename = "left_us", with = "micros")]
         left: Duration,
-        /// RNR NAKs since the last progress.
+        /// Number of RNR NAKs since the last progress.
         refusals: u8,
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
-    /// The request was retried after an RNR NAK, and only a few packets are sent until the peer answers.
+    /// The request was retried after an RNR NAK, and only a few packets may be sent until the peer answers.
     AskedAgain {
-        /// RNR NAKs since the last progress.
+        /// Number of RNR NAKs since the last progress.
         refusals: u8,
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
@@ -115,10 +115,10 @@ pub enum WaitReason {
     },
     /// The limit of outstanding READs and atomics is reached.
     Reads {
-        /// Limit of consecutive retries.
+        /// Maximum number of outstanding READs and atomics.
         most: u8,
     },
-    /// Both chunks of a long READ that can be outstanding are outstanding.
+    /// Two chunks of a long READ are outstanding, which is the maximum.
     ReadPieces,
     /// The window of unacknowledged packets is full.
     Window {
@@ -127,27 +127,27 @@ pub enum WaitReason {
         /// Number of unacknowledged packets currently permitted.
         most: u32,
     },
-    /// Half of the PSN space is in use by unacknowledged packets.
+    /// Unacknowledged packets use half of the PSN space, which is the maximum.
     PacketNumbers,
     /// The limit of outstanding requests is reached.
     Requests {
-        /// Number of outstanding READs and atomics currently permitted.
+        /// Maximum number of outstanding requests currently permitted.
         most: u32,
     },
-    /// The next request failed validation and completes once older ones are done.
+    /// The next request failed validation and completes once older requests are done.
     Failed {
         /// Completion status of the request.
         status: Status,
         /// Number of older requests outstanding.
         older: u32,
     },
-    /// SQD: started messages are outstanding; no new ones start.
+    /// The QP is in SQD. Started messages are outstanding, and no new ones start.
     Draining,
-    /// SQD: nothing is outstanding, and nothing starts.
+    /// The QP is in SQD. No message is outstanding, and none starts.
     Drained,
 }
 
-/// Packets that were sent and not acknowledged.
+/// Packets that were sent but not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
     /// PSN of the oldest unacknowledged packet.
@@ -159,11 +159,11 @@ pub struct Unanswered {
     /// Time since the last progress.
     #[serde(rename = "waiting_us", with = "micros")]
     pub waiting: Duration,
-    /// Retries since the last progress.
+    /// Number of retries since the last progress.
     pub retries: u8,
     /// Retry limit, after which the request fails.
     pub most_retries: u8,
-    /// Time until the ACK timeout; `None` if no timer runs, or until the RNR wait is over.
+    /// Time until the ACK timeout. `None` if no timer runs, as during an RNR wait.
     #[serde(rename = "timeout_us", with = "micros::optional")]
     pub timeout: Option<Duration>,
 }
@@ -172,40 +172,41 @@ pub struct Unanswered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expecting {
-    /// The service does not receive: XRC initiator.
+    /// The service does not receive requests (XRC initiator).
     NoReceive,
-    /// The state drops packets: RESET or INIT.
+    /// In its current state (RESET or INIT), the QP drops packets.
     State,
-    /// ERR: packets are dropped and receive requests flushed.
+    /// The QP is in ERR: it drops packets and flushes receive requests.
     Ended,
     /// The first packet of a message.
     Message {
         /// PSN of the first packet.
         psn: u32,
     },
-    /// Further packets of an incomplete message.
+    /// A further packet of an incomplete message.
     Rest {
         /// PSN of the next packet.
         psn: u32,
         /// Bytes received so far.
         received: u64,
     },
-    /// A missing packet: later ones arrived, and a sequence NAK was sent (RC).
+    /// A missing packet. Later packets arrived, and a sequence NAK was sent (RC).
     Missing {
         /// PSN of the missing packet.
         psn: u32,
     },
-    /// A receive request from local software: a message arrived without one, and an RNR NAK was sent (RC).
+    /// A receive request from local software. A message arrived that needs one, and an RNR NAK was sent (RC).
     ReceiveRequest {
         /// PSN of the refused packet.
         psn: u32,
-        /// RNR NAKs sent for the packet.
+        /// Number of RNR NAKs sent for the packet.
         refusals: u8,
     },
 }
 
 impl Expecting {
-    /// Returns the expectation of the packet `psn`: the first of a message, or the next after `received` bytes.
+    /// Returns the expectation of packet `psn`, either as the first packet of a message or as the next one
+    /// after `received` bytes.
     pub(crate) fn message(psn: Psn, received: Option<u64>) -> Self {
         match received {
             None => Self::Message { psn: psn.get() },

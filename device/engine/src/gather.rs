@@ -72,7 +72,7 @@ fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge,
         skip -= from;
         let len = left.min(sge_len - from);
         left -= len;
-        // Wraps instead of panicking; the host checks the range against the region.
+        // Wraps around instead of panicking. The host checks the range against the region.
         (len > 0).then(|| (sge, Part { va: Va::new(sge.va.get().wrapping_add(from as u64)), len }))
     })
 }

@@ -1,4 +1,4 @@
-//! Interface from the engine to the work queues and memory of its owner.
+//! Interface through which the engine accesses the work queues and memory of its owner.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ pub enum Fetch<T> {
     Ready(T),
     /// The queue is empty.
     Empty,
-    /// The next request cannot be executed (malformed, unsupported operation, too long). It is removed from the
-    /// queue; the engine completes it with `status` and handles the error like any other.
+    /// The next request cannot be executed (malformed, unsupported operation, too long). It is removed from
+    /// the queue; the engine completes it with `status` and handles the error like any other error.
     Refused {
         /// Identifier of the request.
         wr_id: u64,
@@ -54,10 +54,10 @@ impl RecvSource {
     }
 }
 
-/// Why an XRC request must not use the SRQ that it names.
+/// Why an XRC request may not use the SRQ that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XrcError {
-    /// No SRQ has the number, or the SRQ is no XRC SRQ.
+    /// No SRQ has the number, or the SRQ is not an XRC SRQ.
     InvalidXrceth,
     /// The SRQ belongs to another XRC domain than the target.
     DomainViolation,
@@ -66,19 +66,20 @@ pub enum XrcError {
 /// Identity that a memory access is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
-    /// Protection domain of the QP; for requests that an XRC target executes, that of the SRQ they name.
+    /// Protection domain of the QP. For a request executed by an XRC target, that of the SRQ which the
+    /// request names.
     pub pd: Pdn,
-    /// The QP; windows of type 2B are bound to one QP.
+    /// QP on whose behalf memory is accessed. A type 2B window is bound to one QP.
     pub qpn: Qpn,
-    /// Whether key 0 (the reserved L_Key) gives access to bus addresses. Applies to the QP's own work requests only,
-    /// never to requests of the peer.
+    /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own
+    /// work requests, never to requests of the peer.
     pub reserved_lkey: bool,
 }
 
 /// Kind of a memory access, and the permission it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Gather by a local request; always permitted.
+    /// Gather by a local request, which is always permitted.
     LocalRead,
     /// Scatter by a local request.
     LocalWrite,
@@ -117,8 +118,8 @@ pub enum AccessError {
     Key,
     /// The key is allocated but not valid.
     Invalid,
-    /// The operation does not apply to this kind of key, such as a window in a local work request, or invalidation of
-    /// a region that only a command can invalidate.
+    /// The operation does not apply to this kind of key, as for a window in a local work request or the
+    /// invalidation of a region that only a command can invalidate.
     Kind,
     /// The region or window belongs to another protection domain.
     Pd,
@@ -134,12 +135,12 @@ pub enum AccessError {
     Valid,
     /// Memory windows are bound to the region.
     Bound,
-    /// The key refers to other keys through too many lists, or the access needs too many entries of them.
+    /// The key refers to other keys through too many nested lists, or the access spans too many list entries.
     Indirection,
 }
 
 impl AccessError {
-    /// Returns a short name that never changes.
+    /// Returns a short, stable name for the error.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
@@ -157,7 +158,7 @@ impl AccessError {
     }
 }
 
-/// The cause, for the end of a sentence.
+/// Describes the error in words that can end a sentence.
 impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -179,16 +180,16 @@ impl fmt::Display for AccessError {
 /// Atomic operation on a 64-bit word in guest byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Stores `swap` if the word equals `compare`.
+    /// Stores `swap` in the word if the word equals `compare`.
     CompareSwap {
-        /// Value that memory must contain for the swap.
+        /// Value with which the word is compared.
         compare: u64,
-        /// Value that replaces the compared one.
+        /// Value that replaces the word if the comparison succeeds.
         swap: u64,
     },
-    /// Adds `add`, modulo 2^64.
+    /// Adds `add` to the word, modulo 2^64.
     FetchAdd {
-        /// Value that is added to memory.
+        /// Value that is added to the word.
         add: u64,
     },
 }
@@ -196,13 +197,14 @@ pub enum AtomicOp {
 /// Addresses of a multicast datagram, for finding the attached QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupDatagram {
-    /// MGID of the group: an IPv6 address, or an IPv4-mapped one.
+    /// MGID of the group: an IPv6 or IPv4-mapped address.
     pub gid: [u8; 16],
     /// Destination MAC address of the packet.
     pub dst_mac: MacAddr,
     /// VLAN tag, if present.
     pub tag: Option<Tci>,
-    /// Source MAC address; our own for a copy looped back inside the port.
+    /// Source MAC address of the packet. For a copy looped back inside the port, this is the port's own
+    /// address.
     pub src_mac: MacAddr,
     /// QP number of the sender.
     pub src_qp: Qpn,
@@ -219,39 +221,40 @@ pub trait Host {
     /// Fetches the next request of a receive queue or an SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Like [`Host::next_recv`] of a QP without SRQ, for a request that completes as flushed. Its scatter list is not
-    /// used.
+    /// Like [`Host::next_recv`] for the receive queue of a QP without an SRQ. The request completes as
+    /// flushed, and its scatter list is not used.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
 
-    /// Returns when the request that [`Host::next_recv`] did not return yet can be fetched, if one is being posted to the
-    /// receive queue of `qpn`. The RNR NAK then asks the requester to wait that long.
+    /// Returns the time at which the next receive request of `qpn` can be fetched, if one is being posted
+    /// that [`Host::next_recv`] has not returned yet. The RNR NAK then asks the requester to wait until that
+    /// time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None
     }
 
-    /// Checks whether requests to the XRC target `qpn` can name the SRQ `srqn`. Returns the protection domain of the
-    /// SRQ: memory accesses of such a request are checked against it. Called for each request packet, because an SRQ can
-    /// be destroyed between two packets.
+    /// Checks whether requests to the XRC target `qpn` may name the SRQ `srqn`. Returns the protection domain
+    /// of the SRQ, against which the memory accesses of such a request are checked. The engine calls this for
+    /// each request packet, because an SRQ can be destroyed between two packets.
     ///
     /// # Errors
-    /// The SRQ must exist, be an XRC SRQ, and belong to the XRC domain of the target.
+    /// Fails unless the SRQ exists, is an XRC SRQ and belongs to the XRC domain of the target.
     fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
         let _ = (qpn, srqn);
         Err(XrcError::InvalidXrceth)
     }
 
-    /// Returns the number of receive requests posted to `qpn` and not fetched, if counting them is cheap. An RC
-    /// responder advertises them as end-to-end credits. Returns `None` if posting only writes guest memory; the
-    /// requester is then not limited.
+    /// Returns the number of receive requests posted to `qpn` but not yet fetched, if counting them is cheap.
+    /// An RC responder advertises them as end-to-end credits. Returns `None` if posting only writes guest
+    /// memory. In that case the requester is not limited.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None
     }
 
-    /// Returns the QPs attached to the multicast group of a datagram. Only the first 64 receive a copy.
+    /// Returns the QPs attached to the multicast group of a datagram. Only the first 64 QPs receive a copy.
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let _ = datagram;
         SmallVec::new()
@@ -273,7 +276,7 @@ pub trait Host {
     /// Appends `len` bytes of a region to `out`.
     ///
     /// # Errors
-    /// Those of `check`, or [`AccessError::Unmapped`]. Part of the range may have been appended.
+    /// Those of `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been appended.
     fn read(
         &self,
         initiator: Initiator,
@@ -287,7 +290,7 @@ pub trait Host {
     /// Copies `data` into a region.
     ///
     /// # Errors
-    /// Those of `read`. Nothing is written outside the permitted range.
+    /// Those of `read`. Even on error, nothing is written outside the permitted range.
     fn write(
         &mut self,
         initiator: Initiator,
@@ -307,7 +310,7 @@ pub trait Host {
     /// Executes a local operation. It affects every later access.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// On error, nothing has changed.
     fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {
         let _ = (initiator, token);
         Err(AccessError::Kind)
@@ -316,17 +319,17 @@ pub trait Host {
     /// Invalidates the local key of a READ with invalidate, after its data has arrived.
     ///
     /// # Errors
-    /// The key stays as it was.
+    /// On error, the key is unchanged.
     fn invalidate(&mut self, initiator: Initiator, key: Lkey) -> Result<(), AccessError> {
         let _ = (initiator, key);
         Err(AccessError::Kind)
     }
 
-    /// Invalidates the key named by a SEND with invalidate, on behalf of the QP that received it. No later access
-    /// through the key succeeds.
+    /// Invalidates the key named by a SEND with invalidate, on behalf of the QP that received it. No later
+    /// access through the key succeeds.
     ///
     /// # Errors
-    /// The key must not be invalidated by peers. It is unchanged.
+    /// Fails if peers may not invalidate the key. The key is then unchanged.
     fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let _ = (initiator, key);
         Err(AccessError::Kind)

@@ -13,80 +13,86 @@
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
 //! | event | 88 B | [`EVENT_BACKLOG`] plus those of one input | 36 MiB |
 //!
-//! Requests dominate, and only if a guest uses all QPs at once with the longest WQEs.
+//! Requests take the largest share, but only if a guest uses all QPs at once with the longest WQEs.
 
 use std::time::Duration;
 
-/// Send requests a QP can have outstanding, from first packet to completion. Bounds what a peer that never
-/// acknowledges makes the engine keep.
+/// Number of send requests that a QP can have outstanding, from first packet to completion. This bounds the
+/// memory that a peer can occupy by never acknowledging.
 pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 
-/// Request slots reserved for each QP, enough to make progress whatever other QPs use.
+/// Request slots reserved for each QP. They suffice for progress regardless of how many slots other QPs use.
 pub(crate) const KEPT_REQUESTS: usize = 4;
 
-/// Further request slots shared by all QPs; 512 QPs can fill their queues. Without this limit 2^17 QPs held 20 GiB.
+/// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this
+/// limit, 2^17 QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Frames one QP can send in a turn. Enough equal frames to fill one segmentation offload of the kernel (64 KiB), and
-/// few enough that other QPs wait only briefly.
+/// Number of frames that one QP can send in a turn. Enough frames of equal length to fill one segmentation
+/// offload buffer of the kernel (64 KiB), but few enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
-/// Send requests a QP can fetch in one step without producing a frame (NOPs, flushed requests). A guest can link a
-/// request to itself, so the chain can be endless.
+/// Number of send requests that a QP can fetch in one step without producing a frame (NOPs, flushed
+/// requests). A guest can link a request to itself, which makes the chain endless.
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
-/// Steps without a frame after which `poll_transmit` returns and requests another call by a deadline in the past.
-/// Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace line for each.
+/// Number of steps without a frame after which `poll_transmit` returns. A deadline in the past then requests
+/// another call. Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace line for
+/// each.
 pub(crate) const IDLE_STEPS_PER_POLL: u32 = 4;
 
-/// Requests of one queue flushed per step. The rest follows in later turns.
+/// Number of requests of one queue that are flushed per step. The remaining requests are flushed in later
+/// turns.
 pub(crate) const FLUSHES_PER_STEP: usize = 256;
 
-/// Deadlines handled per `handle_timeout` call.
+/// Number of deadlines handled per `handle_timeout` call.
 pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 
-/// Pending READ and atomic replies per QP, whatever the connection permits. Requests beyond it are dropped as if lost
-/// on the wire.
+/// Number of READ and atomic replies that can be pending per QP, regardless of what the connection permits.
+/// Requests beyond this limit are dropped as if lost on the wire.
 pub(crate) const PENDING_REPLIES: usize = 64;
 
-/// Pending replies of all kinds per QP. ACKs coalesce, so a conforming peer stays at [`PENDING_REPLIES`] plus one. A
-/// malicious peer can prevent coalescing by alternating kinds; replies beyond the limit are dropped.
+/// Number of replies of all kinds that can be pending per QP. ACKs coalesce, so a conforming peer causes at
+/// most [`PENDING_REPLIES`] plus one. A malicious peer can prevent coalescing by alternating kinds; replies
+/// beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
 /// Reply slots reserved for each QP.
 pub(crate) const KEPT_REPLIES: usize = 4;
 
-/// Further reply slots shared by all QPs: 2000 QPs can fill their queues.
+/// Additional reply slots shared by all QPs, enough for 2000 QPs to fill their queues.
 pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 
-/// Queued events at which flushes and deadlines stop. Otherwise an owner that polls events slower than queues are
-/// flushed would accumulate them without limit.
+/// Number of queued events at which flushing and the handling of deadlines stop. Otherwise events would
+/// accumulate without limit if the owner polled them more slowly than queues are flushed.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 
-/// Events produced by one call for deadlines or QPs in ERR before it returns. A host may write a trace line for each.
+/// Number of events after which a call that handles deadlines or QPs in ERR returns. A host may write a trace
+/// line for each.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// Interval at which QPs in ERR are polled for receive requests posted late, which no doorbell announces (JingZhao
-/// interface, section 10.5, requires 1 to 10 ms).
+/// Interval at which QPs in ERR are polled for receive requests posted after the error, which no doorbell
+/// announces (JingZhao interface, section 10.5, requires 1 to 10 ms).
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so idle QPs in ERR use
-/// well under one percent of a core. With more QPs the interval grows instead of the cost.
+/// Number of QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so
+/// idle QPs in ERR use well under one percent of a core. With more QPs the interval grows instead of the
+/// cost.
 pub(crate) const ERROR_POLLS_PER_PERIOD: usize = 256;
 
-/// Minimum congestion window in packets. Any UDP socket buffers this many full frames.
+/// Minimum congestion window in packets. Any UDP socket can buffer this many full frames.
 pub(crate) const MIN_WINDOW: u32 = 8;
 
-/// Longest RDMA message in bytes (IBTA volume 1, section 9.4: 2^31).
+/// Longest RDMA message in bytes (2^31, IBTA volume 1, section 9.4).
 pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 
-/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space, beyond which a
-/// peer cannot tell old from new.
+/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space. Beyond
+/// this distance a peer cannot distinguish old packets from new ones.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 
-/// QPs that receive a copy of one multicast packet: the capacity of an mthca multicast table entry, rounded up. More
-/// would make each packet of the group expensive for other guests.
+/// Maximum number of QPs that receive a copy of one multicast packet: the capacity of an mthca multicast
+/// table entry, rounded up. A larger number would make each packet of the group expensive for other guests.
 pub(crate) const GROUP_MEMBERS: usize = 64;
 
-/// Bytes of the GRH area in front of a received datagram.
+/// Number of bytes in the GRH area in front of a received datagram.
 pub(crate) const GRH_BYTES: usize = 40;

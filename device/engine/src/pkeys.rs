@@ -1,4 +1,4 @@
-//! P_Key table of a port.
+//! The P_Key table of a port.
 
 use protocol::ids::Pkey;
 
@@ -12,7 +12,7 @@ pub(crate) struct Pkeys {
 }
 
 impl Default for Pkeys {
-    /// The table after power-on: the default partition only (section 10.9.2).
+    /// Returns the table after power-on, which holds only the default partition (section 10.9.2).
     fn default() -> Self {
         Self { entries: vec![Pkey::DEFAULT] }
     }

@@ -1,17 +1,17 @@
-//! Accounting of queue slots beyond the number reserved for each QP.
+//! Accounts for the queue slots beyond the number reserved for each QP.
 
 use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Slots for requests and replies taken from the shared pool, by one QP or by all of them.
+/// Number of slots for requests and replies taken from the shared pool, by one QP or by all of them.
 ///
-/// Counts capacities, not lengths, because capacity is what occupies memory.
+/// Counts capacities, not lengths, because the capacity of a queue determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSlots {
-    /// Slots for requests of requesters.
+    /// Number of request slots taken by requesters.
     pub requests: usize,
-    /// Slots for replies of responders.
+    /// Number of reply slots taken by responders.
     pub replies: usize,
 }
 
@@ -22,12 +22,12 @@ impl PooledSlots {
         self.replies = (self.replies + after.replies).saturating_sub(before.replies);
     }
 
-    /// Returns whether the request pool is used up, leaving each QP its reserved slots.
+    /// Returns whether the request pool is used up, so that each QP has only its reserved slots.
     pub(crate) fn no_requests_left(&self) -> bool {
         self.requests >= limits::POOLED_REQUESTS
     }
 
-    /// Returns whether the reply pool is used up, leaving each QP its reserved slots.
+    /// Returns whether the reply pool is used up, so that each QP has only its reserved slots.
     pub(crate) fn no_replies_left(&self) -> bool {
         self.replies >= limits::POOLED_REPLIES
     }

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use crate::Access;
 
 bitflags! {
-    /// Permissions of a key. Local read is always permitted.
+    /// Permissions of a key. Local reads are always permitted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Rights: u8 {
         /// Local requests can write.

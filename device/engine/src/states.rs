@@ -1,4 +1,4 @@
-//! Number of queue pairs per state, updated at each transition so that reading it takes no scan.
+//! Counts queue pairs by state. The counts are updated at each transition, so reading them takes no scan.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,17 +5,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByOpcode, Drops, Durations, SendOp};
 
-/// Counters since the engine was created. They count packets unless stated otherwise.
+/// Counters since the engine was created. Unless stated otherwise, they count packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Number of frames sent.
     pub sent_packets: u64,
-    /// Payload bytes in them.
+    /// Number of payload bytes in the frames sent.
     pub sent_payload_bytes: u64,
     /// Number of packets received.
     pub received_packets: u64,
-    /// Payload bytes in them.
+    /// Number of payload bytes in the packets received.
     pub received_payload_bytes: u64,
     /// Packets dropped or rejected, by reason.
     pub drops: Drops,
@@ -27,7 +27,7 @@ pub struct Stats {
     pub recovery: Recovery,
     /// Counters of congestion management.
     pub congestion: Congestion,
-    /// Messages sent and completed as requester.
+    /// Messages that were sent and completed as requester.
     pub requested: Messages,
     /// Messages executed as responder.
     pub executed: Messages,
@@ -41,19 +41,20 @@ pub struct Stats {
     /// Packets received, by opcode.
     #[serde(default)]
     pub received_opcodes: ByOpcode,
-    /// Latency of RC send requests that succeed, from fetch to completion. The fetch follows the doorbell immediately
-    /// unless earlier requests fill the window.
+    /// Latency of RC send requests that succeed, measured from fetch to completion. The fetch follows the
+    /// doorbell immediately unless earlier requests fill the window.
     #[serde(default)]
     pub request_time: Durations,
 }
 
-/// Messages by operation. Each counts once, regardless of its packets and retransmissions.
+/// Messages by operation. Each message counts once, regardless of the number of its packets and
+/// retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Messages {
-    /// SENDs, including those with immediate data or invalidate, and datagrams.
+    /// Number of SENDs, including datagrams and SENDs with immediate data or invalidate.
     pub sends: u64,
-    /// RDMA WRITEs, including those with immediate data.
+    /// Number of RDMA WRITEs, including those with immediate data.
     pub writes: u64,
     /// Number of RDMA READ requests.
     pub reads: u64,
@@ -82,12 +83,13 @@ pub struct IpTraffic {
     pub multicast_packets: u64,
     /// Octets of the multicast packets.
     pub multicast_octets: u64,
-    /// Received packets that matched no QP, or none in a state that accepts them. Their PSNs were not checked.
+    /// Received packets that matched no QP, or only QPs in a state that does not accept them. Their PSNs were
+    /// not checked.
     pub discarded: u64,
 }
 
 impl IpTraffic {
-    /// Returns the difference to an earlier reading.
+    /// Returns the counters minus those of an earlier reading.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -176,7 +178,7 @@ pub struct Congestion {
     pub received_marked: u64,
     /// Congestion notification packets (CNPs) sent.
     pub sent_cnps: u64,
-    /// CNPs received that reduced the rate of a QP.
+    /// Number of CNPs received that reduced the rate of a QP.
     pub received_cnps: u64,
 }
 
@@ -188,10 +190,10 @@ pub struct Recovery {
     pub retransmitted_packets: u64,
     /// Number of expired ACK timers.
     pub timeouts: u64,
-    /// Implied NAKs: gaps revealed by a later response.
+    /// Number of implied NAKs: gaps in the responses, revealed by a later response.
     pub implied_naks: u64,
-    /// Duplicate requests acknowledged or executed again.
+    /// Number of duplicate requests acknowledged or executed again.
     pub duplicates: u64,
-    /// Reductions of the congestion window by half.
+    /// Number of times a congestion window was halved.
     pub window_cuts: u64,
 }

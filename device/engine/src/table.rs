@@ -1,4 +1,4 @@
-//! Table of QPs by number.
+//! Table of QPs, indexed by number.
 
 use protocol::ids::Qpn;
 
@@ -9,15 +9,15 @@ const LEAF: usize = 1 << LEAF_BITS;
 
 type Leaf = Box<[Option<Box<Qp>>; LEAF]>;
 
-/// Two-level table over the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256 QPs), a
-/// leaf with its first QP.
+/// Two-level table over the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256
+/// QPs), each leaf when its first QP is created.
 pub(crate) struct Table {
     leaves: Vec<Option<Leaf>>,
     mask: u32,
 }
 
 impl Table {
-    /// Creates a table over `bits` bits, at most 24.
+    /// Creates a table over the low `bits` bits, at most 24.
     pub(crate) fn new(bits: u8) -> Self {
         let bits = u32::from(bits.min(24));
         let mut leaves = Vec::new();

@@ -4,19 +4,20 @@ use std::collections::BTreeSet;
 
 use crate::Instant;
 
-/// Deadlines ordered by time, at most one per QP. Each QP stores its registered deadline, so an update finds the old
-/// entry without a search.
+/// Deadlines ordered by time, at most one per QP. Each QP stores its registered deadline, so that an update
+/// finds the old entry without a search.
 ///
-/// An entry is only replaced by an earlier deadline. If the deadline moves later or is cancelled, the entry stays
-/// until it fires and the QP is checked again. Acknowledged packets thus cost no tree operation, at the price of one
-/// early wake-up per timeout period.
+/// An entry is only replaced by an earlier deadline. If the deadline moves later or is cancelled, the entry
+/// stays until it fires and the QP is checked again. Thus, an acknowledged packet requires no tree operation,
+/// at the cost of one early wake-up per timeout period.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     entries: BTreeSet<(Instant, u32)>,
 }
 
 impl Timers {
-    /// Ensures that QP `index` fires at `deadline` or before. `registered` is the deadline stored in the QP.
+    /// Ensures that QP `index` fires no later than at `deadline`. `registered` is the deadline stored in the
+    /// QP.
     pub(crate) fn schedule(
         &mut self,
         index: u32,
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_earlier_deadlines_replace_an_entry() {
+    fn only_earlier_deadline_replaces_an_entry() {
         let at = Instant::from_nanos;
         let (mut timers, mut note) = (Timers::default(), None);
         timers.schedule(7, &mut note, Some(at(10)));

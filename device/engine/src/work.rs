@@ -1,4 +1,4 @@
-//! Work requests, as defined for verbs.
+//! Work requestsas defined for verbs.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Srqn, Va};
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::LocalOp;
 
-/// Scatter/gather element. Length 0 contributes nothing, and its key is not checked.
+/// Scatter/gather element. An element of length 0 contributes nothing, and its key is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Virtual address of the first byte.
@@ -21,7 +21,7 @@ pub struct Sge {
 /// Scatter/gather list; short lists are stored inline.
 pub type SgeList = SmallVec<[Sge; 4]>;
 
-/// Data of a send request: what it sends, or the destination of a READ or atomic result.
+/// Data of a send request: the data to send, or the destination of a READ or atomic result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// List of scatter/gather elements.
@@ -31,7 +31,8 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Returns the message length in bytes. Cannot overflow: lists are short and lengths have 31 bits.
+    /// Returns the message length in bytes. The sum cannot overflow, because lists are short and each length
+    /// has 31 bits.
     pub fn len(&self) -> u64 {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -87,7 +88,7 @@ pub enum SendOp {
         remote: Remote,
         /// Value to compare with.
         compare: u64,
-        /// Value to store if equal.
+        /// Value to store if the word equals `compare`.
         swap: u64,
     },
     /// Fetch and add to a 64-bit word. The payload receives the original value.
@@ -109,7 +110,8 @@ impl SendOp {
         !matches!(self, Self::Nop | Self::Local(_))
     }
 
-    /// Returns whether the message consumes a receive request. Only then does a solicited event apply.
+    /// Returns whether the message consumes a receive request. Only such a message can request a solicited
+    /// event.
     pub fn consumes_receive(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { imm: Some(_), .. })
     }
@@ -121,14 +123,14 @@ pub enum Fence {
     /// Waits for no earlier request.
     #[default]
     None,
-    /// READs and atomics (IBTA volume 1, section 10.8.3.3).
+    /// Waits for earlier READs and atomics (IBTA volume 1, section 10.8.3.3).
     Reads,
     /// Waits for all earlier requests.
     All,
 }
 
 impl Fence {
-    /// Returns the fence for an interface with a single fence bit.
+    /// Returns the fence for an interface that has a single fence bit.
     pub const fn reads(set: bool) -> Self {
         if set { Self::Reads } else { Self::None }
     }
@@ -162,15 +164,15 @@ pub struct ReadyHeader {
 /// Work request of a send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// Returned in the completion; the front-end's business.
+    /// Identifier returned in the completion. The engine does not interpret it.
     pub wr_id: u64,
     /// Operation and its operands.
     pub op: SendOp,
-    /// Gather list, scatter list (READ, atomics) or inline data.
+    /// Gather list or inline data; for READs and atomics, the scatter list.
     pub payload: Payload,
-    /// Fence against earlier requests.
+    /// Which earlier requests this request waits for.
     pub fence: Fence,
-    /// Request a solicited event at the receiver.
+    /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
     /// Destination; datagram services only.
     pub ud: Option<UdDestination>,
@@ -197,7 +199,7 @@ impl SendRequest {
 /// Work request of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvRequest {
-    /// Returned in the completion; the front-end's business.
+    /// Identifier returned in the completion. The engine does not interpret it.
     pub wr_id: u64,
     /// Buffers that receive the message.
     pub sges: SgeList,

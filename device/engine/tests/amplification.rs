@@ -1,6 +1,6 @@
-//! One packet causes at most one short reply, so a peer or a forged source address cannot use the responder to
-//! amplify traffic. A READ returns the bytes it asks for, which requires a valid key. The rate of congestion
-//! notifications is tested in `congestion.rs`.
+//! Tests that one packet causes at most one short reply, so that neither a peer nor a forged source address
+//! can use the responder to amplify traffic. A READ returns the bytes it asks for, which requires a valid
+//! key. The rate of congestion notifications is tested in `congestion.rs`.
 
 use crate::common::*;
 use protocol::ids::{Msn, Rkey, Va};
@@ -54,7 +54,7 @@ fn invalid_request_causes_one_nak() {
     assert_eq!(replies.len(), 1);
 }
 
-/// A WRITE that is executed the first time and is a duplicate afterwards.
+/// Sends a WRITE that is executed the first time and treated as a duplicate afterwards.
 fn repeated_write(pair: &mut Pair) {
     let reth = Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 };
     pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[1; 8]);

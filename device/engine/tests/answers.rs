@@ -1,4 +1,4 @@
-//! Every response to every request, as seen by the requester (IBTA volume 1, sections 9.7.5 and 9.9.2).
+//! Tests every response to every request, as seen by the requester (IBTA volume 1, sections 9.7.5 and 9.9.2).
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const RESPONSES: [O; 4] =
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done,
-    /// Neither completed nor failed, with this many PSNs acknowledged.
+    /// Neither completed nor failed; contains the number of PSNs acknowledged.
     Open(u32),
     Bad,
 }
@@ -60,8 +60,8 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 fn mismatched_response_type_completes_with_bad_response() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
-    // Request, and the outcome of an ACK, of READ responses FIRST, MIDDLE, LAST and ONLY, and of an ATOMIC
-    // acknowledge for its first PSN.
+    // Each request, followed by the outcome of an ACK, of READ responses FIRST, MIDDLE, LAST and ONLY, and of
+    // an ATOMIC acknowledge, each with the request's first PSN.
     for (name, wr, expected) in [
         ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
         ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
@@ -86,7 +86,7 @@ fn mismatched_response_type_completes_with_bad_response() {
     }
 }
 
-/// A READ of three packets with the responses before `index` received.
+/// Returns a pair with an outstanding READ of three packets, after the responses before `index` have arrived.
 fn read_up_to(index: u32) -> Pair {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
@@ -145,7 +145,7 @@ fn repeated_read_ends_only_at_its_end() {
     }
 }
 
-/// Section 9.3.5: AETH syndrome, credits, RNR NAK timer and NAK codes.
+/// Section 9.3.5 defines the AETH syndrome, credits, RNR NAK timer and NAK codes.
 #[test]
 fn every_syndrome_has_specified_effect() {
     for byte in 0..=u8::MAX {
@@ -174,8 +174,8 @@ fn every_syndrome_has_specified_effect() {
     }
 }
 
-/// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th also covers those before it. A response to
-/// any other PSN is a ghost.
+/// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th WRITE also covers the earlier
+/// ones. A response to any other PSN is a ghost.
 #[test]
 fn only_outstanding_psns_accept_responses() {
     let first = Psn::new(0xff_fffd);
@@ -272,7 +272,7 @@ fn timeouts_and_sequence_naks_share_retry_counter() {
 
 /// Section 9.7.6 (local ACK timeout): the timer runs from the oldest unacknowledged packet.
 #[test]
-fn progress_restarts_ack_timer_sending_does_not() {
+fn ack_timer_restarts_on_progress_but_not_on_sending() {
     let third = TIMEOUT / 3;
     let mut pair = Pair::new();
     for id in 0..3 {
@@ -290,7 +290,7 @@ fn progress_restarts_ack_timer_sending_does_not() {
     assert_eq!(pair.frames(A).len(), 2, "a timeout after the acknowledge");
 }
 
-/// The loss gives no indication that the response is too long for the path.
+/// Nothing about the loss suggests that the response is too long for the path.
 #[test]
 fn unanswered_read_is_repeated_unchanged() {
     let mut pair = Pair::new();
@@ -305,8 +305,8 @@ fn unanswered_read_is_repeated_unchanged() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 
-/// The responses of a READ are lost, and the responder NAKs several packets behind it. All these NAKs report one
-/// loss.
+/// The responses of a READ are lost, and the responder sends NAKs for several packets behind it. All these
+/// NAKs report the same loss.
 #[test]
 fn naks_behind_unanswered_read_count_once() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Bounds on the memory that a guest and its peers can make an engine hold.
+//! Tests the bounds on the memory that a guest and its peers can make an engine hold.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::common::{A, psn_a, psn_b};
@@ -191,7 +191,7 @@ fn alternating_reply_kinds_stay_bounded() {
 }
 
 #[test]
-fn request_pool_is_shared_with_reserved_slots() {
+fn shared_request_pool_reserves_slots_for_each_qp() {
     const QPS: u32 = 2000;
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.sends_taken = vec![0; QPS as usize];

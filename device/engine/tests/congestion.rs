@@ -1,4 +1,4 @@
-//! ECN marks, congestion notification packets and the rate of a flow: IBTA annex A17, section A17.9.
+//! Tests ECN marks, congestion notification packets and the rate of a flow (IBTA annex A17, section A17.9).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use protocol::Psn;
 use protocol::ids::Pkey;
 use protocol::roce::{Bth, Deth, Encap, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame};
 
-/// IP traffic class of marked packets (RFC 3168: 11 is CE).
+/// IP traffic class of marked packets (CE, 11b in RFC 3168).
 const CE: u8 = 0b11;
 const INTERVAL: Duration = Duration::from_micros(50);
 
@@ -16,7 +16,7 @@ fn of(service: Service) -> Pair {
     Pair::with(|_, attrs| attrs.service = service)
 }
 
-/// Delivers `frame` marked as by a congested switch.
+/// Delivers `frame` with the mark of a congested switch.
 fn deliver_marked(pair: &mut Pair, to: Node, frame: &[u8]) {
     let frame = RoceFrame::parse(frame).expect("engine frames are valid");
     let encap = Encap { traffic_class: frame.encap.traffic_class | CE, ..frame.encap };
@@ -66,7 +66,7 @@ fn connected_packets_use_ect_and_keep_dscp() {
         (Service::Rc, 0x00, 0x02),
         (Service::Rc, 0xb8, 0xba),
         (Service::Uc, 0x61, 0x62),
-        // Datagrams have no flow that a notification could slow.
+        // A datagram belongs to no flow that a notification could slow down.
         (Service::Ud, 0xb8, 0xb8),
     ] {
         let mut pair = Pair::with(|_, attrs| (attrs.service, attrs.path.traffic_class) = (service, given));
@@ -79,8 +79,8 @@ fn connected_packets_use_ect_and_keep_dscp() {
     }
 }
 
-/// The CNP format of annex A17, section A17.9.3, byte by byte as other vendors' adapters send it, except for the QP
-/// number.
+/// Compares each byte of the CNP, except for the QP number, with those that other vendors' adapters send
+/// (annex A17, section A17.9.3).
 #[test]
 fn marked_data_causes_cnp_to_sender() {
     for service in [Service::Rc, Service::Uc] {
@@ -146,7 +146,7 @@ fn marked_packets_without_flow_cause_no_cnp() {
     let ack = pair.frames(B).remove(0);
     deliver_marked(&mut pair, A, &ack);
     assert_eq!(pair.flow(), [""; 0]);
-    // A datagram belongs to no flow that could be slowed.
+    // A datagram belongs to no flow that could be slowed down.
     let mut pair = of(Service::Ud);
     let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };
@@ -170,7 +170,7 @@ fn cnp_reduces_rate_which_then_recovers() {
         for n in 0..400 {
             pair.a.host.post_send(A.qpn(), write(n, 0, 65536));
         }
-        // 1.5 GB/s after one notification, 100 MB/s after several; see `Pace`.
+        // The rate is about 1.5 GB/s after one notification and 100 MB/s after several; see `Pace`.
         for _ in 0..5 {
             notify(&mut pair, A);
         }
@@ -215,9 +215,9 @@ fn cnp_slows_read_responses_not_acks() {
     assert_eq!(pair.frames(B).len(), 1);
 }
 
-/// Also at the minimum rate: the peer may choose an ACK timeout of 1 ms.
+/// The bound holds even at the minimum rate, because the peer may choose an ACK timeout of 1 ms.
 #[test]
-fn reply_waits_at_most_two_pauses() {
+fn reply_waits_for_at_most_two_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..100 {
         notify(&mut pair, B);

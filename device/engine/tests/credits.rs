@@ -1,4 +1,4 @@
-//! End-to-end message level flow control: IBTA volume 1, section 9.7.7.2.
+//! Tests end-to-end message level flow control (IBTA volume 1, section 9.7.7.2).
 
 use crate::common::*;
 use engine::SendOp;
@@ -18,7 +18,7 @@ fn sent(pair: &mut Pair) -> Vec<String> {
     pair.frames(A).iter().map(|frame| describe(frame)).collect()
 }
 
-/// A pair in which A has received `credits` in the ACK of an empty WRITE, PSN 0x100.
+/// Returns a pair in which A has received `credits` in the ACK for an empty WRITE with PSN 0x100.
 fn pair_with_credits(credits: u8) -> Pair {
     let mut pair = Pair::new();
     pair.post(A, write(0, 0x8000, 0));
@@ -56,10 +56,10 @@ fn acks_advertise_posted_receive_requests() {
         for frame in pair.frames(A) {
             pair.deliver(B, &frame);
         }
-        // Six remain after the first; the code for six is 5.
+        // Six requests remain after the first message. The code for six is 5.
         assert_eq!(codes(&pair.frames(B)), [Syndrome::Ack { credits: 5 }], "{op:?}");
     }
-    // A host that does not count receives advertises none: code 31.
+    // A host that does not count receive requests advertises no credits (code 31).
     pair.b.host.counts_receives = false;
     pair.post(A, write(1, 0x8000, 10));
     for frame in pair.frames(A) {
@@ -74,7 +74,8 @@ fn message_beyond_credits_sends_one_probe() {
     pair.post(A, send(1, 300));
     pair.post(A, send(2, 300));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B", "SendLast 0x102 44B?", "SendFirst 0x103 256B?"]);
-    // The first is complete. A receive request exists for the second, whose first packet was not accepted yet.
+    // The first message is complete. A receive request exists for the second, whose first packet has not been
+    // accepted yet.
     ack(&mut pair, 0x102, 1);
     assert_eq!(sent(&mut pair), ["SendLast 0x104 44B?"]);
 }

@@ -1,4 +1,4 @@
-//! Requests rejected locally or by the peer, and invalid responses.
+//! Tests requests that are rejected locally or by the peer, and invalid responses.
 
 use crate::common::*;
 use engine::{AccessError, AsyncEvent, Fetch, Rights, SendOp, Sge, State, Status};
@@ -14,8 +14,8 @@ fn reth(offset: u64, dma_len: u32) -> Reth {
     Reth { va: Va::new(VA + offset), rkey: Rkey::new(KEY), dma_len }
 }
 
-/// Checks both ends after a rejected request: status at the requester, event at the responder, ERR on both sides, and
-/// no further packets.
+/// Checks both ends after a rejected request: the status at the requester, the event at the responder, that
+/// both are in ERR, and that neither sends further packets.
 fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
     assert_eq!(pair.a.sends(), [(1, Err(status))]);
     assert_eq!(pair.b.asyncs, events);
@@ -55,7 +55,7 @@ fn rejects_write_wrapping_address_space() {
 }
 
 #[test]
-fn vanished_region_fails_later_write_packet() {
+fn destroyed_region_fails_later_write_packet() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     let frames = pair.frames(A);
@@ -76,7 +76,7 @@ fn rejects_read_without_permission() {
 }
 
 #[test]
-fn vanished_region_ends_read_in_progress() {
+fn destroyed_region_ends_read_in_progress() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 5000));
     let request = pair.frames(A).remove(0);
@@ -146,7 +146,8 @@ fn unwritable_receive_is_remote_operational_error() {
     assert_refused(&mut pair, Status::RemoteOperational, &[]);
 }
 
-/// Requests that an RC responder rejects as invalid: the preceding packets, and the rejected one.
+/// Each case lists the packets that precede a request, and the request that the responder of an RC QP rejects
+/// as invalid.
 #[test]
 fn malformed_requests_cause_invalid_request_nak() {
     use Operation as O;
@@ -373,9 +374,9 @@ fn misdirected_packets_are_dropped_and_counted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// IBTA volume 1, section 9.6.1.2.
+/// IBTA volume 1, section 9.6.1.2: the destination address must be that of the local port.
 #[test]
-fn own_address_drops_other_destinations() {
+fn own_address_check_drops_other_destinations() {
     use protocol::roce::{Encap, IpAddrs, Packet};
     for own_address in [false, true] {
         let mut pair = Pair::with(|_, attrs| attrs.own_address = own_address);
@@ -402,7 +403,7 @@ fn own_address_drops_other_destinations() {
 /// An IPv6 header carries the GRH, and MAC addresses take the role of LIDs. A connection can have a GRH in one
 /// direction only.
 #[test]
-fn one_way_grh_compares_source_macs() {
+fn one_way_grh_falls_back_to_source_mac_check() {
     use protocol::ids::MacAddr;
     let mut pair = Pair::new();
     (7..9).for_each(|wr| pair.post_recv(B, wr, 0x8000, 100));

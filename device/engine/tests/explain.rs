@@ -1,4 +1,4 @@
-//! The reported wait reason of a queue pair, in every state it can be brought to.
+//! Tests the reported wait reason of a queue pair in every state that a test can bring about.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -11,7 +11,7 @@ use protocol::roce::{Bth, Ext, Opcode, Operation, Packet};
 use sim::key_op::KeyOp;
 
 const MS: Duration = Duration::from_millis(1);
-/// RNR NAK timer code 12.
+/// Wait requested by RNR NAK timer code 12.
 const RNR_WAIT: Duration = Duration::from_micros(640);
 
 fn explain(pair: &mut Pair, node: Node) -> QpStatus {
@@ -23,7 +23,7 @@ fn wait_reason(pair: &mut Pair) -> WaitReason {
     explain(pair, A).send
 }
 
-/// Sends everything A has; all of it is lost.
+/// Sends all packets that A has ready, and loses them.
 fn lose_all(pair: &mut Pair) {
     pair.run(|node, _| node != A);
 }
@@ -74,7 +74,7 @@ fn unconnected_qp_reports_its_state() {
 }
 
 #[test]
-fn sendable_request_reports_turn() {
+fn sendable_request_reports_waiting_for_turn() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         pair.post(A, write(1, 0x8000, 10));
@@ -315,7 +315,7 @@ fn cause_of_error_is_reported() {
     pair.flow();
     assert_eq!(by(&mut pair, B), EndedBy::Queue(Queue::Recv));
 
-    // Into SQE and out of it.
+    // The QP enters SQE and leaves it again.
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let wrong = Sge { lkey: Lkey::new(0xbad), ..sge(0, 10) };
     pair.post(A, request(1, SendOp::Send { imm: None }, &[wrong]));
@@ -338,7 +338,7 @@ fn fatal_nak_counts_drop_reason() {
     );
 }
 
-/// Names are those of the counters, and are unique.
+/// The name of each reason is that of its counter, and all names are unique.
 #[test]
 fn each_drop_reason_has_own_counter() {
     let mut names: Vec<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();

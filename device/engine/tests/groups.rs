@@ -1,4 +1,4 @@
-//! Datagrams to multicast groups.
+//! Tests datagrams to multicast groups.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.5.2; annex A17, section A17.3.2 (MGIDs are IP group addresses).

@@ -1,4 +1,4 @@
-//! Local key operations, SENDs with invalidate, and queues whose owner flushes.
+//! Tests local key operations, SENDs with invalidate, and queues whose owner flushes requests.
 
 use crate::common::*;
 use engine::{
@@ -9,7 +9,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
 use sim::host::{HostEvent, Key, KeyKind, Mapping};
 use sim::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 
-/// Keys, in full, of a fast registration region and of a window. Software owns the low 8 bits.
+/// Complete keys of a fast-registration region and of a window. Software chooses the low 8 bits.
 const FAST: u32 = 0x2000_0000;
 const WINDOW: u32 = 0x2000_0100;
 
@@ -17,7 +17,7 @@ fn key(number: u32, kind: KeyKind, mapping: Option<Mapping>) -> (u32, Key) {
     (number >> 8, Key { key: number, pd: Pdn::new(PD), kind, mapping })
 }
 
-/// The first 4096 bytes of the region, with all permissions.
+/// Returns a mapping of the first 4096 bytes of the region, with all permissions.
 fn mapping() -> Mapping {
     Mapping { region: KEY, first: VA, start: VA, len: 4096, rights: Rights::all(), qpn: None, parent: None }
 }
@@ -26,7 +26,7 @@ fn pair() -> Pair {
     with(|_, _| {})
 }
 
-/// Returns a pair in which both sides have an invalid fast registration key and a type 2B window.
+/// Returns a pair in which both sides have an invalid fast-registration key and a type 2B window.
 fn with(tune: impl Fn(Node, &mut engine::QpAttrs)) -> Pair {
     let mut pair = Pair::with(tune);
     for side in [&mut pair.a, &mut pair.b] {
@@ -38,7 +38,7 @@ fn with(tune: impl Fn(Node, &mut engine::QpAttrs)) -> Pair {
     pair
 }
 
-/// Returns a pair in which the fast registration key of B is valid, as after an earlier registration.
+/// Returns a pair in which B's fast-registration key is valid, as if registered earlier.
 fn registered() -> Pair {
     let mut pair = pair();
     pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
@@ -141,7 +141,7 @@ fn duplicate_send_invalidate_is_not_executed() {
     let mut pair = registered();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.post(A, send_invalidate(1, FAST, 10));
-    // The ACK is lost. Meanwhile the key is valid again, for another use.
+    // The ACK is lost. In the meantime, the key has become valid again for another use.
     pair.lose(B, 0);
     pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
     pair.advance(TIMEOUT);
@@ -150,9 +150,9 @@ fn duplicate_send_invalidate_is_not_executed() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the second copy invalidates nothing");
 }
 
-/// The data was written, but the key must not be invalidated by peers.
+/// The data of the SEND has been written, but peers may not invalidate the key.
 #[test]
-fn forbidden_invalidate_fails_both_sides() {
+fn forbidden_invalidation_fails_both_sides() {
     for (bad, reason) in
         [(KEY, AccessError::Kind), (FAST, AccessError::Invalid), (FAST | 1, AccessError::Key)]
     {
@@ -189,7 +189,7 @@ fn fast_registration_executes_once_in_order() {
     pair.a.host.post_send(A.qpn(), send(1, 300));
     pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
     pair.post(A, send_through(3, FAST | 1, 300));
-    // The very first packet is lost, so that the retry passes over the registration.
+    // The first packet is lost, so the retry has to skip the registration, which has been executed.
     pair.lose(A, 0);
     pair.advance(TIMEOUT);
     pair.flow();
@@ -212,7 +212,7 @@ fn key_operations_complete_in_queue_order() {
     assert_eq!(pair.a.sends(), ok([1, 2, 3]));
 }
 
-/// Retransmitted packets are gathered again.
+/// Retransmission gathers the data of a packet again.
 #[test]
 fn invalidation_waits_for_older_requests() {
     let mut pair = pair();
@@ -248,7 +248,7 @@ fn read_invalidate_takes_effect_after_data() {
 }
 
 #[test]
-fn failed_read_invalidate_fails_after_data() {
+fn failed_invalidation_fails_read_after_data() {
     let mut pair = pair();
     let op = SendOp::Read { remote: remote(0x8000), invalidate: Some(Lkey::new(KEY)) };
     pair.post(A, request(1, op, &[sge(0, 10)]));
@@ -257,7 +257,8 @@ fn failed_read_invalidate_fails_after_data() {
     assert_eq!(pair.snapshot(A).state, State::Err);
 }
 
-/// IBTA volume 1, section 10.6.5: once invalidated, a key permits nothing, even for an incomplete message.
+/// IBTA volume 1, section 10.6.5: once invalidated, a key permits nothing, not even the rest of an incomplete
+/// message.
 #[test]
 fn invalidated_key_blocks_message_in_progress() {
     const LEN: usize = 700;
@@ -283,7 +284,7 @@ fn invalidated_key_blocks_message_in_progress() {
     }
 }
 
-/// A duplicate READ checks its key again.
+/// The key is checked again because it may have been invalidated since the READ.
 #[test]
 fn duplicate_read_checks_key_again() {
     let mut pair = registered();
@@ -348,7 +349,7 @@ fn full_fence_waits_for_acks() {
 }
 
 #[test]
-fn sqd_starts_no_key_operations() {
+fn no_key_operation_starts_in_sqd() {
     let mut pair = pair();
     pair.modify_with(A, State::Sqd, |_| {});
     pair.post(A, fast_register(1, FAST | 1));
@@ -359,7 +360,7 @@ fn sqd_starts_no_key_operations() {
 }
 
 #[test]
-fn uc_supports_key_operations_ud_rejects() {
+fn uc_supports_key_operations_and_ud_rejects_them() {
     let mut pair = with(|_, attrs| attrs.service = Service::Uc);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
@@ -413,9 +414,9 @@ fn owner_flush_reports_failed_receive_only() {
     assert_eq!(pair.b.host.queues[&B.qpn().get()].recv.len(), 1);
 }
 
-/// The receive request fetched for it still counts as posted.
+/// The receive request fetched for the rejected message still counts as posted.
 #[test]
-fn owner_flush_raises_only_event_on_reject() {
+fn owner_flush_reports_rejected_request_by_event_only() {
     let mut pair = owner();
     pair.post_recv(B, 7, 0x8000, 100);
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
@@ -435,7 +436,7 @@ fn owner_flush_to_err_reports_nothing() {
     pair.frames(A);
     pair.modify_with(A, State::Err, |modify| modify.attrs.flush = Flush::Owner);
     assert_eq!((pair.a.sends(), pair.a.recvs(), pair.a.asyncs.len()), (vec![], vec![], 0));
-    // It does not poll for receive requests posted later either.
+    // The engine does not poll for receive requests posted later either.
     pair.post_recv(A, 12, 0x8000, 10);
     pair.advance(TIMEOUT);
     assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));

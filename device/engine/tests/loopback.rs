@@ -1,11 +1,11 @@
-//! QPs connected to QPs of the same engine, or to themselves.
+//! Tests QPs that are connected to QPs of the same engine or to themselves.
 
 use crate::common::*;
 use engine::*;
 use protocol::ids::Qkey;
 use protocol::roce::Encap;
 
-/// Path with the addresses of A on both ends.
+/// Returns a path that has A's address at both ends.
 fn to_self() -> Encap {
     Encap { dst_mac: A.path().src_mac, ip: B.path().ip, ..A.path() }
 }
@@ -35,7 +35,7 @@ fn loop_path() -> Encap {
     Encap { ip: protocol::roce::IpAddrs::V4 { src, dst: src }, ..to_self() }
 }
 
-/// Delivers A's frames to A until there are none.
+/// Delivers A's frames to A until A sends no more.
 fn loop_frames(pair: &mut Pair) -> usize {
     let mut count = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Lost, duplicated and forged packets on a reliable connection.
+//! Tests lost, duplicated and forged packets on a reliable connection.
 
 use std::time::Duration;
 
@@ -141,8 +141,8 @@ fn ghost_and_duplicate_acks_are_ignored() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
-    // Never sent: the next PSN, and half the PSN space ahead. Acknowledged before: the previous one, and half the
-    // space behind.
+    // The first two PSNs have never been sent: the next PSN, and one that is half the PSN space ahead. The
+    // other two have already been acknowledged: the previous PSN, and one that is half the PSN space behind.
     for psn in [0x101, 0x100 + 0x7f_fffe, 0xff, 0x80_0100] {
         for syndrome in [ACK, Syndrome::Nak(NakCode::RemoteAccess), Syndrome::RnrNak { timer: 1 }] {
             pair.inject(A, Operation::Acknowledge, Psn::new(psn), aeth(syndrome), b"");
@@ -157,7 +157,7 @@ fn ghost_and_duplicate_acks_are_ignored() {
     assert_eq!(pair.a.sends(), []);
 }
 
-/// IBTA 9.4.2: the packet of an acknowledge ends with its extended headers.
+/// IBTA 9.4.2: an acknowledge packet ends with its extended headers.
 #[test]
 fn ack_with_payload_is_dropped() {
     let mut pair = Pair::new();
@@ -282,7 +282,7 @@ fn later_response_is_implied_read_nak() {
             "B Acknowledge 0x101 msn2",
         ]
     );
-    // The WRITE, acknowledged before, completes after the READ.
+    // The WRITE has been acknowledged, but completes after the READ.
     assert_eq!(pair.a.sends(), ok([1, 2]));
     assert_eq!(pair.a.engine.stats().recovery.implied_naks, 1);
 }
@@ -299,8 +299,8 @@ fn plain_ack_does_not_complete_read() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A repeated request of a chunked READ must not span the chunk that the responder has executed and the next one,
-/// even if the window has grown meanwhile.
+/// A repeated request of a chunked READ must not extend from the chunk that the responder has executed into
+/// the next one, even if the window has grown in the meantime.
 #[test]
 fn repeated_read_stays_inside_its_chunk() {
     let mut pair = Pair::with_window(4);
@@ -314,8 +314,8 @@ fn repeated_read_stays_inside_its_chunk() {
     assert_eq!(pair.bytes(A, 0x8000, 2048), pair.bytes(B, 0, 2048));
 }
 
-/// A retry moves the cursor back before an executed NOP. The response to the READ behind the NOP must still find the
-/// READ.
+/// A retry moves the cursor back to a packet before an executed NOP. The response to the READ behind the NOP
+/// must still find the READ.
 #[test]
 fn retry_over_nop_finds_next_request() {
     let mut pair = Pair::new();
@@ -377,7 +377,7 @@ fn duplicate_atomic_returns_saved_result() {
 }
 
 #[test]
-fn duplicate_atomic_off_record_is_dropped() {
+fn duplicate_of_unrecorded_atomic_is_dropped() {
     let mut pair = Pair::with(|_, attrs| (attrs.max_dest_rd_atomic, attrs.max_rd_atomic) = (2, 2));
     let mut frames = Vec::new();
     for id in 0..3 {
@@ -471,7 +471,7 @@ fn duplicate_sequence_naks_cost_no_retry() {
     assert_eq!(pair.a.sends(), ok([2]));
 }
 
-/// The first duplicate arrives while a retry is pending, the second one later.
+/// The first duplicate arrives while a retry is pending. The second arrives later.
 #[test]
 fn duplicate_late_sequence_nak_is_ignored() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);

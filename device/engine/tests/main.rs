@@ -1,4 +1,5 @@
-//! Tests of the engine by its public interface. One test program, since each links the whole crate.
+//! Tests of the engine through its public interface. They form a single test program, because each program
+//! links the whole crate.
 
 mod amplification;
 mod answers;

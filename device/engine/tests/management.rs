@@ -1,4 +1,4 @@
-//! Partitions, QP0 and QP1.
+//! Tests partitions, QP0 and QP1.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1.3 (P_Key), 10.9 (partitions), 13.5 (QP0 and QP1).
@@ -82,7 +82,7 @@ fn management_qps_apply_their_key_rules() {
 }
 
 #[test]
-fn qp0_without_receive_counts_vl15_dropped() {
+fn qp0_without_receive_request_counts_vl15_dropped() {
     let mut pair = managed();
     for qp in [0, 1] {
         for _ in 0..3 {
@@ -109,7 +109,7 @@ fn software_supplied_headers_are_sent_unchanged() {
     let mut pair = managed();
     let header = ReadyHeader { pkey: Pkey::new(0x8123), psn: p(0x777), src_qp: Qpn::new(0) };
     pair.post_on(A, GSI, mad(1, 1, Some(header)));
-    // Other QPs ignore supplied headers.
+    // QPs other than QP0 and QP1 ignore supplied headers.
     pair.post(A, send(2, 0));
     let frames = pair.frames(A);
     let (bth, deth) = headers(&frames[0]);
@@ -135,12 +135,12 @@ fn ordinary_ud_ignores_supplied_headers() {
     pair.post(A, mad(1, B.qpn().get(), Some(header)));
     let (bth, deth) = headers(&pair.frames(A)[0]);
     assert_eq!((bth.pkey, bth.psn), (Pkey::DEFAULT, psn_a()));
-    // A controlled Q_Key is replaced by that of the QP.
+    // A controlled Q_Key is replaced with the Q_Key of the QP.
     assert_eq!((deth.qkey, deth.src_qp), (Qkey::new(0x1111_1111), A.qpn()));
 }
 
 #[test]
-fn qp_follows_pkey_table_changes() {
+fn pkey_table_changes_affect_existing_qps() {
     let mut pair = Pair::with(|_, attrs| attrs.pkey_index = 1);
     for node in [A, B] {
         pair.side(node).engine.set_pkeys(&[0xffff, 0x8007].map(Pkey::new));
@@ -151,12 +151,12 @@ fn qp_follows_pkey_table_changes() {
     pair.deliver(B, &frames[0]);
     pair.flow();
     assert_eq!(pair.a.sends(), ok([1]));
-    // Outside the partition, both sides drop the packets.
+    // B leaves the partition, so both sides drop packets.
     pair.b.engine.set_pkeys(&[0xffff, 0].map(Pkey::new));
     pair.post(A, write(2, 0x8000, 1));
     assert_eq!(pair.flow().len(), 1);
     assert_eq!(pair.b.engine.stats().drops.wrong_pkey, 1);
-    // Back in the partition as a limited member, which full members accept.
+    // B is in the partition again, as a limited member. Full members accept its packets.
     pair.b.engine.set_pkeys(&[0xffff, 0x0007].map(Pkey::new));
     pair.advance(TIMEOUT);
     pair.flow();
@@ -176,9 +176,9 @@ fn missing_or_invalid_pkey_matches_nothing() {
     }
 }
 
-/// The GRH area on an InfiniBand link.
+/// On an InfiniBand link, the area contains a GRH only if the datagram has one.
 #[test]
-fn grh_area_changes_only_with_grh() {
+fn grh_area_is_written_only_if_datagram_has_grh() {
     let mut pair = managed();
     pair.b.host.bytes(KEY)[0x8000..0x8128].fill(0xee);
     arrive(&mut pair, 1, GSI_QKEY, 0xffff);

@@ -1,5 +1,5 @@
-//! QP numbers. When a driver reuses a table entry, it increments the generation in the high bits, so that late
-//! packets never reach the successor (IBTA volume 1, section 9.6.1.1).
+//! Tests QP numbers. When a driver reuses a table entry, it increments the generation in the high bits, so
+//! that late packets never reach the successor of a destroyed QP (IBTA volume 1, section 9.6.1.1).
 
 use crate::common::*;
 use engine::{Modify, QpAttrs, QpError, Service, State};
@@ -7,7 +7,7 @@ use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 
-/// Two generations of one entry in a table of 2^16.
+/// QP numbers of two generations of one entry, in a table of 2^16 entries.
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 
@@ -89,7 +89,7 @@ fn multicast_skips_successor_of_member() {
     assert_eq!((pair.b.recvs(), pair.b.engine.stats().drops.unknown_group), (vec![], 1));
 }
 
-/// On interfaces whose software passes QP numbers without their high bits, each connection has a second number.
+/// On interfaces whose software omits the high bits of QP numbers, each connected QP has a second number.
 #[test]
 fn aliased_qp_accepts_both_numbers_only() {
     let mut pair = with_successor(|attrs| attrs.alias = Some(Qpn::new(0x17)));

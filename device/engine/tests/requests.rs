@@ -1,4 +1,5 @@
-//! Every request in every situation, as handled by the responder (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
+//! Tests how the responder handles every request in every situation (IBTA volume 1, sections 9.7.1, 9.7.4 and
+//! 9.7.5).
 
 use crate::common::*;
 use engine::*;
@@ -10,7 +11,7 @@ fn reth(dma_len: u32) -> Reth {
     Reth { va: Va::new(VA + 0x8000), rkey: Rkey::new(KEY), dma_len }
 }
 
-/// The extension headers of an operation on `dma_len` bytes.
+/// Returns the extension headers for an operation on `dma_len` bytes.
 fn ext(operation: O, dma_len: u32) -> Ext {
     match Opcode::rc(operation).ext_kind() {
         ExtKind::Imm => Ext::Imm(Imm([1, 2, 3, 4])),
@@ -30,7 +31,7 @@ fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
     pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
 }
 
-/// Payload length of a packet at its position, for operations with payload.
+/// Returns the payload length of a full packet, according to the position of the opcode in a message.
 fn full_len(operation: O) -> usize {
     match (operation.kind(), operation.position()) {
         (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,
@@ -47,11 +48,11 @@ fn ready(receives: u64) -> Pair {
     pair
 }
 
-/// Section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SEND with invalidate, and READ
-/// or atomic inside a message.
+/// Checks section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SENDs with
+/// invalidate, and READs or atomics inside a message.
 #[test]
 fn opcode_sequence_is_enforced() {
-    // The incomplete message, if any, and the opcodes that are valid next.
+    // Each case: the last packet of the incomplete message, if any, and the opcodes that are valid next.
     let cases: [(Option<O>, &[u8]); 5] = [
         (None, &[0x00, 0x04, 0x05, 0x06, 0x0a, 0x0b, 0x0c, 0x13, 0x14]),
         (Some(O::SendFirst), &[0x01, 0x02, 0x03]),
@@ -73,7 +74,7 @@ fn opcode_sequence_is_enforced() {
             };
             let (n, begun) = (u32::try_from(before.len()).unwrap(), before.len() * 256);
             let len = full_len(operation);
-            // The DMA length matches the message, so that the length is valid.
+            // The DMA length matches the message, so the payload length is valid.
             let whole = match operation.position() {
                 Position::First | Position::Middle => begun + len + 44,
                 Position::Last | Position::Only => begun + len,
@@ -95,7 +96,7 @@ fn opcode_sequence_is_enforced() {
             if legal.contains(&code) {
                 assert_eq!(pair.snapshot(B).state, State::Rts, "{operation:?} after {open:?}: {answers:?}");
             } else {
-                // Valid in the sequence, but peers must not invalidate the key.
+                // These packets are valid in the sequence, but peers may not invalidate the key.
                 let invalidates =
                     matches!((open, code), (None, 0x17) | (Some(O::SendFirst | O::SendMiddle), 0x16));
                 let code = if invalidates { "RemoteAccess" } else { "InvalidRequest" };
@@ -107,7 +108,7 @@ fn opcode_sequence_is_enforced() {
     }
 }
 
-/// Section 9.7.4.1 (length validation), with a path MTU of 256.
+/// Checks section 9.7.4.1 (length validation) with a path MTU of 256.
 #[test]
 fn payload_length_must_match_opcode() {
     for (first, last, only) in
@@ -143,8 +144,8 @@ fn payload_length_must_match_opcode() {
     }
 }
 
-/// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and one less than that ahead reveals a gap. Nothing was
-/// sent before the first PSN of the connection, so such packets are no duplicates.
+/// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and a PSN up to 2^23 - 1 ahead reveals a gap.
+/// Nothing was sent before the first PSN of the connection, so packets with earlier PSNs are not duplicates.
 #[test]
 fn psn_space_splits_into_duplicates_and_gaps() {
     for (n, answer) in [
@@ -181,7 +182,7 @@ fn duplicates_without_ack_req_are_acknowledged() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn1"]);
 }
 
-/// Two packets are reordered. The gap existed, so its NAK is sent even if it is closed by then.
+/// Two packets are reordered. The NAK for the gap is sent even if the gap has been closed by then.
 #[test]
 fn sequence_nak_is_not_withdrawn() {
     let mut pair = ready(2);
@@ -193,13 +194,13 @@ fn sequence_nak_is_not_withdrawn() {
 
 /// After one NAK, later packets are ignored until the expected one arrives; duplicates are answered.
 #[test]
-fn outstanding_nak_answers_only_duplicates() {
+fn only_duplicates_are_answered_while_nak_is_outstanding() {
     let mut pair = ready(3);
     inject(&mut pair, 0, O::ReadRequest, 300, 0);
     inject(&mut pair, 2, O::SendOnly, 0, 44);
     inject(&mut pair, 3, O::FetchAdd, 0, 0);
     pair.flow();
-    // Refused with an RNR NAK, because the FETCH_ADD was executed.
+    // The SEND is refused with an RNR NAK, which shows that the FETCH_ADD was executed.
     for (n, operation, answers) in [
         (5, O::SendOnly, &["B Acknowledge 0x104 PsnSequence msn3"][..]),
         (5, O::SendOnly, &[]),
@@ -280,8 +281,8 @@ fn msn_counts_completed_messages() {
     }
 }
 
-/// Responses to `count` packets of a READ from packet `start` on. The READ has four packets, with 44 bytes in the
-/// last.
+/// Returns the responses to `count` packets of a READ, from packet `start` on. The READ has four packets,
+/// with 44 bytes in the last.
 fn responses(start: u32, count: u32) -> Vec<String> {
     (start..start + count)
         .map(|index| {
@@ -339,16 +340,16 @@ fn unexecuted_read_behind_psn_is_dropped() {
         (read_at, reth, 4),
         (read_at + 2, later(2), 2),
         (read_at + 3, Reth { dma_len: 100, ..later(3) }, 1),
-        // Other memory, another region, or longer than the original.
+        // These READs are for other memory, for another region, or longer than the original.
         (read_at + 2, later(1), 0),
         (read_at, later(1), 0),
         (read_at, Reth { rkey: Rkey::new(LOCKED), ..reth }, 0),
         (read_at, Reth { dma_len: 4 * 256 + 1, ..reth }, 0),
         (read_at + 3, Reth { dma_len: 257, ..later(3) }, 0),
-        // At the PSNs of the SEND and of the WRITE.
+        // These READs have the PSNs of the SEND and of the WRITE.
         (0, Reth { dma_len: 8, ..reth }, 0),
         (read_at + 4, Reth { dma_len: 8, ..reth }, 0),
-        // From before the connection, close and distant.
+        // These READs have PSNs from before the connection, one close and one distant.
         (0xff_ffff, Reth { dma_len: 8, ..reth }, 0),
         (0xff_ff00, reth, 0),
         (0x80_0006, reth, 0),
@@ -381,7 +382,7 @@ fn only_newest_reads_and_atomics_replay() {
     }
 }
 
-/// READs of an earlier connection lie behind the expected PSN of the next one, and are not duplicates.
+/// READs of an earlier connection lie behind the expected PSN of the next connection, but are not duplicates.
 #[test]
 fn read_of_earlier_connection_is_dropped() {
     let mut pair = Pair::new();
@@ -431,7 +432,7 @@ fn fatal_nak_is_last_packet() {
     assert_eq!(pair.flow(), Vec::<String>::new());
 }
 
-/// 2^31 is the maximum length. The key check comes after.
+/// 2^31 is the maximum length. The key is checked after the length.
 #[test]
 fn accepts_dma_lengths_up_to_two_gib() {
     for (operation, dma_len, answer) in [
@@ -493,7 +494,7 @@ fn duplicate_read_with_invalid_key_is_dropped() {
         send_request(&mut pair, wrong);
         assert_eq!(pair.frames(B).len(), 0);
     }
-    // Or it becomes invalid before the response is built.
+    // In the other case, the key becomes invalid before the response is built.
     send_request(&mut pair, KEY);
     pair.b.host.regions.remove(&KEY);
     assert_eq!(pair.frames(B).len(), 0);

@@ -1,4 +1,4 @@
-//! Receiver not ready (RNR) NAKs.
+//! Tests receiver-not-ready (RNR) NAKs.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn unready_send_is_delivered_after_post() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// Packets behind the refused one may be dropped too.
+/// Packets behind the refused one may be dropped too, so only a few are sent.
 #[test]
 fn rnr_probe_sends_few_packets() {
     let mut pair = Pair::new();
@@ -45,7 +45,7 @@ fn rnr_probe_sends_few_packets() {
         assert_eq!((&*trace[0], &*trace[7]), ("A SendOnly 0x100 10B?", "A SendOnly 0x107 10B?"));
         assert_eq!(trace[8], "B Acknowledge 0x100 RNR12 msn0");
     }
-    // The same holds if they are lost.
+    // The same applies if the probe packets are lost.
     pair.advance(WAIT);
     assert_eq!(pair.frames(A).len(), 8);
     pair.advance(TIMEOUT);
@@ -72,7 +72,7 @@ fn rnr_probe_limits_long_message() {
 }
 
 #[test]
-fn write_imm_gets_rnr_at_last_packet() {
+fn write_imm_is_refused_with_rnr_nak_at_last_packet() {
     let mut pair = Pair::new();
     let op = SendOp::Write { remote: remote(0x8000), imm: Some(Imm([0; 4])) };
     pair.post(A, request(1, op, &[sge(0, 300)]));
@@ -114,7 +114,7 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// For responders whose software sets no timer: few retries must outlast a late receiver.
+/// If the responder's software does not set a timer, a few retries must last long enough for a late receiver.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
@@ -132,9 +132,9 @@ fn repeated_rnr_naks_increase_timer() {
     assert_eq!(pair.flow()[1], "B Acknowledge 0x101 RNR12 msn1", "another packet");
 }
 
-/// The receive request is being posted, and the host knows when it can be fetched.
+/// A receive request is being posted, and the host reports when it can be fetched.
 #[test]
-fn rnr_nak_asks_to_wait_for_request_being_posted() {
+fn rnr_nak_waits_for_receive_request_being_posted() {
     for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {
         let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(12));
         pair.b.host.recv_due = Some(pair.now + Duration::from_millis(due_in_ms));
@@ -164,8 +164,8 @@ fn infinite_rnr_retries_never_fail() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// An RNR NAK that answers a packet sent before the wait, or duplicates the one handled, after the wait is over and
-/// before anything was sent.
+/// The RNR NAK answers a packet sent before the wait, or duplicates the NAK already handled. It arrives after
+/// the wait, but before anything is sent.
 #[test]
 fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
@@ -185,7 +185,7 @@ fn duplicate_rnr_nak_costs_no_retry() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
 }
 
-/// The timeout came first, so the refused packet was sent after the wait.
+/// The timeout occurred first, so the RNR NAK answers the retransmitted packet.
 #[test]
 fn rnr_nak_after_timeout_starts_wait() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));

@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Tests shared receive queues.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.2.9 (shared receive queues), 9.7.7.2 (no credits), 11.6.3 (affiliated events).
@@ -15,7 +15,7 @@ fn second(node: Node) -> Qpn {
     Qpn::new(node.qpn().get() + 0x10)
 }
 
-/// Returns two connections whose ends at B use one SRQ.
+/// Returns a pair with two connections whose QPs at B share one SRQ.
 fn shared(tune: impl Fn(&mut QpAttrs)) -> Pair {
     let tuned = |node: Node| {
         let mut attrs = QpAttrs { srq: node == B, ..attrs(node) };
@@ -35,14 +35,14 @@ fn post_recv(pair: &mut Pair, wr_id: u64, offset: u64, len: u32) {
     pair.b.host.post_shared(SRQ, wr_id, &[sge(offset, len)]);
 }
 
-/// Returns QP, request and result of the receives since the last call.
+/// Returns the QP, request and result of each receive completed since the last call.
 fn received(pair: &mut Pair) -> Vec<(Qpn, u64, Result<(), Status>)> {
     let done = pair.b.completions.drain(..).filter(|done| done.queue == Queue::Recv);
     done.map(|done| (done.qpn, done.wr_id, done.result.map(|_| ()))).collect()
 }
 
 #[test]
-fn srq_requests_go_in_arrival_order() {
+fn srq_requests_are_consumed_in_arrival_order() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000 + id * 0x100, 10);
@@ -108,7 +108,7 @@ fn srq_responder_advertises_no_credits() {
 }
 
 #[test]
-fn err_flushes_fetched_request_then_last_wqe() {
+fn err_flushes_fetched_request_then_reports_last_wqe() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000, 300);
@@ -122,7 +122,7 @@ fn err_flushes_fetched_request_then_last_wqe() {
         Completion { qpn: B.qpn(), queue: Queue::Recv, srqn: None, wr_id: 1, result: Err(Status::Flushed) };
     let last = Event::Async { qpn: B.qpn(), event: AsyncEvent::LastWqeReached };
     assert_eq!(pair.b.events, [Event::Completion(flushed), last]);
-    // Requests in the SRQ are left for other QPs, including those posted later.
+    // Requests in the SRQ, including those posted later, are left for other QPs.
     for _ in 0..3 {
         pair.advance(std::time::Duration::from_millis(10));
     }
@@ -134,7 +134,7 @@ fn err_flushes_fetched_request_then_last_wqe() {
 }
 
 #[test]
-fn failure_raises_last_wqe_reset_does_not() {
+fn failure_raises_last_wqe_event_but_reset_does_not() {
     let mut pair = shared(|_| {});
     pair.inject(B, Operation::SendMiddle, psn_a(), protocol::roce::Ext::None, &[0; 256]);
     assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
@@ -145,7 +145,7 @@ fn failure_raises_last_wqe_reset_does_not() {
 }
 
 #[test]
-fn invalid_srq_request_fails_fetching_qp() {
+fn invalid_srq_request_fails_the_qp_that_fetched_it() {
     let mut pair = shared(|_| {});
     let refused = Fetch::Refused { wr_id: 9, status: Status::LocalQpOperation };
     pair.b.host.shared.entry(SRQ).or_default().push_back(refused);
@@ -157,7 +157,7 @@ fn invalid_srq_request_fails_fetching_qp() {
 }
 
 #[test]
-fn unreadable_srq_raises_event_per_qp() {
+fn unreadable_srq_raises_one_event_per_qp() {
     let mut pair = shared(|_| {});
     pair.b.host.shared.entry(SRQ).or_default().extend([Fetch::Broken, Fetch::Broken]);
     pair.post(A, send(1, 10));
@@ -171,7 +171,7 @@ fn unreadable_srq_raises_event_per_qp() {
 }
 
 #[test]
-fn incomplete_uc_message_passes_on_request() {
+fn incomplete_uc_message_leaves_request_to_next_message() {
     let mut pair = shared(|attrs| attrs.service = Service::Uc);
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);

@@ -1,4 +1,4 @@
-//! Behaviour of each QP state, and the transitions between them.
+//! Tests the behaviour of each QP state, and the transitions between states.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ fn rejected_packets_do_not_establish_communication() {
     let mut pair = in_rtr(Service::Rc);
     pair.inject(B, Operation::SendOnly, psn_a().advance(1), Ext::None, b"");
     pair.inject(B, Operation::SendOnly, psn_a().retreat(1), Ext::None, b"");
-    // Neither does a packet refused with an RNR NAK.
+    // A packet refused with an RNR NAK does not establish communication either.
     pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"");
     assert_eq!(pair.b.asyncs, []);
     pair.post_recv(B, 1, 0, 10);
@@ -145,14 +145,14 @@ fn sqd_finishes_started_messages_then_reports() {
     pair.modify_with(A, State::Sqd, |modify| modify.notify_drained = true);
     assert!(pair.snapshot(A).draining);
     pair.post(A, write(3, 0x9000, 10));
-    // The window was lost: the started message is retried.
+    // All packets in the window were lost, so the started message is retried.
     pair.advance(TIMEOUT);
     let trace = pair.flow();
     assert!(trace.iter().all(|line| !line.contains("va+0x9000")), "{trace:?}");
     assert_eq!(pair.a.sends(), ok([1]));
     assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
     assert!(!pair.snapshot(A).draining);
-    // Back in RTS it resumes with the oldest request not started.
+    // Back in RTS, the QP resumes with the oldest request that has not started.
     pair.modify(A, State::Rts);
     pair.flow();
     assert_eq!(pair.a.sends(), ok([2, 3]));
@@ -178,7 +178,7 @@ fn responder_continues_in_sqd() {
 }
 
 #[test]
-fn failed_uc_send_keeps_receive_queue() {
+fn failed_uc_send_leaves_receive_queue_working() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     pair.post_recv(A, 11, 0x8000, 100);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
@@ -214,7 +214,7 @@ fn leaving_sqe_flushes_all_announced_requests() {
     let now = pair.now;
     let side = pair.side(A);
     side.engine.notify_send(now, A.qpn(), &mut side.host);
-    // One step: the failure, and one step's worth of flushes.
+    // This is one step, which reports the failure and flushes as many requests as one step can.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));
@@ -229,7 +229,7 @@ fn leaving_sqe_flushes_all_announced_requests() {
 fn failed_uc_send_reports_no_drain() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
-    // Three packets; the third cannot be gathered. Two are sent before SQD.
+    // The message has three packets, of which the third cannot be gathered. Two packets are sent before SQD.
     pair.post(A, request(1, SendOp::Send { imm: None }, &[sge(0, 512), bad]));
     let now = pair.now;
     let side = pair.side(A);
@@ -312,7 +312,7 @@ fn endless_wqe_chains_run_in_bounded_steps() {
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
     assert!((64..=1024).contains(&done), "{done} NOPs in one call");
-    // It requests another call immediately, and flushing is bounded too.
+    // The engine requests another call immediately, and flushing is bounded too.
     assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
     to(&mut engine, State::Err, &mut host);
     let flushed = std::iter::from_fn(|| engine.poll_event()).count();

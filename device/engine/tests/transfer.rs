@@ -1,4 +1,4 @@
-//! Messages on a loss-free wire.
+//! Tests messages on a loss-free wire.
 
 use crate::common::*;
 use engine::{Fence, Mtu, Payload, Queue, SendOp, Success};
@@ -6,7 +6,7 @@ use protocol::Psn;
 use protocol::roce::Imm;
 
 #[test]
-fn send_segments_at_mtu_one_ack() {
+fn send_is_segmented_at_mtu_and_acked_once() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 4096);
     pair.post(A, send(1, 600));
@@ -29,7 +29,7 @@ fn zero_length_message_is_one_packet() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 0);
     pair.post(A, send(1, 0));
-    // The key is not checked.
+    // The key of an empty WRITE is not checked.
     pair.post(A, request(2, SendOp::Write { remote: bad_remote(), imm: None }, &[]));
     pair.post(A, request(3, SendOp::Read { remote: bad_remote(), invalidate: None }, &[]));
     assert_eq!(
@@ -62,7 +62,7 @@ fn write_carries_reth_once() {
 }
 
 #[test]
-fn write_imm_consumes_receive_at_end() {
+fn write_imm_consumes_receive_request_at_end() {
     let mut pair = Pair::new();
     let imm = Some(Imm([1, 2, 3, 4]));
     pair.post_recv(B, 7, 0, 0);
@@ -141,7 +141,7 @@ fn psn_wraps_inside_message() {
 }
 
 #[test]
-fn small_window_slides_through_message() {
+fn message_longer_than_window_is_sent_in_full() {
     let mut pair = Pair::with_window(4);
     pair.post(A, write(1, 0x8000, 256 * 10));
     let trace = pair.flow();
@@ -241,7 +241,7 @@ fn atomics_return_original_value() {
 }
 
 #[test]
-fn every_mtu_segments_at_its_size() {
+fn messages_are_segmented_at_every_path_mtu() {
     for (mtu, bytes) in [
         (Mtu::Mtu256, 256),
         (Mtu::Mtu512, 512),

@@ -1,4 +1,4 @@
-//! Behaviour of UC and UD queue pairs.
+//! Tests the behaviour of UC and UD queue pairs.
 
 use std::net::Ipv4Addr;
 
@@ -38,7 +38,7 @@ fn uc_send_completes_after_last_packet() {
 }
 
 #[test]
-fn incomplete_uc_message_passes_on_receive() {
+fn incomplete_uc_message_leaves_receive_to_next_message() {
     for lost in 0..3 {
         let mut pair = uc();
         pair.post_recv(B, 7, 0x8000, 1000);
@@ -102,7 +102,7 @@ fn grh_area_holds_ip_header() {
     assert_eq!(done.byte_len, 57);
     let head = pair.bytes(B, 0x8000, 40);
     assert_eq!((head[20], head[29]), (0x45, 17));
-    // 20 IP, 8 UDP, 12 BTH, 8 DETH, 17 payload and 3 pad, 4 ICRC.
+    // The bytes are 20 IP, 8 UDP, 12 BTH, 8 DETH, 17 payload, 3 padding and 4 ICRC.
     assert_eq!(u16::from_be_bytes([head[22], head[23]]), 72);
     assert_eq!(head[32..36], Ipv4Addr::new(10, 77, 0, 1).octets());
     assert_eq!(pair.bytes(B, 0x8028, 17), pair.bytes(A, 0, 17));
@@ -136,7 +136,7 @@ fn oversized_datagrams_are_dropped() {
         bth.opcode = protocol::roce::Opcode::ud(Operation::SendFirst);
     });
     assert_eq!(pair.b.engine.stats().drops.malformed, 1);
-    // Longer than the path MTU.
+    // This datagram is longer than the path MTU.
     pair.post(A, datagram(3, 257, 0x1111_1111));
     pair.frames(A);
     assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Ok(())), (3, Err(Status::LocalLength))]);

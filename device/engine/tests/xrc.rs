@@ -1,5 +1,5 @@
-//! Extended reliable connection (XRC): initiators, targets, and the SRQ that each request names. A is the initiator and
-//! B the target.
+//! Tests extended reliable connections (XRC): initiators, targets, and the SRQ that each request names. A is
+//! the initiator and B the target.
 //!
 //! # Spec
 //! IBTA volume 1, annex A14, with the responder checks of section 9.7.4 and the events of section 11.6.3.
@@ -13,22 +13,22 @@ use protocol::roce::{
 };
 use sim::host::{Key, KeyKind, Mapping, XrcSrq};
 
-/// XRC SRQs in the domain of the target, whose protection domain is that of the memory.
+/// XRC SRQs in the target's XRC domain. Their protection domain is that of the memory.
 const SRQ: Srqn = Srqn::new(5);
 const SECOND_SRQ: Srqn = Srqn::new(6);
-/// XRC SRQ in the domain of the target, in another protection domain.
+/// XRC SRQ in the target's XRC domain, but in another protection domain.
 const OTHER_PD: Srqn = Srqn::new(7);
-/// XRC SRQ of another domain.
+/// XRC SRQ of another XRC domain.
 const OTHER_DOMAIN: Srqn = Srqn::new(8);
 const PLAIN_SRQ: Srqn = Srqn::new(9);
-/// No SRQ has this number.
+/// Number that no SRQ has.
 const UNKNOWN: Srqn = Srqn::new(0xff_ffff);
 
 const DOMAIN: u32 = 1;
-/// Protection domain of the target, without memory.
+/// Protection domain of the target, which contains no memory.
 const KERNEL_PD: u32 = 99;
 
-/// Attributes of an initiator at A and a target at B.
+/// Returns the attributes of an initiator at A or a target at B.
 fn xrc_attrs(node: Node) -> QpAttrs {
     match node {
         A => QpAttrs { service: Service::XrcIni, ..attrs(A) },
@@ -54,7 +54,7 @@ fn xrc_with(tune: impl Fn(Node, &mut QpAttrs)) -> Pair {
     pair
 }
 
-/// Returns the request with the SRQ it names.
+/// Returns the request with `srqn` as the SRQ that it names.
 fn to(srqn: Srqn, request: SendRequest) -> SendRequest {
     SendRequest { remote_srq: Some(srqn), ..request }
 }
@@ -72,7 +72,7 @@ fn fetch_add(wr_id: u64, offset: u64, add: u64) -> SendRequest {
     request(wr_id, SendOp::FetchAdd { remote: remote(offset), add }, &[sge(0x100, 8)])
 }
 
-/// One request of each operation.
+/// Returns one request for each operation.
 fn each_operation() -> [SendRequest; 5] {
     [
         send(1, 10),
@@ -92,7 +92,7 @@ fn received(pair: &mut Pair) -> Vec<Received> {
     done.map(|done| (done.qpn, done.srqn, done.wr_id, done.result.map(|_| ()))).collect()
 }
 
-/// Delivers a packet of the peer made up by the test.
+/// Delivers a packet that the test makes up on behalf of the peer.
 fn inject(pair: &mut Pair, node: Node, operation: O, psn: Psn, srqn: Option<Srqn>, ext: Ext, payload: &[u8]) {
     let bth = Bth {
         opcode: Opcode::xrc(operation),
@@ -230,7 +230,7 @@ fn atomics_execute_once() {
 }
 
 #[test]
-fn send_with_invalidate_ends_key_of_srq_protection_domain() {
+fn send_invalidate_uses_protection_domain_of_srq() {
     const FAST: u32 = 0x5500;
     let mut pair = xrc();
     let mapping = Mapping {
@@ -251,7 +251,7 @@ fn send_with_invalidate_ends_key_of_srq_protection_domain() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_none());
 }
 
-/// The SRQ determines the protection domain of all accesses, not the target.
+/// The protection domain of all accesses is that of the SRQ, not that of the target.
 #[test]
 fn keys_are_checked_against_protection_domain_of_srq() {
     for request in
@@ -314,14 +314,14 @@ fn srq_of_other_domain_is_domain_violation() {
 }
 
 #[test]
-fn send_must_not_change_srq() {
+fn send_whose_packets_name_different_srqs_is_rejected() {
     for (operation, len) in [(O::SendMiddle, 256), (O::SendLast, 10)] {
         let mut pair = xrc();
         post_recv(&mut pair, SRQ, 1, 0x8000, 600);
         post_recv(&mut pair, SECOND_SRQ, 2, 0x9000, 600);
         inject(&mut pair, B, O::SendFirst, at(0), Some(SRQ), Ext::None, &[1; 256]);
         inject(&mut pair, B, operation, at(1), Some(SECOND_SRQ), Ext::None, &vec![2; len]);
-        // The request that the message had taken is flushed; it stays one of the first SRQ.
+        // The receive request that the message had taken is flushed, with the first SRQ in its completion.
         assert_eq!(received(&mut pair), [(B.qpn(), Some(SRQ), 1, Err(Status::Flushed))]);
         assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
         assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn0", "B Acknowledge 0x101 InvalidRequest msn0"]);
@@ -330,7 +330,7 @@ fn send_must_not_change_srq() {
 }
 
 #[test]
-fn write_must_not_change_srq() {
+fn write_whose_packets_name_different_srqs_is_rejected() {
     let mut pair = xrc();
     inject(&mut pair, B, O::WriteFirst, at(0), Some(SRQ), reth(300), &[1; 256]);
     inject(&mut pair, B, O::WriteLast, at(1), Some(SECOND_SRQ), Ext::None, &[2; 44]);
@@ -340,7 +340,7 @@ fn write_must_not_change_srq() {
 }
 
 #[test]
-fn next_message_can_name_other_srq() {
+fn next_message_can_name_another_srq() {
     let mut pair = xrc();
     inject(&mut pair, B, O::WriteFirst, at(0), Some(SRQ), reth(300), &[1; 256]);
     inject(&mut pair, B, O::WriteLast, at(1), Some(SRQ), Ext::None, &[2; 44]);
@@ -366,7 +366,7 @@ fn destroyed_srq_ends_message() {
 
 /// Only a packet with the expected PSN can cause a NAK.
 #[test]
-fn bad_srq_in_duplicate_or_future_packet_is_harmless() {
+fn bad_srq_in_duplicate_or_future_packet_is_ignored() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 10);
     inject(&mut pair, B, O::SendOnly, at(0), Some(SRQ), Ext::None, &[1; 10]);
@@ -375,7 +375,7 @@ fn bad_srq_in_duplicate_or_future_packet_is_harmless() {
     for srqn in [UNKNOWN, OTHER_DOMAIN] {
         inject(&mut pair, B, O::SendOnly, at(0), Some(srqn), Ext::None, &[1; 10]);
         assert_eq!(pair.flow(), ["B Acknowledge 0x101 msn2"]);
-        // A READ is executed again only if its SRQ still permits it.
+        // A duplicate READ is executed again only if its SRQ still permits it.
         inject(&mut pair, B, O::ReadRequest, at(1), Some(srqn), reth(10), b"");
         assert_eq!(pair.flow(), [""; 0]);
     }
@@ -431,7 +431,7 @@ fn lost_packets_are_sent_again_with_xrceth() {
 }
 
 #[test]
-fn responder_gives_no_credits() {
+fn responder_advertises_no_credits() {
     let mut pair = xrc();
     pair.b.host.counts_receives = true;
     post_recv(&mut pair, SRQ, 1, 0x8000, 10);
@@ -541,7 +541,7 @@ fn target_flushes_fetched_receive_then_reports_last_wqe() {
 }
 
 #[test]
-fn too_long_message_fails_receive_of_named_srq() {
+fn overlong_message_fails_receive_request_of_named_srq() {
     let mut pair = xrc();
     post_recv(&mut pair, SECOND_SRQ, 1, 0x8000, 299);
     pair.post(A, to(SECOND_SRQ, send(1, 300)));
@@ -573,7 +573,7 @@ fn unreadable_srq_raises_event_for_srq() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteOperational))]);
 }
 
-/// IBTA volume 1, section 9.7.4.1: a reserved opcode is an invalid request. It has no XRCETH.
+/// IBTA volume 1, section 9.7.4.1: a reserved opcode is an invalid request. Its packet has no XRCETH.
 #[test]
 fn reserved_opcode_is_invalid_request() {
     let mut pair = xrc();
@@ -583,7 +583,7 @@ fn reserved_opcode_is_invalid_request() {
 }
 
 #[test]
-fn disabled_operation_is_invalid_whatever_its_srq() {
+fn disabled_operation_is_invalid_for_every_srq() {
     let mut pair = xrc_with(|_, attrs| attrs.remote.read = false);
     inject(&mut pair, B, O::ReadRequest, at(0), Some(UNKNOWN), reth(10), b"");
     assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
@@ -591,7 +591,7 @@ fn disabled_operation_is_invalid_whatever_its_srq() {
 }
 
 #[test]
-fn request_without_srq_is_not_executable() {
+fn request_without_srq_cannot_be_executed() {
     for request in each_operation() {
         let mut pair = xrc();
         let op = request.op;
@@ -674,14 +674,14 @@ fn packets_are_counted_by_xrc_opcodes() {
     assert_eq!(sent, ["XRC RDMA WRITE First", "XRC RDMA WRITE Middle", "XRC RDMA WRITE Last"].map(name));
     let received: Vec<_> = pair.a.engine.stats().received_opcodes.iter().collect();
     assert_eq!(received, [("XRC Acknowledge".to_owned(), 1)]);
-    // IPv4, UDP, BTH, XRCETH, RETH of the first packet, payload and ICRC.
+    // Sum of IPv4, UDP, BTH, XRCETH and ICRC of each packet, the RETH of the first packet, and the payload.
     let bytes = 3 * (20 + 8 + 12 + 4 + 4) + 16 + 600;
     assert_eq!(pair.b.engine.stats().received_ip.v4.octets, bytes);
 }
 
 /// Marked packets are answered like those of RC (IBTA annex A17).
 #[test]
-fn congestion_notifications_pass_between_both_roles() {
+fn both_xrc_roles_send_congestion_notifications() {
     let mut pair = xrc();
     pair.post(A, to(SRQ, write(1, 0x8000, 100)));
     let frame = pair.frames(A).remove(0);

@@ -1,4 +1,4 @@
-//! Fuzzes the parser of configuration files.
+//! Fuzzes the configuration file parser.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Fuzzes the parser of control socket lines.
+//! Fuzzes the parser for control socket lines.
 
 use device::control::message::{Request, Response};
 use device::fabric::impair::Rule;

@@ -1,4 +1,5 @@
-//! DMA maps, unmaps and accesses, compared with a model that knows the backing of every page.
+//! Fuzzes DMA maps, unmaps and accesses, and compares them with a model that tracks the backing of every
+//! page.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,7 +11,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::input::Input;
 
-/// Limit of operations in one run.
+/// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
 
 const PAGE: u64 = 4096;
@@ -28,7 +29,7 @@ const MAX_FILES: usize = 2;
 /// The backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// The file, and the page number in it.
+    /// Index of the file, and the page number in the file.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,
@@ -81,7 +82,7 @@ impl Bench {
             9 | 10 => self.write(input),
             11 | 12 => self.read(input),
             13 => self.exchange(input),
-            // This unmaps everything, so it is rare.
+            // This unmaps all ranges, so it is done rarely.
             14 if input.byte() < 32 => self.cut_short(input),
             14 => {}
             _ => {
@@ -126,7 +127,7 @@ impl Bench {
             }
             allowed = windows(&after) <= MAX_WINDOWS && files(&after) <= MAX_FILES;
         }
-        // The model does not cover the range between both sides.
+        // The model does not cover the range between the two ends.
         if end > side_end && first < SIDE {
             return;
         }
@@ -152,7 +153,7 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Most ranges are short, so that they make holes.
+        // Most ranges are short, so that holes arise between them.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
@@ -181,7 +182,7 @@ impl Bench {
 
     fn write(&mut self, input: &mut Input<'_>) {
         let (at, data) = (self.at(input), input.bytes(255));
-        // Data is longer than an input, so that it crosses pages.
+        // The data is repeated to be longer than the input, so that it crosses pages.
         let data = data.repeat(usize::from(1 + input.byte() % 40));
         let places = self.model.places(at, data.len(), |page| page.write);
         let result = self.memory.write(Iova::new(at), &data);
@@ -235,7 +236,8 @@ impl Bench {
         }
     }
 
-    /// Truncates a file and accesses all of it. The client is then disconnected, and the next one uses whole files.
+    /// Truncates a file and then accesses all of its pages. The client is then disconnected, and the next one
+    /// uses whole files.
     fn cut_short(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
         ftruncate(&self.fds[file], left * PAGE).expect("nothing seals it");
@@ -277,7 +279,7 @@ impl Model {
         windows(&self.pages)
     }
 
-    /// Returns file and offset of each byte, if all may be accessed.
+    /// Returns the file and offset of each byte, or `None` if any byte may not be accessed.
     fn places(&self, at: u64, len: usize, allowed: impl Fn(&Page) -> bool) -> Option<Vec<(usize, usize)>> {
         let place = |nth: usize| {
             let byte = at.checked_add(nth as u64)?;
@@ -290,11 +292,11 @@ impl Model {
     }
 }
 
-/// Number of the first page of the upper side.
+/// Number of the first page at the upper end of the address space.
 const TOP: u64 = u64::MAX / PAGE + 1 - SIDE;
 
-/// Returns the number of windows: runs of pages that are contiguous on the bus and in their file, with the same
-/// permissions.
+/// Returns the number of windows. A window is a run of pages that are contiguous on the bus and in their
+/// file, with the same permissions.
 fn windows(pages: &[Option<Page>]) -> usize {
     let (low, high) = pages.split_at(SIDE as usize);
     [low, high]
@@ -311,7 +313,7 @@ fn begins(side: &[Option<Page>], at: usize, page: &Option<Page>) -> usize {
     usize::from(before != Some(continued))
 }
 
-/// Returns the number of files that back any page.
+/// Returns the number of files that back at least one page.
 fn files(pages: &[Option<Page>]) -> usize {
     (0..FILES)
         .filter(|file| pages.iter().flatten().any(|page| page.place.is_some_and(|(of, _)| of == *file)))

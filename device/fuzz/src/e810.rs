@@ -1,8 +1,9 @@
-//! Operations on the E810 of an attacker, next to one that is used correctly. Both are on one local fabric, with a
-//! station.
+//! Fuzzes an attacker's E810 next to an E810 that is used correctly. A local fabric connects both devices
+//! with a third station.
 //!
-//! Whatever the attacker's driver does, its device sends only valid Ethernet frames, stores no more than its limits
-//! permit, and accesses only mapped memory. The other device still exchanges frames with the station.
+//! Whatever the attacker's driver does, its device sends only valid Ethernet frames, stores no more than its
+//! limits permit, and accesses only mapped memory. The other device must still exchange frames with the
+//! station.
 
 mod hostile;
 mod rdma;
@@ -29,14 +30,16 @@ use super::input::Input;
 use super::machine::{Aim, MEMORY, Machine};
 use super::{OPERATIONS, TURNS};
 
-/// Permitted frame lengths without check sequence: IEEE 802.3-2022, section 3.2.8, and the E810 interface, section 5.6.
+/// Permitted frame lengths without the frame check sequence: IEEE 802.3-2022, section 3.2.8, and the E810
+/// interface, section 5.6.
 const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 
-/// Limits of objects that the device may store: those of its capabilities, and the sizes of its scheduler.
+/// Maximum numbers of objects that the device may store, according to its capabilities and the size of its
+/// scheduler.
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
-/// The same of its RDMA half, by context memory.
+/// Maximum numbers of objects that the RDMA half may store, according to its context memory.
 const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (QpRow::TABLE, 1024),
     (CqRow::TABLE, 2048),
@@ -46,21 +49,22 @@ const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (GroupRow::TABLE, 1024),
 ];
 
-/// Number of rounds between counts of stored objects, because a count takes longer than a round.
+/// Number of rounds after which the stored objects are counted. They are not counted in every round, because
+/// counting takes longer than a round.
 const COUNT_EVERY: usize = 64;
 
 const ATTACKER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
 const NEIGHBOUR: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 2]);
 const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
-/// EtherType for experiments: IEEE 802-2014, section 9.2.3.
+/// EtherType for local experiments, IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Location after the guest's memory of three pages, of which the device may only read the middle one.
+/// Address of three pages behind the guest's memory. The device may only read the middle one.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// The RDMA half of the attacker's device, and the peer from which its frames come.
+/// The RDMA half of the attacker's device, and the peer that sends it frames.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,
@@ -97,7 +101,7 @@ pub fn run(input: &[u8]) {
     bench.serves_still();
 }
 
-/// Executes operations on one device. Each takes its operands from bytes that `fill` writes.
+/// Executes operations on one device. Each takes its operands from the bytes that `fill` writes.
 pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
     let mut bench = Bench::new(0);
     let mut bytes = [0; 384];
@@ -149,7 +153,7 @@ impl Bench {
 
     /// Executes an operation on the attacker's device, then one turn of all devices.
     fn round(&mut self, operation: u8, input: &mut Input<'_>) {
-        /// The first 32 operations are those of a machine.
+        /// Number of operations that are not admin commands. The first 32 are those of any machine.
         const OPERATIONS: u8 = 48;
         /// First operation of the RDMA half.
         const RDMA: u8 = 176;
@@ -171,7 +175,7 @@ impl Bench {
         }
     }
 
-    /// Replaces the driver by one without state.
+    /// Replaces the driver with a new one that has no state.
     fn start_anew(&mut self) {
         self.attacker.driver.hca.set_link(true);
         self.lend();
@@ -217,7 +221,7 @@ impl Bench {
         self.neighbour_answers();
     }
 
-    /// The station sends a frame to the neighbour, whose driver returns it.
+    /// Sends a frame from the station to the neighbour, whose driver returns it.
     fn neighbour_answers(&mut self) {
         self.turn();
         let content: Vec<u8> = self.rounds.to_le_bytes().into_iter().cycle().take(1000).collect();
@@ -235,7 +239,7 @@ impl Bench {
         assert_eq!(received(&mut self.station), [answer], "the station receives the neighbour's frame");
     }
 
-    /// A new client with a new driver exchanges frames.
+    /// Checks that a new client with a new driver can exchange frames.
     fn serves_still(&mut self) {
         self.attacker.driver.hca.disconnect();
         self.start_anew();
@@ -259,7 +263,7 @@ impl Bench {
 }
 
 impl Nic {
-    /// The state of the device after power-on.
+    /// Creates a device in its power-on state.
     fn new(mac: MacAddr, watched: u8, rdma: bool, port: LocalFabric) -> Self {
         let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
         let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -269,12 +273,12 @@ impl Nic {
         Self { driver: Driver::new(machine), port, mac }
     }
 
-    /// Returns the frames that its driver received.
+    /// Returns the frames that the driver has received.
     fn take_frames(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.driver.receive()).map(|received| received.frame).collect()
     }
 
-    /// Receives and transmits frames, as far as the turns suffice.
+    /// Receives and transmits framesuntil no work is left or the turns are used up.
     fn turn(&mut self) {
         let machine = &mut self.driver.bus;
         for frame in received(&mut self.port) {
@@ -298,7 +302,7 @@ impl Nic {
     }
 }
 
-/// Frames that wait for a member of the fabric.
+/// Returns the frames that wait for a member of the fabric.
 fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new();
     port.recv(&mut batch).expect("a fabric in memory does not fail");

@@ -1,6 +1,6 @@
-//! Impairment rules and frames. A frame is identified by its direction and length, which no rule changes. It comes out
-//! as often as the matching rules determine, or less often if too many frames are held back. No other frame ever comes
-//! out.
+//! Fuzzes impairment rules and frames. A frame is identified by its direction and length, which no rule
+//! changes. Each frame is output as many times as the matching rules determine, or fewer times if too many
+//! frames are held back. No other frame is ever output.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use engine::Instant;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Limit of held frames per direction: delayed ones, and those waiting to be overtaken.
+/// Maximum number of held frames per direction: delayed frames, and frames waiting to be overtaken.
 const HELD: u64 = 8192 + 256;
-/// Number of held frames below which nothing may be lost.
+/// Number of held frames below which no frame may be lost.
 const FITS: u64 = 256;
 
-/// Limit of frames in one run. Each may be matched against 64 rules.
+/// Maximum number of frames in one run. Each may be matched against 64 rules.
 const FRAMES: u64 = 1024;
 
 /// Headers of a RoCE packet: Ethernet, IPv4, UDP, BTH. The rest is random.
@@ -28,14 +28,14 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
     \xc0\0\x12\xb7\0\x2c\0\0\
     \x04\x40\xff\xff\0\0\0\x12\x80\0\0\x05";
 
-/// Expected and actual counts of the frames with one direction and length.
+/// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// Number of times that it must come out in the end.
+    /// Number of times that the frame must be output in total.
     due: u64,
-    /// Number of times that it came out.
+    /// Number of times that the frame has been output.
     out: u64,
-    /// Whether some may have been lost.
+    /// Whether some of the frames may have been lost.
     lost: bool,
 }
 
@@ -77,12 +77,12 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Returns direction and length of a frame.
+/// Returns the direction and length of a frame.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }
 
-/// Returns a frame and its direction. Each starts with the headers of a RoCE packet or a part of them.
+/// Returns a frame and its direction. The frame starts with the headers of a RoCE packet or a part of them.
 fn frame(input: &mut Input<'_>) -> (Vec<u8>, Direction) {
     let choice = input.byte();
     let mut frame = ROCE.to_vec();
@@ -212,7 +212,8 @@ impl Bench {
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
-    /// Checks that held frames are forwarded in the end, even if their rules were removed, unless there were too many.
+    /// Checks that held frames are forwarded in the end, even if their rules were removed, unless too many
+    /// frames were held.
     fn finish(&mut self) {
         self.impairments.clear(None);
         let out = |known: &HashMap<_, Known>| known.values().map(|known| known.out).sum::<u64>();

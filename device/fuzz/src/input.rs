@@ -1,4 +1,4 @@
-//! Reads values from an input, and zeros after its end.
+//! Reads values from an input. After its end, reads zeros.
 
 pub(crate) struct Input<'a> {
     rest: &'a [u8],

@@ -1,4 +1,4 @@
-//! Operations on a JingZhao HCA.
+//! Fuzzes operations on a JingZhao HCA.
 
 mod guest;
 
@@ -61,7 +61,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Rings a send doorbell of any form, with one store or word by word.
+/// Rings a send doorbell of any form, in one store or word by word.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let page = match input.byte() % 4 {
         0 => 0,
@@ -96,7 +96,7 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     guest::command(guest, op, op_modifier, in_modifier, &inbox);
 }
 
-/// A new client with a new driver transfers a message.
+/// Checks that a new client with a new driver can transfer a message.
 fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);

@@ -25,7 +25,7 @@ pub mod vfio;
 
 pub type Target = fn(&[u8]);
 
-/// All targets by the name of their corpus.
+/// All targets with the names of their corpora.
 pub const TARGETS: &[(&str, Target)] = &[
     ("config", config::run),
     ("control_messages", control::run),
@@ -43,8 +43,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("vfio_messages", vfio::run),
 ];
 
-/// The target of each device interface by its key in the configuration, and the number of bytes by which random input grows
-/// from run to run.
+/// The target of each device interface, with the interface's key in the configuration and the number of bytes
+/// by which random input grows from run to run.
 pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("jingzhao", jingzhao::run, 8),
     ("mthca", mthca::run, 8),
@@ -52,8 +52,10 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("connectx-ib", mlx5::run, 8),
 ];
 
-/// Bound: operations of one run. With more, work requests in a circle make a run last seconds.
+/// Maximum number of operations in one run. With more, circular links between work requests can make a run
+/// last seconds.
 const OPERATIONS: usize = 128;
 
-/// Number of turns after one operation. A guest may link work requests in a circle, so that there may be no last one.
+/// Number of turns after one operation. A guest can link work requests in a circle, so the work may never
+/// end.
 const TURNS: usize = 2;

@@ -28,15 +28,15 @@ pub(crate) const MEMORY: u64 = 1 << 20;
 /// First PSN in both directions, close to wrapping.
 pub(crate) const PSN: u32 = 0xff_fffe;
 
-/// Targets of the peer's frames.
+/// What the peer's frames target.
 #[derive(Clone, Copy)]
 pub(crate) struct Aim {
-    /// QP numbers of the guest.
+    /// QP numbers in the guest.
     pub(crate) qpns: &'static [u32],
     /// Key and first address of a region that peers may access.
     pub(crate) key: u32,
     pub(crate) va: u64,
-    /// The guest, and the peer from which frames come.
+    /// Addresses of the guest, and of the peer that sends it frames.
     pub(crate) ends: [Identity; 2],
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Aim {
 pub(crate) const LIDS: [Identity; 2] = [Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2))];
 
 impl Aim {
-    /// Returns one of the guest's QPs, or any number.
+    /// Returns the number of one of the guest's QPs, or any other number.
     pub(crate) fn qpn(&self, input: &mut Input<'_>) -> u32 {
         match usize::from(input.byte() % 8) {
             choice @ 0..5 => self.qpns[choice % self.qpns.len()],
@@ -90,7 +90,8 @@ impl<F: Frontend> Machine<F> {
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
-    /// Executes an operation that does not depend on the interface. Returns whether the operation is one of these.
+    /// Executes an operation that does not depend on the interface. Returns whether the operation is such an
+    /// operation.
     pub(crate) fn operate(&mut self, operation: u8, input: &mut Input<'_>) -> bool {
         match operation {
             0 => {
@@ -108,7 +109,7 @@ impl<F: Frontend> Machine<F> {
             4 => {
                 let at = u64::from(input.word()) % MEMORY;
                 let data = input.bytes(64);
-                // Where memory is missing or unmapped, nothing is overwritten.
+                // If the memory is missing or unmapped, nothing is overwritten.
                 self.poke(at, data);
             }
             8 | 9 => {
@@ -141,12 +142,13 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Resets the device or disconnects its client. Returns whether a driver must initialise it again.
+    /// Resets the device or disconnects its client. Returns whether a driver must initialise the device
+    /// again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
             1 => self.hca.disconnect(),
-            // A function level reset.
+            // Request a function-level reset.
             2 => self.configure(0x69, &[0x80]),
             _ => return true,
         }
@@ -184,7 +186,8 @@ impl<F: Frontend> Machine<F> {
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Runs turns until no work is left or the limit is reached, because a guest may link work requests in a circle.
+    /// Runs turns until no work is left or the limit is reached, because a guest can link work requests in a
+    /// circle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);
@@ -208,8 +211,8 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// Returns the syndromes of the completions in a queue of 32 entries, 0 for success, up to the first entry that the
-    /// device owns.
+    /// Returns the syndromes of the completions in a queue of 32 entries, up to the first entry that the
+    /// device owns. The syndrome of a successful request is 0.
     pub(crate) fn syndromes(&mut self, queue: u64) -> Vec<u8> {
         let entries = self.peek(queue, 0x400);
         entries.chunks_exact(32).take_while(|entry| entry[31] & 0x80 == 0).map(syndrome).collect()

@@ -1,7 +1,7 @@
-//! MADs sent to management: by the guest through MAD_IFC and its queue pairs, and from the fabric.
+//! Fuzzes the MADs sent to management: by the guest through MAD_IFC and its queue pairs, and from the fabric.
 //!
-//! Two HCAs share a fabric. After every input, the port answers its own software, every exchange ends, and no memory
-//! grows without limit.
+//! Two HCAs share a fabric. After every input, the port answers its own software, every exchange ends, and no
+//! memory grows without limit.
 
 use device::identity::Identity;
 use device::management::{
@@ -13,9 +13,9 @@ use protocol::mad::{MAD_LEN, Mad};
 
 use super::input::Input;
 
-/// Limit of operations in one run.
+/// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
-/// Limit of datagrams that follow from one operation. The window of a table transfer is the largest.
+/// Maximum number of datagrams that one operation can cause. The window of a table transfer causes the most.
 const CONSEQUENCES: usize = 512;
 
 const PROFILE: NodeProfile = NodeProfile {
@@ -29,7 +29,7 @@ const PROFILE: NodeProfile = NodeProfile {
     opened_by_software: true,
 };
 
-/// Classes with their version, and their defined methods and attributes.
+/// Management classes with their versions, followed by the methods and attributes that they define.
 const CLASSES: [(u8, u8); 6] = [(1, 1), (0x81, 1), (3, 2), (4, 1), (7, 2), (9, 1)];
 const METHODS: [u8; 12] = [1, 2, 3, 5, 6, 7, 0x12, 0x13, 0x14, 0x15, 0x81, 0x92];
 const ATTRIBUTES: [u16; 24] = [
@@ -39,7 +39,7 @@ const ATTRIBUTES: [u16; 24] = [
 
 struct Fabric {
     hcas: [Management; 2],
-    /// Whether software receives datagrams of QP0 and QP1.
+    /// Whether software receives datagrams for QP0 and for QP1.
     listening: [bool; 2],
     view: View,
 }
@@ -150,7 +150,7 @@ impl Fabric {
     }
 }
 
-/// Returns a MAD, about half of which are valid.
+/// Returns a MAD. About half of the MADs are valid.
 fn mad(input: &mut Input<'_>) -> Mad {
     let mut mad = [0; MAD_LEN];
     let (class, version) = CLASSES[usize::from(input.byte()) % CLASSES.len()];
@@ -158,7 +158,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // A response to one of management's own first queries.
+    // This makes it a response to one of management's own first queries.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;

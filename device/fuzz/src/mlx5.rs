@@ -1,4 +1,4 @@
-//! Operations on the HCA of `mlx5_core` and `mlx5_ib`.
+//! Fuzzes operations on the HCA of `mlx5_core` and `mlx5_ib`.
 
 use device::frontend::Interface as _;
 use device::frontend::mlx5::{Mlx5, Options, Setup};
@@ -24,13 +24,13 @@ const UAR: UarIndex = UarIndex::new(0x10);
 const EQN: Eqn = Eqn::new(1);
 const CQN: Cqn = Cqn::new(0x40);
 const PD: Pdn = Pdn::new(1);
-/// RC to itself, and QP1.
+/// Numbers of an RC QP connected to itself, and of QP1.
 const QPNS: [u32; 2] = [0x80, 0x81];
 const KEY: u32 = 0x801;
 
 const AIM: Aim = Aim { qpns: &QPNS, key: KEY, va: 0x3_0000, ends: LIDS };
 
-/// Inside the memory of a machine, which is 1 MiB.
+/// Location of the command queue and mailboxes, inside the 1 MiB memory of a machine.
 const LAYOUT: Layout = Layout { queue: 0x1000, mailboxes: 0x8_0000, blocks: 64 };
 const RINGS: u64 = 0x2_0000;
 const RECORD: Iova = Iova::new(0x2000);
@@ -54,7 +54,7 @@ fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
     let setup = Setup { options: Options::default(), mac: own.mac, engine: engine::Config::default() };
-    // The doorbells of this interface trap.
+    // The doorbells of this interface always trap, so doorbells cannot be missed.
     let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched & !8, AIM), LAYOUT);
     bring_up(&mut guest);
     guest
@@ -70,7 +70,7 @@ fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Commands of a well-behaved driver, up to connected QPs.
+/// Returns commands of a well-behaved driver that lead to connected QPs.
 fn usual(list: &[u8]) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);
@@ -138,7 +138,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
         25 => {
-            // Blocks of a mailbox that need not be right.
+            // Mailbox blocks that need not be correct.
             let block = usize::from(input.byte() % 4);
             guest.post(0, &[0; 0x400], 0x400);
             guest.poke(LAYOUT.input(0, block) + 0x230, input.bytes(16));
@@ -148,7 +148,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// A command of a well-behaved driver or a bare one, of which some bytes are changed.
+/// Executes a command of a well-behaved driver or one without arguments, with some bytes changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let list = RINGS.to_be_bytes();
     let usual = usual(&list);

@@ -1,4 +1,4 @@
-//! Operations on the HCA of `ib_mthca`.
+//! Fuzzes operations on the HCA of `ib_mthca`.
 
 mod guest;
 
@@ -127,7 +127,7 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// A new client with a new driver transfers a message.
+/// Checks that a new client with a new driver can transfer a message.
 fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);

@@ -1,5 +1,6 @@
-//! Frames for a port: ARP, neighbour discovery, echo and RoCE, about half with correct checksums. The port sends no
-//! more frames to a host than it received from it, and still answers its neighbour afterwards.
+//! Fuzzes frames for a port: ARP, neighbour discovery, echo and RoCE. About half of them have correct
+//! checksums. The port must send no more frames to a host than it has received from that host, and must still
+//! answer its neighbour afterwards.
 
 use device::fabric::TxBatch;
 use device::identity::Identity;
@@ -20,7 +21,8 @@ const OTHER: u16 = 1;
 /// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// Length of the option that an advertisement has and the shortest probe lacks (RFC 4861, section 7.2.4).
+/// Length of the option that an advertisement contains but the shortest probe does not (RFC 4861, section
+/// 7.2.4).
 const OPTION: usize = 8;
 
 pub fn run(input: &[u8]) {
@@ -96,7 +98,7 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
         1 => ipv4(&mut frame, from, to, input),
         _ => ipv6(&mut frame, from, to, input),
     }
-    // Change some bytes, and correct the checksums or not.
+    // Change some bytes. Then correct the checksums in some of the frames only.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % frame.len();
         frame[at] = input.byte();
@@ -147,7 +149,7 @@ fn ipv6(frame: &mut Vec<u8>, from: Identity, to: Identity, input: &mut Input<'_>
     frame.extend(message);
 }
 
-/// Returns the first bytes of an echo request, or of a datagram for RoCE.
+/// Returns the first bytes of an echo request or of a RoCE datagram.
 fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     match protocol {
         17 => [0xc0, 0, 0x12, 0xb7, 0, input.byte().wrapping_add(8), 0, 0],
@@ -155,7 +157,7 @@ fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     }
 }
 
-/// Corrects the checksums after the addresses.
+/// Corrects the checksums behind the addresses.
 fn mend(packet: &mut [u8]) {
     let fill = |field: Option<&mut [u8]>, sum: u16| {
         if let Some(field) = field {
@@ -182,7 +184,7 @@ fn mend(packet: &mut [u8]) {
     }
 }
 
-/// A neighbour that starts again gets its answer.
+/// Checks that a neighbour that restarts receives an answer.
 fn answers_still(port: &mut Port, now: Instant) {
     let later = Instant::from_nanos(now.as_nanos().saturating_add(1_000_000_000));
     let mut frame = vec![0xff; 6];

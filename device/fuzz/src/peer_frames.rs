@@ -1,4 +1,4 @@
-//! Frames of the peer that a device accepts.
+//! Builds frames from the peer that a device accepts.
 
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Msn, Pkey, Qpn, Srqn};
@@ -8,7 +8,7 @@ use protocol::roce::{Aeth, Bth, Encap, Ext, FrameWriter, IpAddrs, NakCode, Opcod
 use super::input::Input;
 use super::machine::{Aim, PSN};
 
-/// Returns headers of a frame to this port, from the peer or from the port itself.
+/// Returns the headers of a frame to this port, from the peer or from the port itself.
 fn headers(aim: &Aim, own: bool) -> Encap {
     let [to, peer] = aim.ends;
     let from = if own { to } else { peer };
@@ -48,7 +48,8 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     let mut raw = [0; 64];
     let given = input.bytes(64);
     raw[..given.len()].copy_from_slice(given);
-    // Extension headers address the data region half of the time, because a random key is always invalid.
+    // Extension headers address the data region half of the time, because a random key is almost always
+    // invalid.
     if flags & 0x80 == 0 {
         let low = u64::from(raw[7]) << 3;
         raw[..8].copy_from_slice(&(aim.va + low).to_be_bytes());
@@ -82,7 +83,7 @@ pub(crate) fn response(aim: &Aim, sent: Psn, input: &mut Input<'_>) -> Vec<u8> {
         _ => Syndrome::from_byte(input.byte()),
     };
     let aeth = Aeth { syndrome, msn: Msn::new(input.byte().into()) };
-    // READ responses, ACK, atomic ACK.
+    // Opcodes of READ responses, ACK and atomic ACK.
     let opcode = Opcode::from_byte([0x11, 0x0d, 0x0e, 0x0f, 0x10, 0x12, 0x11, 0x10][usize::from(choice % 8)]);
     let ext = match opcode.to_byte() {
         0x0e => Ext::None,

@@ -1,6 +1,6 @@
-//! Untrusted records, as attached to bug reports. For every record, a replay ends with a result and without a panic.
-//! Because a record contains the guest memory that the device reads, it also acts as a guest that writes anything at
-//! any time.
+//! Fuzzes the replay of untrusted records, such as those attached to bug reports. Every replay must end with
+//! a result and without a panic. Because a record contains the guest memory that the device reads, it also
+//! acts as a guest that writes anything at any time.
 
 use std::io::Cursor;
 
@@ -13,10 +13,11 @@ use device::replay::{Next, Outcome, play};
 use protocol::ids::Lid;
 use twox_hash::XxHash3_64;
 
-/// Limit of steps in one run.
+/// Maximum number of steps in one run.
 const STEPS: u64 = 512;
 
-/// The first byte selects the device, or a whole file as the rest. Otherwise the rest consists of entries.
+/// Runs an input. The first byte selects the device and whether the rest is a whole file or a list of
+/// entries.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let Some(interface) = list::ALL.get(usize::from(*first) % (list::ALL.len() + 1)) else {

@@ -1,7 +1,9 @@
-//! The shared memory of two HCAs on a ring, while an attacker writes to it: random words, counters, frame lengths.
+//! Fuzzes the shared memory of two HCAs on a ring. An attacker writes random words, counters and frame
+//! lengths to it.
 //!
-//! One ring has an honest producer and an honest consumer, which both read every word from that memory. The output must
-//! be frames by their length. An end that detects an invalid word must report it instead of continuing.
+//! The ring has an honest producer and an honest consumer, which both read every word from that memory. Every
+//! frame that is output must have a valid length. An end that detects an invalid word must report it instead
+//! of continuing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +15,7 @@ use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use super::input::Input;
 
-/// Limit of operations in one run.
+/// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
 
 /// Offsets of the counters of a direction, and the offset of the first frame.
@@ -21,7 +23,7 @@ const COUNTERS: [usize; 4] = [0, 256, 512, 768];
 const COUNTERS_LEN: usize = 4096;
 const DATA_AT: usize = 8192;
 
-/// Forms of the ICRC field of frames.
+/// Possible states of the ICRC field of a frame.
 const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 
 pub fn run(input: &[u8]) {

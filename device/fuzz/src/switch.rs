@@ -1,6 +1,6 @@
-//! The switch of a `udp` fabric: peers are added and removed, send, stay silent and forge addresses. Frames only go to
-//! existing peers. The last sender can be answered without flooding. No peer takes another's MAC, and the state of each
-//! peer is limited.
+//! Fuzzes the switch of a `udp` fabric. Peers are added and removed, send frames, stay silent and forge
+//! addresses. Frames must only go to existing peers, and the last sender can be answered without flooding. No
+//! peer can take over another peer's MAC, and the state stored for each peer is limited.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,24 +15,25 @@ use protocol::ids::MacAddr;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Number of MACs learned from one peer.
+/// Maximum number of MACs learned from one peer.
 const LEARNED: usize = 512;
 /// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// Time for which a recently used MAC cannot move to another peer, whichever frame of a batch was looked up last.
+/// Time for which a recently used MAC cannot move to another peer, regardless of which frame of a batch was
+/// looked up last.
 const HELD: Duration = Duration::from_millis(1500);
 
-/// Number of addresses, some of which belong to peers.
+/// Number of peer addresses. Only some of them belong to peers.
 const ADDRESSES: u8 = 8;
-/// Number of MACs that inputs name. Others are generated in large numbers.
+/// Number of MACs that inputs name. Other MACs are generated in large numbers.
 const MACS: u8 = 16;
 
-/// The last sender with a MAC, and the time.
+/// The last peer that sent from a MAC, and when it did so.
 #[derive(Clone, Copy)]
 struct LastSender {
     from: SocketAddr,
     at: Instant,
-    /// Whether the entry must still exist, because the peer has not shown too many others since.
+    /// Whether the entry must still exist, because the peer has not used too many other MACs since then.
     kept: bool,
 }
 
@@ -72,7 +73,7 @@ fn address(choice: u8) -> SocketAddr {
     ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
 }
 
-/// Stands for the HCA as a sender.
+/// Returns the address that represents the HCA as a sender.
 fn own() -> SocketAddr {
     ([127, 0, 0, 1], 1).into()
 }
@@ -122,7 +123,7 @@ impl Bench {
         }
     }
 
-    /// A peer uses more MACs than the switch stores.
+    /// Sends frames from more MACs of a peer than the switch stores.
     fn invent(&mut self, input: &mut Input<'_>) {
         let (from, first) = (address(input.byte()), input.byte());
         for number in 0..LEARNED as u16 + 8 {
@@ -170,7 +171,7 @@ impl Bench {
         }
     }
 
-    /// The HCA sends a frame from its NIC.
+    /// Sends a frame from the NIC of the HCA.
     fn own_frame(&mut self, src: MacAddr) {
         let (now, owner) = (self.now, self.model.owner(src));
         let is_anothers = |sender: &LastSender| sender.from != own() && sender.kept;
@@ -226,7 +227,7 @@ impl Model {
         self.peers.iter().position(|(peer, _)| peer.addr == addr)
     }
 
-    /// Returns the peer that has the MAC by configuration.
+    /// Returns the peer for which the MAC is configured.
     fn owner(&self, mac: MacAddr) -> Option<usize> {
         self.peers.iter().position(|(peer, _)| peer.mac == Some(mac))
     }

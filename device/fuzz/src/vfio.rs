@@ -1,4 +1,5 @@
-//! Messages of a vfio-user client, with descriptors of all kinds, to a JingZhao HCA behind its socket.
+//! Fuzzes the messages that a vfio-user client sends to the socket of a JingZhao HCA, with descriptors of all
+//! kinds.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,11 +22,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::input::Input;
 
-/// Limit of operations in one run.
+/// Maximum number of operations in one run.
 const OPERATIONS: usize = 96;
-/// Limit of messages served before the client reads replies.
+/// Maximum number of messages served before the client reads replies.
 const BUDGET: usize = 8;
-/// Limit of turns until all work of one operation is done.
+/// Maximum number of turns until all work of one operation is done.
 const TURNS: usize = 1000;
 
 /// Time limit that only a descriptor left open exceeds.
@@ -55,11 +56,11 @@ struct Bench {
 struct Client {
     stream: UnixStream,
     connection: Connection,
-    /// ID and command of messages that need a reply.
+    /// ID and command of each message that needs a reply.
     asked: VecDeque<[u8; 4]>,
     received: Vec<u8>,
     id: u16,
-    /// Whether the client has kept the framing, so that the connection must last.
+    /// Whether the client has kept to the message framing, so that the connection must stay open.
     keeps_framing: bool,
 }
 
@@ -69,7 +70,7 @@ struct Things {
     unsealed: OwnedFd,
     event: OwnedFd,
     pipe: OwnedFd,
-    /// The other end of the pipe, which shows that its first end is closed everywhere.
+    /// The other end of the pipe. It shows whether all copies of the first end are closed.
     reader: OwnedFd,
     socket: UnixStream,
     null: File,
@@ -199,7 +200,7 @@ impl Bench {
     fn send(&mut self, command: u16, flags: u32, payload: &[u8], input: &mut Input<'_>) {
         let (kind, how) = (input.byte(), input.byte());
         let count = match how {
-            // A descriptor that fits the message.
+            // A descriptor of the kind that the message requires.
             0..128 if command == DMA_MAP => usize::from(kind % 8 != 7),
             0..128 if command == SET_IRQS => payload.get(16).map_or(0, |count| usize::from(*count % 24)),
             0..224 => 0,
@@ -214,14 +215,14 @@ impl Bench {
         self.client.put(rest, &self.things.some(kind % 8, count));
     }
 
-    /// Another client replaces this one.
+    /// Replaces this client with another one.
     fn succeed(&mut self) {
         self.hca.disconnect();
         self.client = Client::connect();
         self.introduce();
     }
 
-    /// Another client replaces this one, with a VERSION that may be invalid.
+    /// Replaces this client with another one, whose VERSION may be invalid.
     fn succeed_with(&mut self, payload: &[u8]) {
         self.hca.disconnect();
         self.client = Client::connect();
@@ -241,7 +242,7 @@ impl Bench {
         panic!("it does not end");
     }
 
-    /// As `settle`, while replies are still pending.
+    /// Like `settle`, but returns while replies are still pending.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
@@ -279,7 +280,8 @@ impl Bench {
         drop(client);
         let Things { reader, pipe, .. } = things;
         drop(pipe);
-        // Another thread of this process may be starting a program, which holds all descriptors until it executes.
+        // Another thread of this process may be starting a program, whose child process holds all descriptors
+        // until it calls exec.
         let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
         assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
     }
@@ -314,7 +316,7 @@ impl Client {
         self.put(&message, fds);
     }
 
-    /// Sends bytes. The send may fail if the connection was closed.
+    /// Sends bytes. This may fail if the connection has been closed.
     fn put(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -326,7 +328,7 @@ impl Client {
         }
     }
 
-    /// Receives bytes and checks complete replies.
+    /// Receives bytes and checks the replies that are complete.
     fn read_replies(&mut self) -> bool {
         let before = self.received.len();
         let mut part = [0; 1 << 16];

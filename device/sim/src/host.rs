@@ -31,34 +31,34 @@ pub enum KeyKind {
 /// A key that work requests make valid and invalid. The index is in the bits above the low 8.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Current key, in full.
+    /// Current value of the complete key.
     pub key: u32,
     pub pd: Pdn,
-    /// Type of the key.
+    /// Object to which the key belongs.
     pub kind: KeyKind,
-    /// Memory that the key gives access to, while it is valid.
+    /// Memory to which the key gives access while it is valid.
     pub mapping: Option<Mapping>,
 }
 
-/// Part of a region that a valid key gives access to.
+/// Part of a region to which a valid key gives access.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
     /// Key of the region.
     pub region: u32,
     /// Address of the first byte in the region.
     pub first: u64,
-    /// Address of the first byte as used with the key.
+    /// Address of the first byte in accesses through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
-    /// The only QP that can use the key, if restricted.
+    /// The only QP that can use the key, if the key is restricted to one.
     pub qpn: Option<Qpn>,
-    /// For a window on a fast-registered region: index of that region's key.
+    /// For a window bound to a fast-registered region: index of that region's key.
     pub parent: Option<u32>,
 }
 
 impl Key {
-    /// Returns the address in the region, if the access is permitted.
+    /// Returns the corresponding address in the region, if the access is permitted.
     fn translate(
         &self,
         initiator: Initiator,
@@ -104,7 +104,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns the permissions of this key and the mapping for a window bound to it.
+    /// Returns the permissions of this key, and the mapping for a window to be bound to it.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
@@ -126,9 +126,9 @@ impl Key {
 pub struct WorkQueues {
     /// Number of send and receive requests fetched by the engine.
     pub taken: [usize; 2],
-    /// Posted and not fetched.
+    /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
-    /// Posted and not fetched.
+    /// Receive requests that have been posted but not fetched.
     pub recv: VecDeque<Fetch<RecvRequest>>,
 }
 
@@ -136,17 +136,17 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of its requests, and of the memory accesses of requests that name it.
+    /// Protection domain of its requests, and of the memory accesses of requests that name the SRQ.
     pub pd: Pdn,
 }
 
-/// A memory access or queue operation of the engine, for the checker.
+/// A memory access or queue operation of the engine, recorded for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     Write {
-        /// Key of the region, even if accessed through another key.
+        /// Key of the region, even if it is accessed through another key.
         key: u32,
-        /// First address in the region.
+        /// First address of the access in the region.
         va: u64,
         data: Vec<u8>,
         access: Access,
@@ -162,13 +162,13 @@ pub enum HostEvent {
     },
     /// An operation on a key was executed.
     Local {
-        /// In the name of which QP.
+        /// QP on whose behalf the operation was executed.
         qpn: Qpn,
         op: KeyOp,
     },
     /// A key named by the peer was invalidated.
     Invalidated {
-        /// In the name of which QP.
+        /// QP on whose behalf the key was invalidated.
         qpn: Qpn,
         /// Key with its tag byte.
         key: u32,
@@ -177,7 +177,7 @@ pub enum HostEvent {
     Took {
         /// QP that fetched it.
         qpn: Qpn,
-        /// XRC SRQ it came from; otherwise that of the QP.
+        /// XRC SRQ that the request came from. `None` if it came from the SRQ of the QP.
         srqn: Option<Srqn>,
         /// Identifier of the request.
         wr_id: u64,
@@ -209,9 +209,9 @@ pub struct SimHost {
     pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
     /// Whether the host counts posted receive requests, so that responders advertise credits.
     pub counts_receives: bool,
-    /// When the next receive request can be fetched, for [`Host::next_recv_due`].
+    /// Time at which the next receive request can be fetched, for [`Host::next_recv_due`].
     pub recv_due: Option<Instant>,
-    /// Recorded events, if recording is enabled. The reader drains them.
+    /// Recorded events, if recording is enabled. The reader removes them.
     pub host_events: Option<Vec<HostEvent>>,
 }
 
@@ -225,7 +225,7 @@ impl SimHost {
     /// Returns the memory of a region.
     ///
     /// # Panics
-    /// Panics if the key is unknown.
+    /// If the key is unknown.
     pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
         &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
     }
@@ -299,7 +299,7 @@ impl SimHost {
         self.keys.get_mut(&index(key)).ok_or(AccessError::Key)
     }
 
-    /// Simulated pages are addresses in regions.
+    /// In the simulation, the bus address of a page is an address in a region.
     fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let found = self.key_mut(of.key.get())?;
         if found.kind != KeyKind::Fast {
@@ -366,7 +366,7 @@ impl SimHost {
         if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
     }
 
-    /// Invalidates a key that has no windows bound to it.
+    /// Invalidates a key to which no windows are bound.
     fn invalidate_key(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);

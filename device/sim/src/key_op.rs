@@ -1,36 +1,38 @@
-//! Operations on keys that simulated work requests ask for.
+//! Operations on keys that simulated work requests can request.
 
 use engine::{LocalOp, LocalToken, Rights};
 use protocol::ids::{Iova, Lkey, Rkey, Va};
 
-/// Fast registration: makes a key valid, for a part of an ordinary region.
+/// Fast registration, which makes a key valid for a part of an ordinary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// New key, in full. It differs from the allocated key only in the bits that software owns.
+    /// Complete new key. It differs from the allocated key only in the bits that software can choose.
     pub key: Lkey,
     /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
-    /// Zero-based: addresses are offsets from the first byte.
+    /// Whether the region is zero-based: addresses are then offsets from the first byte.
     pub zero_based: bool,
-    /// Address of the first byte: the key of an ordinary region, and an offset in it.
+    /// Address of the first byte, which encodes the key of an ordinary region and an offset in the region.
     pub base: Iova,
 }
 
 /// Type of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Type 1: usable by all QPs of its PD; can be bound again at any time.
+    /// Type 1: all QPs of the PD can use the window, and it can be rebound at any time.
     Type1,
-    /// Type 2B: usable by the QP that bound it; bound once, then invalidated.
+    /// Type 2B: only the QP that bound the window can use it. It must be invalidated before it is bound
+    /// again.
     Type2B,
 }
 
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// New key of the window, in full. It differs from the previous key only in the bits that software owns.
+    /// Complete new key of the window. It differs from the previous key only in the bits that software can
+    /// choose.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,
@@ -40,9 +42,9 @@ pub struct Bind {
     pub len: u64,
     /// Permissions of the peer.
     pub rights: Rights,
-    /// Zero-based: remote addresses are offsets from the first byte of the window.
+    /// Whether the window is zero-based: remote addresses are then offsets from its first byte.
     pub zero_based: bool,
-    /// Window type expected by software.
+    /// Window type that software expects.
     pub kind: WindowKind,
 }
 
@@ -52,7 +54,7 @@ pub enum KeyOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
     FastRegister(FastRegister),
-    /// Memory window bind or unbind.
+    /// Binds or unbinds a memory window.
     Bind(Bind),
 }
 
@@ -79,7 +81,7 @@ impl From<KeyOp> for LocalOp {
 }
 
 impl KeyOp {
-    /// Returns the operation of a token; `None` if it is not one of [`KeyOp`].
+    /// Decodes a token. Returns `None` if the token does not describe a [`KeyOp`].
     pub fn of(token: &LocalToken) -> Option<Self> {
         let LocalToken([head, start, len, last]) = *token;
         let [tag, rights, zero_based, type1, a, b, c, d] = head.to_le_bytes();

@@ -15,13 +15,13 @@ use engine::Instant;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub loss: u32,
-    /// Packets with one bit flipped after the UDP header.
+    /// Packets in which one bit after the UDP header is flipped.
     pub corrupt: u32,
     pub duplicate: u32,
     pub reorder: u32,
     /// ECN-capable packets marked as congested (CE).
     pub mark: u32,
-    /// One-way delay of every packet.
+    /// One-way delay of each packet.
     pub delay: Duration,
     /// Maximum extra delay of reordered or duplicated packets.
     pub detour: Duration,
@@ -34,16 +34,18 @@ impl Faults {
     }
 }
 
-/// Maximum consecutive losses in one direction, and maximum losses of one packet (same QP, PSN and opcode).
+/// Maximum number of consecutive losses in one direction. The next constant is the maximum number of losses
+/// of one packet (same QP, PSN and opcode).
 ///
-/// A requester correctly gives up after eight rounds without progress. At 20 percent loss this happens once in a few
-/// thousand requests, but the simulation requires all of them to succeed, so such streaks are excluded.
+/// A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens
+/// once in a few thousand requests. Because the simulation requires all requests to succeed, it rules out
+/// such streaks.
 const LOSSES_IN_A_ROW: u32 = 3;
 const LOSSES_OF_ONE_PACKET: u32 = 3;
 
 #[derive(Debug)]
 struct Link {
-    /// Ordered by delivery time, then by sending order.
+    /// Frames ordered by delivery time, then by sending order.
     queue: BTreeMap<(Instant, u64), Vec<u8>>,
     lost_in_a_row: u32,
     losses: BTreeMap<(u32, u32, u8), u32>,
@@ -60,27 +62,27 @@ pub struct NetStats {
     pub marked: u64,
 }
 
-/// Network links between all pairs of nodes.
+/// The links between all pairs of nodes.
 #[derive(Debug)]
 pub struct Net {
     rng: ChaCha8Rng,
     faults: Faults,
     links: BTreeMap<(usize, usize), Link>,
-    /// QPs to which every packet is lost.
+    /// QPs for which every packet is lost.
     silenced: BTreeSet<(usize, u32)>,
     sent: u64,
     stats: NetStats,
 }
 
 impl Net {
-    /// Creates a network with `faults`; random decisions come from `seed`.
+    /// Creates a network with `faults`. `seed` determines its random decisions.
     pub fn new(seed: u64, faults: Faults) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let (links, silenced) = (BTreeMap::new(), BTreeSet::new());
         Self { rng, faults, links, silenced, sent: 0, stats: NetStats::default() }
     }
 
-    /// Ends all faults. Packets in flight arrive as scheduled.
+    /// Ends all faults. Packets in flight still arrive as scheduled.
     pub fn heal(&mut self) {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }
@@ -98,7 +100,7 @@ impl Net {
         self.stats
     }
 
-    /// Sends a frame from node `from` to node `to`. Returns its fate, for the trace.
+    /// Sends a frame from node `from` to node `to`. Returns the fate of the frame for the trace.
     pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
         self.stats.sent += 1;
         let silenced = |frame: &RoceFrame<'_>| self.silenced.contains(&(to, frame.packet.bth.dest_qp.get()));
@@ -170,7 +172,7 @@ impl Net {
     }
 }
 
-/// Bytes of Ethernet, IPv4 and UDP headers, which the ICRC covers only in part.
+/// Total length of the Ethernet, IPv4 and UDP headers, which the ICRC covers only in part.
 const HEADERS: usize = 14 + 20 + 8;
 
 /// Marks an ECN-capable IPv4 packet as congested. Returns whether it was ECN-capable.

@@ -1,4 +1,5 @@
-//! READ requests that duplicate no executed request: leftovers of an earlier connection, or forgeries.
+//! READ requests that duplicate no executed request, because they are left over from an earlier connection or
+//! forged.
 
 use protocol::Psn;
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};
@@ -7,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::plan::{Pair, draw, draw_target_srq, path};
 
-/// Draws a READ from the peer of `side` with a valid key and a PSN behind `expected`: either close, where requests of
-/// this connection are, or anywhere.
+/// Draws a READ from the peer of `side` with a valid key and a PSN behind `expected`. The PSN is either
+/// close, in the range of this connection's requests, or arbitrary.
 pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected: Psn) -> RoceFrame<'static> {
     let (mine, theirs) = (&pair.ends[side], &pair.ends[1 - side]);
     let behind = if rng.random() { rng.random_range(1..=64) } else { rng.random_range(1..=1 << 23) };

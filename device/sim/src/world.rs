@@ -24,15 +24,16 @@ use engine::{
     Transmit, WaitReason,
 };
 
-/// Simulated time for everything to finish after the network is healed and software has acted for the last time.
+/// Maximum simulated time until all work is finished, from the moment at which the network has been healed
+/// and software has acted for the last time.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
-/// Flag in the `wr_id` of requests of shared queues.
+/// Flag in `wr_id` that marks requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;
-/// Maximum number of steps of a run; more indicates a livelock.
+/// Maximum number of steps of a run. More steps indicate a livelock.
 const STEPS: u64 = 2_000_000;
 /// Time until a slow link accepts the next frames.
 const LINK_STEP: Duration = Duration::from_micros(1);
-/// Maximum number of frames an engine can send in one step; more indicates an endless loop.
+/// Maximum number of frames an engine can send in one step. More frames indicate an endless loop.
 const FRAMES_PER_PUMP: u32 = 100_000;
 
 struct Node {
@@ -59,9 +60,9 @@ struct World<'a> {
     posted: Vec<Posted>,
     pkeys: [Vec<Pkey>; NODES],
     srqs: BTreeMap<usize, Slots>,
-    /// Software reposts to shared queues as soon as a request completes.
+    /// Whether software posts a new request to a shared queue as soon as one completes.
     reposts_immediately: bool,
-    /// Separate random source, so that plan and network of a seed do not depend on injected READs.
+    /// Separate random source for injected READs, so that they do not affect the plan and network of a seed.
     stale: ChaCha8Rng,
 }
 
@@ -89,7 +90,8 @@ pub struct Report {
 /// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
-/// A violation found by the checker, a run that does not finish, or a panic, with the command that replays it.
+/// Describes a violation that the checker found, a run that did not finish, or a panic, and gives the command
+/// that replays it.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     let outcome = std::panic::catch_unwind(|| {
         let plan = draw(seed);
@@ -159,7 +161,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Moves both sides from RESET to RTS, or side 1 to RTR if it follows later.
+    /// Moves both sides from RESET to RTS, or side 1 to RTR if that moves to RTS later.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -278,7 +280,7 @@ impl<'a> World<'a> {
             }
             let action = self.plan.actions.get(self.next_action).map(|&(at, _)| at);
             let arrival = self.net.next_arrival();
-            // The network must be empty at the end, so that late packets are covered too.
+            // The network must be empty at the end, so that late packets are checked too.
             if !more && self.checker.is_finished() && arrival.is_none() && action.is_none() {
                 self.nodes.iter().try_for_each(|node| check_no_pooled_slots(&node.engine))?;
                 for pair in &self.plan.pairs {
@@ -308,7 +310,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Performs all inputs due now.
+    /// Handles all inputs that are due now.
     fn input(&mut self) -> Result<(), Violation> {
         while let Some(&(at, action)) = self.plan.actions.get(self.next_action)
             && at <= self.now
@@ -338,7 +340,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ that a packet names when it arrives: another one, if the plan changes it within the message.
+    /// Returns the SRQ that a packet names when it arrives. If the plan changes the SRQ within the message,
+    /// it is another one than the packet was sent with.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
@@ -454,7 +457,7 @@ impl<'a> World<'a> {
         }
         self.checker.on_move(index, side, to)?;
         if to == State::Reset {
-            // Software discards its queues.
+            // Software discards the work queues.
             host.queues.remove(&end.qpn.get());
         }
         let attrs = pair.attrs(side, life);
@@ -469,7 +472,7 @@ impl<'a> World<'a> {
         self.check(end.node, None)
     }
 
-    /// Sends the frames that the node's link accepts. Returns whether more may follow.
+    /// Sends the frames that the node's link accepts. Returns whether more frames may follow.
     fn pump(&mut self, node: usize) -> Result<bool, Violation> {
         for _ in 0..FRAMES_PER_PUMP.min(self.plan.frames_per_step) {
             let Node { engine, host } = &mut self.nodes[node];
@@ -514,8 +517,8 @@ impl<'a> World<'a> {
         if endless { Err(format!("node {node} never stops sending")) } else { Ok(true) }
     }
 
-    /// Passes the memory accesses and events of a node to the checker. `cause` is the QP that a received packet was
-    /// for.
+    /// Passes the memory accesses and events of a node to the checker. `cause` is the QP for which a packet
+    /// was received, if any.
     fn check(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
         self.check_host_events(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];
@@ -563,7 +566,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Creates the memory of a node, initially only the atomic cells.
+/// Creates the memory of a node, which initially holds only the atomic cells.
 fn host(counts_receives: bool) -> SimHost {
     let host_events = Some(Vec::new());
     let mut host = SimHost { host_events, counts_receives, ..SimHost::default() };

@@ -1,4 +1,4 @@
-//! Seeded simulation of `HCAD_SIM_SEEDS` worlds (default 400), starting at seed `HCAD_SIM_FIRST` (default 0).
+//! Simulates `HCAD_SIM_SEEDS` worlds (default 400), starting with seed `HCAD_SIM_FIRST` (default 0).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,8 +9,9 @@ fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Seeds that failed once. Changes to the plan generator turn them into different worlds, so each failure also has
-/// its own test: in `device/engine/tests/rnr.rs` for the first four, in `device/engine/tests/congestion.rs` for the last.
+/// Seeds that once failed. Because changes to the plan generator turn them into different worlds, each
+/// failure also has its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and
+/// that for the last is in `device/engine/tests/congestion.rs`.
 const PINNED: [u64; 5] = [281_947, 366_135, 810_318, 886_846, 1_004_380];
 
 #[test]

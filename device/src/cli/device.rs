@@ -86,10 +86,10 @@ impl FromStr for PeerArg {
 }
 
 impl DeviceArgs {
-    /// The configuration that these options describe, if `--frontend` is given.
+    /// Returns the configuration that these options describe, if `--frontend` is given.
     ///
     /// # Errors
-    /// The equivalent configuration file would be rejected. The message names the option instead of
+    /// Fails if the equivalent configuration file would be rejected. The message names the option instead of
     /// the key.
     pub fn configuration(&self) -> Option<Result<Config, ConfigError>> {
         let interface = self.frontend.as_ref()?;

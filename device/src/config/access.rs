@@ -21,7 +21,7 @@ pub enum GroupEntry {
     Name(String),
 }
 
-/// Access settings of a device, or the defaults of the file.
+/// Access settings of a device, or the default settings in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccessEntry<'a> {
     pub(super) mode: Option<&'a str>,
@@ -48,8 +48,8 @@ impl SocketsEntry {
 }
 
 impl AccessEntry<'_> {
-    /// Checks the settings. By default, the mode permits the owner and, if a group is set, the group. `key` is the
-    /// prefix of the keys in messages.
+    /// Checks the settings. By default, the mode permits access by the owner and, if a group is set, by the
+    /// group. `key` is the prefix of the keys in messages.
     pub(super) fn check(self, key: &str) -> Result<Access, ConfigError> {
         let group = self.group.map(|entry| gid(entry, &format!("{key}socket_group"))).transpose()?;
         let mode = match (self.mode, group) {
@@ -60,7 +60,7 @@ impl AccessEntry<'_> {
         Ok(Access { mode, group })
     }
 
-    /// Returns these settings, completed by `other`.
+    /// Returns these settings. Missing ones are taken from `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self { mode: self.mode.or(other.mode), group: self.group.or(other.group) }
     }
@@ -68,7 +68,7 @@ impl AccessEntry<'_> {
 
 fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
     let wrong = || value(key, format!("{text:?} is not an octal mode such as \"0660\""));
-    // `from_str_radix` accepts a sign.
+    // `from_str_radix` would also accept a sign.
     let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let bits =
         u32::from_str_radix(text, 8).ok().filter(|bits| is_octal && *bits <= 0o777).ok_or_else(wrong)?;
@@ -105,7 +105,7 @@ fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     }
 }
 
-/// Group names resolved so far. A sandboxed process cannot look them up again.
+/// Returns the group names resolved so far. A sandboxed process cannot look them up again.
 fn known() -> MutexGuard<'static, BTreeMap<String, u32>> {
     static KNOWN: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)

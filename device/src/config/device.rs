@@ -1,4 +1,4 @@
-//! The configuration of a device: the entry in the file, and its checked form.
+//! The configuration of a device: its entry in the file, and the checked form of the entry.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -239,13 +239,14 @@ pub struct DeviceConfig {
     pub record: Option<PathBuf>,
     /// Maximum size of the session record in bytes.
     pub record_max_bytes: u64,
-    /// The configuration entry without the keys that affect only the host, as stored in a session record.
+    /// The configuration entry as stored in a session record, without the keys that affect only the host.
     pub entry: Map<String, Value>,
     /// The entry exactly as it appears in the configuration file.
     pub said: Map<String, Value>,
 }
 
-/// Default maximum size of a capture file: some seconds at full rate, without filling the disk.
+/// Returns the default maximum size of a capture file. It holds several seconds at full rate without filling
+/// the disk.
 const fn default_capture_max_bytes() -> u64 {
     4 << 30
 }
@@ -254,17 +255,18 @@ const fn one_file() -> u16 {
     1
 }
 
-/// Default maximum size of a session record: some seconds at full rate, without filling the disk.
+/// Returns the default maximum size of a session record. It holds several seconds at full rate without
+/// filling the disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30
 }
 
-/// Default maximum size of a trace file: some ten million entries.
+/// Returns the default maximum size of a trace file. It holds about ten million entries.
 const fn default_trace_max_bytes() -> u64 {
     1 << 30
 }
 
-/// Maximum of `linger_us` and `coalesce_us`, in microseconds.
+/// Maximum value of `linger_us` and `coalesce_us`, in microseconds.
 const MAX_PAUSE_US: u16 = 1000;
 
 /// Keys that only affect the host, not the behaviour of the device.
@@ -370,10 +372,11 @@ impl DeviceConfig {
         })
     }
 
-    /// Returns a device to be added to the running ones, from an entry as in the file. `sockets` contains the defaults.
+    /// Creates the configuration of a device to be added at run time, from an entry in the format of the
+    /// file. `sockets` contains the defaults for its socket.
     ///
     /// # Errors
-    /// The entry is invalid. Conflicts with other devices are not checked.
+    /// Fails if the entry is invalid. Conflicts with other devices are not checked.
     pub fn beside(
         entry: Map<String, Value>,
         sockets: &SocketsEntry,
@@ -395,11 +398,11 @@ impl DeviceConfig {
         Ok(device)
     }
 
-    /// Stores the entry from which it was created.
+    /// Stores the entry from which the configuration was created.
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
         OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
-        // Store the MTU of the interface at the start.
+        // Store the MTU of the interface at start-up.
         if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
             && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
         {
@@ -423,7 +426,7 @@ impl DeviceConfig {
             && self.socket_access == other.socket_access
     }
 
-    /// Returns whether both cannot exist at the same time.
+    /// Returns whether the two devices cannot exist at the same time.
     pub fn excludes(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {
@@ -441,8 +444,8 @@ impl DeviceConfig {
 /// Key of an added device in messages.
 pub const ADDED: &str = "device";
 
-/// Destination of a trace or capture, if any. The keys are those of the file, the in-memory ring and the
-/// number of files.
+/// Returns the destination of a trace or capture, if one is configured. The keys are those for the file, the
+/// in-memory ring and the number of files.
 fn keep(
     (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
     [file_key, ring_key, files_key]: [String; 3],
@@ -502,12 +505,14 @@ pub(super) fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError>
     Ok(mac)
 }
 
-/// Longer than most pauses within a message, shorter than a wake-up on a busy host.
+/// Returns the default of `linger_us`, which is longer than most pauses within a message but shorter than a
+/// wake-up on a busy host.
 const fn default_linger_us() -> u16 {
     50
 }
 
-/// Long enough for ten doorbells of an emulated guest, and not longer than the interrupt coalescing of NICs.
+/// Returns the default of `coalesce_us`, which is long enough for ten doorbells from an emulated guest but no
+/// longer than the interrupt coalescing of NICs.
 const fn default_coalesce_us() -> u16 {
     60
 }

@@ -139,7 +139,7 @@ pub enum FabricConfig {
 }
 
 impl UdpPeerEntry {
-    /// Checks the peer; `key` is its key in messages.
+    /// Checks the peer. `key` is the peer's key in messages.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -175,7 +175,7 @@ impl UdpPeerEntry {
 }
 
 impl FabricConfig {
-    /// Checks the fabric; `own` is the MAC of the HCA.
+    /// Checks the fabric. `own` is the MAC of the HCA.
     pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),

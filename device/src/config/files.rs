@@ -1,4 +1,4 @@
-//! Files and sockets in a configuration, each with a single use.
+//! Files and sockets in a configuration. Each path may be used only once.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,17 +10,17 @@ use crate::runtime_folder;
 use crate::telemetry::store::Keep;
 use crate::telemetry::trace::STANDARD_ERROR;
 
-/// Use of a path.
+/// The purpose for which a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A socket is created there, and removed at the end.
+    /// A socket is created at the path, and removed when hcad exits.
     Socket,
-    /// A file is written there.
+    /// A file is written at the path.
     File,
 }
 
 impl DeviceConfig {
-    /// Creates the directory of its ring if it is missing; `name` is the device's name in messages.
+    /// Creates the directory of the device's ring if it is missing. `name` is the device's name in messages.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -39,7 +39,7 @@ impl DeviceConfig {
         self.paths().map(move |(key, path, used)| (format!("{name}.{key}"), path, used))
     }
 
-    /// Yields every path that is created for the device with its key, except standard error.
+    /// Yields every path that is created for the device, with its key. Standard error is not included.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf, Use)> {
         let files = |key, keep: Option<&Keep>| {
             let paths: Vec<_> = keep.into_iter().flat_map(Keep::files).collect();
@@ -62,7 +62,7 @@ impl DeviceConfig {
 }
 
 impl Config {
-    /// Yields every path that is created with its key, except standard error.
+    /// Yields every path that is created, with its key. Standard error is not included.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let of_devices =
             self.devices.iter().enumerate().flat_map(|(index, device)| {
@@ -81,7 +81,7 @@ impl Config {
         control.into_iter().chain(metrics)
     }
 
-    /// Creates the directories of sockets without a configured path, and those of rings.
+    /// Creates the directories of sockets without a configured path, and the directories of rings.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -123,7 +123,7 @@ impl Config {
         }
     }
 
-    /// Returns directories that are created at the start if they are missing.
+    /// Returns directories that are created at start-up if they are missing.
     pub(super) fn made_folders(&self) -> Vec<PathBuf> {
         let rings = self.devices.iter().filter_map(|device| match &device.fabric {
             FabricConfig::Ring { folder, .. } => Some(folder.clone()),
@@ -161,7 +161,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     Ok(())
 }
 
-/// Returns the canonical path, as far as the path exists.
+/// Returns the path with its existing part in canonical form.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(resolved) = path.canonicalize() {
         return resolved;

@@ -16,7 +16,7 @@ impl Config {
     /// Checks for missing directories, interfaces and permissions.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for the first.
+    /// [`ConfigError::Value`] for the first one missing.
     pub fn check_host(&self) -> Result<(), ConfigError> {
         let made = self.made_folders();
         for (index, device) in self.devices.iter().enumerate() {
@@ -30,11 +30,11 @@ impl Config {
 }
 
 impl DeviceConfig {
-    /// Checks for directories, interfaces and permissions that the device lacks. `name` is its key in
-    /// messages. `made` lists directories that hcad will create.
+    /// Checks for directories, interfaces and permissions that the device lacks. `name` is the device's key
+    /// in messages. `made` lists directories that hcad will create.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for the first.
+    /// [`ConfigError::Value`] for the first one missing.
     pub fn check_host(&self, name: &str, made: &[PathBuf]) -> Result<(), ConfigError> {
         for (key, path, used) in self.paths_of(name) {
             check_path(&path, used, made).map_err(|problem| value(&key, problem))?;
@@ -47,7 +47,7 @@ impl DeviceConfig {
     }
 }
 
-/// `made` lists directories that hcad creates at startup.
+/// Checks that a path can be used as intended. `made` lists directories that hcad creates at startup.
 fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -76,7 +76,7 @@ fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
         (Ok(there), Use::File) if there.is_dir() || there.file_type().is_socket() => {
             Err(format!("{} exists but is not a regular file", path.display()))
         }
-        // A stale socket is replaced. Whether a server still uses it is checked at startup.
+        // A stale socket is replaced. Startup checks whether a server still uses it.
         (Ok(_), Use::Socket) => writable(folder),
         (Ok(_), Use::File) => writable(path),
     }

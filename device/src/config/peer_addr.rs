@@ -1,4 +1,4 @@
-//! The address of a UDP peer, by IP address or host name.
+//! The address of a UDP peer, given as an IP address or a host name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest name of a host, RFC 1035, section 2.3.4.
+/// Longest name of a host (RFC 1035, section 2.3.4).
 const MAX_NAME_LEN: usize = 253;
 
 /// An address or a host name, with a port.
@@ -28,8 +28,8 @@ pub enum PeerAddr {
 }
 
 impl PeerAddr {
-    /// Resolves the peer for a socket bound to `bind`. A name yields its first address of the same IP
-    /// version, or its previous address if it cannot be resolved any more.
+    /// Resolves the peer for a socket bound to `bind`. A host name resolves to its first address of the same
+    /// IP version, or to its previous address if it can no longer be resolved.
     pub(super) fn resolve(&self, bind: SocketAddr) -> Result<SocketAddr, String> {
         let (host, port) = match self {
             Self::Address(addr) => return Ok(*addr),
@@ -50,7 +50,7 @@ impl PeerAddr {
     }
 }
 
-/// Resolved names by IP version. A sandboxed process cannot resolve them again.
+/// Returns the host names resolved so far, by IP version. A sandboxed process cannot resolve them again.
 fn known() -> MutexGuard<'static, BTreeMap<(String, bool), IpAddr>> {
     static KNOWN: Mutex<BTreeMap<(String, bool), IpAddr>> = Mutex::new(BTreeMap::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,7 +71,7 @@ impl TryFrom<String> for PeerAddr {
         }
         let named = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         let is_name = |host: &str| {
-            // An address that is written wrongly is no name.
+            // A malformed IP address is not a host name.
             host.len() <= MAX_NAME_LEN
                 && host.bytes().any(|byte| byte.is_ascii_alphabetic())
                 && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))

@@ -1,9 +1,10 @@
 //! The system call filter (seccomp).
 //!
-//! A call that is not listed fails with ENOSYS, as on an older kernel. Libraries know how to continue without a call
-//! that the kernel lacks. So another libc, or the next version of this one, at worst uses its older fallback. Killing
-//! the process instead would take down the HCAs of all its guests. An attacker gains nothing either way: no other
-//! program, no other process, and no kernel interface beyond this list.
+//! A call that is not listed fails with ENOSYS, as on an older kernel. Libraries know how to continue without
+//! a call that the kernel lacks. At worst, another libc or a newer version of this one uses its fallback for
+//! older kernels. Killing the process instead would take down the HCAs of all its guests. Either way, an
+//! attacker can neither execute another program nor affect another process nor use a kernel interface that is
+//! not on this list.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -16,7 +17,7 @@ use seccompiler::{
 
 use super::{Missing, Outcome};
 
-/// Calls that are harmless with any arguments, or whose files landlock restricts.
+/// Calls that are harmless with any arguments, or that act only on files, which landlock restricts.
 const ANY_ARGUMENTS: &[i64] = &[
     // Data transfer.
     libc::SYS_read,
@@ -34,7 +35,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_fdatasync,
     libc::SYS_ftruncate,
     libc::SYS_flock,
-    // Files. A socket file is removed with its server, and gets its mode by the umask.
+    // Files. A socket file gets its mode from the umask, and is removed with its server.
     libc::SYS_unlinkat,
     libc::SYS_umask,
     libc::SYS_fstat,
@@ -158,28 +159,28 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// Names of threads and of memory, the auxiliary vector of the process (such as the page size), and the timer slack
-/// of a thread.
+/// Operations for the names of threads and memory, the auxiliary vector of the process (such as the page
+/// size), and the timer slack of a thread.
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
-/// Value from `linux/prctl.h`; the libc crate lacks it.
+/// Value from `linux/prctl.h`, which the libc crate does not define.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Calls permitted because of the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Permitted {
-    /// Groups that sockets may be assigned to.
+    /// Groups to which sockets may be assigned.
     pub(super) groups: Vec<u32>,
-    /// Devices may use rings, whose members connect to each other.
+    /// Whether devices may use rings, whose members connect to each other.
     pub(super) ring: bool,
-    /// Devices may use UDP.
+    /// Whether devices may use UDP.
     pub(super) udp: bool,
     /// A socket that may connect, but cannot send.
     pub(super) probe: Option<RawFd>,
 }
 
-/// Rejects all other calls in every current and future thread.
+/// Rejects all calls that are not permitted, in every current and future thread.
 pub(super) fn restrict(through: &Permitted) -> Outcome<()> {
     use seccompiler::Error;
 
@@ -201,8 +202,8 @@ fn filter(through: &Permitted) -> Result<BpfProgram, BackendError> {
         rules.insert(*call, Vec::new());
     }
     if through.ring {
-        // Landlock restricts the destination if the kernel supports that, or else file permissions. Only Unix and UDP
-        // sockets exist.
+        // The destination is restricted by landlock if the kernel supports that, and otherwise by file
+        // permissions. The filter permits only Unix and UDP sockets.
         rules.insert(libc::SYS_connect, Vec::new());
     }
     if through.probe.is_none() {
@@ -223,14 +224,16 @@ fn filter(through: &Permitted) -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, refusal, SeccompAction::Allow, architecture)?.try_into()
 }
 
-/// An argument, or some bits of it, has a value. All checked arguments have 32 bits, or zeros above them.
+/// The condition that an argument, or some of its bits, has a certain value. All checked arguments have 32
+/// bits, or zeros in the upper half.
 struct Condition {
     argument: u8,
     is: SeccompCmpOp,
     value: u32,
 }
 
-/// Calls permitted with certain arguments: alternatives, in each of which all conditions must hold.
+/// Returns the calls that are permitted with certain arguments only. Each call has a list of alternatives, of
+/// which one must have all its conditions met.
 fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
@@ -249,7 +252,8 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // No TCP, raw or netlink sockets, and no Unix datagram sockets: these could address any other with each message.
+    // No TCP, raw or netlink sockets, and no Unix datagram sockets, because each message of the latter could
+    // have a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
     if through.udp {
         sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
@@ -272,15 +276,16 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         // Written memory is never executable.
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
-        // Threads but not processes. The arguments of clone3 are in memory, which a filter cannot inspect. It is not
-        // listed, so a libc that tries it first falls back to clone.
+        // New threads are permitted, but not new processes. The arguments of clone3 are in memory, which a
+        // filter cannot inspect. clone3 is therefore not listed, so a libc that tries it first falls back to
+        // clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
         // Signals and limits of this process only.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
     if let Some(probe) = through.probe {
-        // Its descriptor number must not be reused.
+        // The descriptor number of the probe must not be reused.
         let other = |argument| {
             let value = probe.cast_unsigned();
             vec![vec![Condition { argument, is: SeccompCmpOp::Ne, value }]]
@@ -292,7 +297,8 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
             calls.push((libc::SYS_connect, vec![is(0, probe)]));
         }
     }
-    // For the socket of a device added later, with a configured group. An empty rule would permit all arguments.
+    // Needed for the socket of a device that is added later with a configured group. An empty rule would
+    // permit all arguments.
     if !through.groups.is_empty() {
         calls.push((libc::SYS_fchownat, through.groups.iter().map(given).collect()));
     }
@@ -309,7 +315,7 @@ mod tests {
 
     const GROUP: u32 = 4711;
 
-    /// Runs `test` in a thread that alone is confined.
+    /// Runs `test` in a thread, which is the only one that is confined.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
         let filter = filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
         let thread = thread::spawn(move || {
@@ -345,7 +351,7 @@ mod tests {
                 ("fchmodat", libc::SYS_fchmodat),
                 ("openat2", libc::SYS_openat2),
                 ("seccomp", libc::SYS_seccomp),
-                // System call numbers that do not exist yet.
+                // System call numbers that have not been assigned yet.
                 ("unknown", 100_000),
             ];
             refused.map(|(name, call)| {
@@ -362,7 +368,7 @@ mod tests {
     #[test]
     fn calls_needed_for_serving_are_permitted() {
         let (tcp, udp, child) = confined(|| {
-            // SAFETY: a child created in spite of the filter exits at once.
+            // SAFETY: a child created despite the filter exits at once.
             let child = unsafe {
                 let child = libc::fork();
                 if child == 0 {
@@ -379,7 +385,8 @@ mod tests {
         let executable = |protection: i32| {
             confined(move || {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                // SAFETY: an anonymous mapping at an address chosen by the kernel, which is not used.
+                // SAFETY: this creates an anonymous mapping at an address that the kernel chooses. It is
+                // never accessed.
                 let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
                 page == libc::MAP_FAILED
             })
@@ -394,7 +401,8 @@ mod tests {
             let anybody = u32::MAX;
             [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {
                 let path = c"".as_ptr();
-                // SAFETY: a zero-terminated path and numbers; the descriptor does not exist.
+                // SAFETY: the path is zero-terminated, all other arguments are numbers, and the descriptor
+                // does not exist.
                 let result = unsafe { libc::fchownat(1 << 30, path, user, group, libc::AT_EMPTY_PATH) };
                 assert_eq!(result, -1);
                 io::Error::last_os_error().raw_os_error()

@@ -1,4 +1,4 @@
-//! File and socket restrictions (landlock).
+//! Restricts access to files and sockets (landlock).
 
 use std::fmt;
 use std::io;
@@ -17,10 +17,11 @@ use crate::fabric::tap;
 use crate::runtime_folder;
 use crate::telemetry::file;
 
-/// The newest ABI that this module was written for. Older kernels apply the rights that they know.
+/// The newest landlock ABI that this module uses. Older kernels apply only the rights that they support.
 const WRITTEN_FOR: ABI = ABI::V9;
 
-/// A directory in which sockets are created, checked and removed. It is opened to be locked.
+/// A directory in which sockets are created, checked and removed. The directory is opened in order to lock
+/// it.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
 /// A directory in which files are created and written. Existing files can be written too, but not read: landlock does
@@ -35,7 +36,7 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile});
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile});
 
-/// Rights below a path.
+/// Access rights to a path and everything below it.
 pub(super) struct Grant {
     path: PathFd,
     name: PathBuf,
@@ -49,7 +50,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// Returns whether the user of this thread has the permissions that it grants.
+    /// Returns whether the user of this thread has the permissions that the grant covers.
     fn is_usable(&self) -> bool {
         let needs = [
             (AccessFs::ReadFile.into(), Access::READ_OK),
@@ -77,7 +78,7 @@ pub(super) struct Paths {
 }
 
 /// Returns the rights that a configuration needs, now and when a device restarts. Paths that do not exist are
-/// omitted: using them fails with the reason.
+/// omitted; using them fails with an error that says why.
 pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
@@ -103,7 +104,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             })?;
         }
     }
-    // Only the file: its directory may contain unrelated files.
+    // Grant access only to the file, because its directory may contain unrelated files.
     if let Some(origin) = origin {
         let _ = grant(origin, READ);
     }
@@ -113,7 +114,8 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if let Some(folder) = config.own_folder() {
         match runtime_folder::make_own(&folder) {
-            // To remove already created files if a later one of several cannot be created.
+            // Needed to remove files that have already been created if a later file in a group of files
+            // cannot be created.
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
@@ -122,14 +124,15 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
             }
-            // The socket in this directory fails as well, or no files can be created in it.
+            // Creating the socket or files in this directory fails as well, and reports the error.
             Err(_) => {}
         }
     }
     for (_, path, used) in config.paths() {
         let path = path.as_path();
         if used == Use::File && !path.exists() {
-            // Landlock can only permit an existing file. If it cannot be created, its later use reports why.
+            // Landlock can only permit access to an existing file. If this file cannot be created, its later
+            // use reports why.
             let _ = file::append(path);
         }
         let _ = match (used, path.canonicalize()) {
@@ -141,18 +144,18 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if has_tap(config) {
         let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
-        // Read to find the MTU of network interfaces.
+        // Read to determine the MTU of network interfaces.
         let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
     }
     // Opened to reserve a spare descriptor.
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
-    // To check which signals the parent process has ignored.
+    // Read to check which signals the parent process has ignored.
     let _ = grant(Path::new("/proc/self/status"), READ);
     if config.metrics.is_some() {
         let _ = grant(Path::new("/proc/self/statm"), READ);
         let _ = grant(Path::new("/proc/self/fd"), AccessFs::ReadDir.into());
     }
-    // For symbol names in the backtrace of a panic.
+    // Read for the symbol names in the backtrace of a panic.
     let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
     Ok(grants)
 }
@@ -176,7 +179,7 @@ fn port(config: &Config) -> Option<u16> {
     }
 }
 
-/// Restricts this thread, and the threads that it creates, to what is granted.
+/// Restricts this thread, and the threads that it creates, to the granted rights.
 pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     let each = |folder: fn(&Grant) -> Option<PathBuf>| {
         let mut folders: Vec<_> = grants.iter().filter_map(folder).collect();
@@ -197,8 +200,8 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     }
 }
 
-/// Applies all restrictions that landlock supports: no TCP except listening on `port`, and no signals to and no
-/// abstract sockets of other processes.
+/// Applies all restrictions that landlock supports: no TCP except for listening on `port`, no signals to
+/// other processes, and no connections to their abstract sockets.
 fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(WRITTEN_FOR))?
@@ -239,7 +242,7 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Returns whether the directory of `path` is one of `granted` or below. If the directory does not exist, that is
+/// Returns whether the directory of `path` is one of `granted` or below one of them. A missing directory is
 /// reported elsewhere.
 fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
     let folder = folder_of(path).canonicalize();

@@ -21,27 +21,30 @@ use crate::hca::Explanation;
 use crate::record::Recorder;
 use crate::telemetry::trace::Trace;
 
-/// Bound: pending calls of a device, and calls answered between two turns. As many as control clients, each of which
-/// waits for one answer at a time.
+/// Maximum number of pending calls of a device, and of calls answered between two turns. Equals the number of
+/// control clients, because each waits for one answer at a time.
 const CALLS: usize = 16;
 
-/// Time to wait for an answer. A turn takes milliseconds; a thread that takes longer hangs, or gets no CPU.
+/// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this
+/// hangs or gets no CPU time.
 pub const ANSWER: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. It is not an error if the caller has disconnected.
+/// A call to a device's thread, with the channel for the answer. Failing to deliver the answer is not an
+/// error if the caller has disconnected.
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
-    /// Returns a page of a table from an index on.
+    /// Returns a page of a table that starts at an index.
     List(&'static TableSpec, u64, oneshot::Sender<Page>),
-    /// Explains why a QP waits.
+    /// Explains what a QP is waiting for.
     Explain(Qpn, oneshot::Sender<Explanation>),
     Counters(oneshot::Sender<Counters>),
     /// Sets the link up or down.
     SetPort(PortState, oneshot::Sender<()>),
     /// Injects a device error.
     Fail(oneshot::Sender<()>),
-    /// Sets or removes the capture. Returns the previous one: files are opened and closed on the main thread.
+    /// Sets or removes the capture. Returns the previous one, because files are opened and closed on the main
+    /// thread.
     SetCapture(Option<Box<Capture>>, oneshot::Sender<Option<Capture>>),
     /// Returns the contents of the capture ring.
     KeptFrames(oneshot::Sender<Option<Vec<u8>>>),
@@ -49,7 +52,7 @@ pub enum Call {
     KeptRecords(oneshot::Sender<Option<Vec<u8>>>),
     /// Sets or removes the trace. Returns the previous one.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
-    /// Restarts the device and records it.
+    /// Restarts the device and begins to record its session.
     BeginRecord(Box<Recorder>, oneshot::Sender<Begun>),
     /// Ends the record and returns it.
     EndRecord(oneshot::Sender<Option<Recorder>>),
@@ -60,8 +63,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. Its error says that the call had no effect, so the call must not
-    /// be executed.
+    /// Returns whether the caller has stopped waiting. In this case the caller has been told that the call
+    /// had no effect, so it must not be executed.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -85,7 +88,7 @@ impl Call {
 pub struct Status {
     /// State of the link.
     pub port: PortState,
-    /// Software has disabled the port.
+    /// Whether software has disabled the port.
     pub port_disabled: bool,
     /// File or ring of the capture, if one is running.
     pub capture: Option<PathBuf>,
@@ -95,7 +98,7 @@ pub struct Status {
     pub record: Option<PathBuf>,
 }
 
-/// The previous record, or the new one with the reason why it did not begin.
+/// The previous record, or the new record and the reason why it did not begin.
 pub type Begun = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
 /// Why a record did not begin.
@@ -111,10 +114,10 @@ pub enum StartRecordError {
     NotMade(String),
 }
 
-/// Why there is no answer.
+/// Why a call was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// The device's thread has ended, or waits to restart the device.
+    /// The device's thread has ended, or is waiting to restart the device.
     #[error("the device is not running")]
     NotRunning,
     /// The device's thread is busy.
@@ -122,19 +125,19 @@ pub enum CallError {
     Late,
 }
 
-/// State of a device's thread.
+/// State of a device, as seen by other threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It serves, as far as known.
+    /// The device is serving, as far as known.
     Running,
-    /// It failed and will restart.
+    /// The device has failed and will restart.
     Restarting(String),
 }
 
 /// Health of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What its thread is at.
+    /// Current state of the device's thread.
     pub life: Life,
     /// Number of restarts, including a pending one.
     pub restarts: u64,
@@ -149,7 +152,7 @@ pub struct Handle {
     shared: Arc<Shared>,
 }
 
-/// The device's end: it polls the descriptor and takes calls.
+/// The device's end of the channel. The device polls the descriptor and takes calls.
 #[derive(Debug)]
 pub struct Mailbox {
     calls: mpsc::Receiver<Call>,
@@ -159,9 +162,9 @@ pub struct Mailbox {
 #[derive(Debug)]
 struct Shared {
     wakeup: OwnedFd,
-    /// Separate from the calls, so that a shutdown request needs no room among them.
+    /// Separate from the queue of calls, so that a shutdown request does not need a free slot in the queue.
     stop: AtomicBool,
-    /// A VMM is connected.
+    /// Whether a VMM is connected.
     connected: AtomicBool,
     health: Mutex<Health>,
 }
@@ -175,7 +178,7 @@ impl Shared {
 /// Creates a mailbox and its handle.
 ///
 /// # Errors
-/// The process has no free descriptors.
+/// Fails if the process has no free descriptors.
 pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     let shared = Arc::new(Shared {
         wakeup: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
@@ -210,7 +213,7 @@ impl Handle {
         self.wake();
     }
 
-    /// Calls and waits for the answer, for at most [`ANSWER`].
+    /// Makes a call and waits for the answer, for at most [`ANSWER`].
     ///
     /// # Errors
     /// [`CallError`].
@@ -218,7 +221,7 @@ impl Handle {
         self.ask(call)?.by(tokio::time::Instant::now() + ANSWER).await
     }
 
-    /// Calls without waiting.
+    /// Makes a call without waiting for the answer.
     ///
     /// # Errors
     /// [`CallError`]: too many calls are pending, or the thread has ended.
@@ -249,7 +252,7 @@ impl Handle {
 }
 
 impl Mailbox {
-    /// Returns whether the thread was requested to stop.
+    /// Returns whether the thread has been requested to stop.
     pub fn is_stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
     }
@@ -278,13 +281,13 @@ impl Mailbox {
 
     /// Sets whether a VMM is connected.
     pub fn set_connected(&self, connected: bool) {
-        // Load first: a store would take the cache line from readers.
+        // Load first, because a store would take the cache line from its readers.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }
     }
 
-    /// Sets the state of the thread. Counts restarts.
+    /// Sets the state of the thread. Counts the restarts.
     pub fn set_life(&self, life: Life) {
         let mut health = self.shared.health();
         if let Life::Restarting(problem) = &life {
@@ -295,7 +298,7 @@ impl Mailbox {
     }
 }
 
-/// Readable when calls or a stop request are pending.
+/// The descriptor is readable when calls or a stop request are pending.
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.wakeup.as_fd()

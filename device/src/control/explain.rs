@@ -27,7 +27,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
-        // These have no QP numbers of their own on the wire.
+        // These services do not use QP numbers of their own on the wire.
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
         other => snapshot::Service::from(other).name(),
@@ -180,7 +180,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Describes reasons that end a connection; others are named.
+/// Describes in words the reasons that can end a connection. Returns all other reasons by their identifier.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -351,7 +351,7 @@ mod tests {
         );
     }
 
-    /// Numbers keep their unit, and no precision is lost on the way to `hcactl`.
+    /// Numbers keep their unit, and `hcactl` receives them without loss of precision.
     #[test]
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);

@@ -6,14 +6,14 @@ use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
-/// A request to a device's thread about its impairments, with the channel for the answer.
+/// A request about impairments to a device's thread, with the channel for the answer.
 #[derive(Debug)]
 pub enum ImpairCall {
     /// Lists the impairments and their counters.
     List(oneshot::Sender<Vec<ImpairmentRow>>),
     /// Adds an impairment and returns its ID.
     Add(Box<Rule>, oneshot::Sender<Result<u32, TooManyRulesError>>),
-    /// Removes an impairment, or all. Returns false if it does not exist.
+    /// Removes one or all impairments. Returns false if the impairment does not exist.
     Clear(Option<u32>, oneshot::Sender<bool>),
 }
 
@@ -27,7 +27,7 @@ impl ImpairCall {
         }
     }
 
-    /// Executes the request and answers it. An error of `send` means that the requester has disconnected.
+    /// Executes the request and answers it. An error from `send` means that the requester has disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {

@@ -1,7 +1,8 @@
 //! Requests and responses of the control socket, one JSON object per line.
 //!
-//! `{"list":{"device":1,"table":"qps"}}` gets `{"page":{"rows":{"qps":[…]},"next":null}}`. Field names are a
-//! stable interface: new ones can be added, existing ones do not change.
+//! For example, the response to `{"list":{"device":1,"table":"qps"}}` is
+//! `{"page":{"rows":{"qps":[…]},"next":null}}`. Field names are a stable interface: fields can be added, but
+//! existing ones do not change.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -59,10 +60,10 @@ pub enum Request {
         device: u16,
         /// Name of the table.
         table: String,
-        /// 0, or `next` of the previous page.
+        /// 0 for the first page, or `next` of the previous page.
         #[serde(default)]
         from: u64,
-        /// Return cells of text instead of rows of JSON.
+        /// Whether to return cells of text instead of rows of JSON.
         #[serde(default)]
         text: bool,
     },
@@ -78,7 +79,7 @@ pub enum Request {
         /// Number of the device.
         device: u16,
     },
-    /// Starts a capture to a pcapng file: [`Response::Done`].
+    /// Starts capturing to a pcapng file: [`Response::Done`].
     CaptureOn {
         /// Number of the device.
         device: u16,
@@ -86,20 +87,20 @@ pub enum Request {
         path: PathBuf,
         #[serde(default)]
         filter: CaptureFilter,
-        /// Maximum size of a file in bytes. Default: from the configuration.
+        /// Maximum size of a file in bytes. Default: the value in the configuration.
         #[serde(default)]
         max_bytes: Option<u64>,
-        /// Number of files to rotate through.
+        /// Number of files among which the capture rotates.
         #[serde(default = "one_file")]
         files: NonZeroU16,
     },
-    /// Starts a capture to a ring in memory: [`Response::Done`].
+    /// Starts capturing to a ring in memory: [`Response::Done`].
     CaptureRing {
         /// Number of the device.
         device: u16,
         /// Size of the ring in bytes.
         bytes: RingBytes,
-        /// Filter for frames or trace entries.
+        /// Filter that selects the frames to capture.
         #[serde(default)]
         filter: CaptureFilter,
     },
@@ -126,12 +127,12 @@ pub enum Request {
         /// Number of the device.
         device: u16,
     },
-    /// Starts a trace of register accesses, commands and queue entries: [`Response::Done`].
+    /// Starts tracing register accesses, commands and queue entries: [`Response::Done`].
     TraceOn {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad, or "-" for its standard error. It
-        /// must not exist.
+        /// Path of the new file, relative to the working directory of hcad, or "-" for its standard error.
+        /// The file must not exist.
         path: PathBuf,
         /// Format of a trace entry.
         #[serde(default)]
@@ -139,14 +140,14 @@ pub enum Request {
         /// Trace entries to write.
         #[serde(default)]
         filter: TraceFilter,
-        /// Maximum size of a file in bytes. Default: from the configuration.
+        /// Maximum size of a file in bytes. Default: the value in the configuration.
         #[serde(default)]
         max_bytes: Option<u64>,
-        /// Number of files to rotate through.
+        /// Number of files among which the trace rotates.
         #[serde(default = "one_file")]
         files: NonZeroU16,
     },
-    /// Starts a trace to a ring in memory: [`Response::Done`].
+    /// Starts tracing to a ring in memory: [`Response::Done`].
     TraceRing {
         /// Number of the device.
         device: u16,
@@ -155,7 +156,7 @@ pub enum Request {
         /// Format of a trace entry.
         #[serde(default)]
         format: TraceFormat,
-        /// Filter for frames or trace entries.
+        /// Filter that selects the trace entries to write.
         #[serde(default)]
         filter: TraceFilter,
     },
@@ -171,8 +172,8 @@ pub enum Request {
         /// Number of the device.
         device: u16,
     },
-    /// Restarts the device and writes a session record from then on: [`Response::Done`]. Fails while a VMM is
-    /// connected.
+    /// Restarts the device and writes a session record from that point on: [`Response::Done`]. Fails while a
+    /// VMM is connected.
     RecordOn {
         /// Number of the device.
         device: u16,
@@ -214,12 +215,12 @@ pub enum Request {
         /// Address and port of the peer.
         addr: SocketAddr,
     },
-    /// Removes one or all impairments: [`Response::Done`]. Frames that were already held or delayed are still
+    /// Removes one or all impairments: [`Response::Done`]. Frames that are already held or delayed are still
     /// delivered.
     ImpairClear {
         /// Number of the device.
         device: u16,
-        /// Number of the impairment. Default: all.
+        /// Number of the impairment. Default: all impairments.
         id: Option<u32>,
     },
 }
@@ -259,17 +260,17 @@ pub enum Response {
     /// Number of the impairment that was added.
     Impairment(u32),
     Done {},
-    /// Failure, with a message of one line. Nothing has changed.
+    /// The request failed without any effect. Contains a message of one line.
     Error(String),
 }
 
-/// A table of one or more interfaces.
+/// A table that one or more device interfaces offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRow {
     pub name: String,
-    /// Contents, in one line.
+    /// Contents of the table, described in one line.
     pub help: String,
-    /// Heads of the columns of the text form.
+    /// Column headings of the text form.
     pub columns: Vec<String>,
 }
 
@@ -300,7 +301,7 @@ impl From<&Page> for ListPage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextPage {
-    /// Heads of the columns.
+    /// Column headings of the table.
     pub columns: Vec<String>,
     /// Text of each column, for at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows.
     pub lines: Vec<Vec<String>>,
@@ -325,9 +326,9 @@ pub struct Reloaded {
     pub changed: Vec<u16>,
     /// Devices that were not affected.
     pub unchanged: Vec<u16>,
-    /// Keys whose new values take effect only when hcad restarts.
+    /// Configuration keys whose new values take effect only when hcad restarts.
     pub not_changed: Vec<String>,
-    /// Errors, one line each.
+    /// Problems that occurred, one line each.
     pub problems: Vec<String>,
 }
 
@@ -364,7 +365,7 @@ pub struct DeviceRow {
     pub ipv6: Ipv6Addr,
     /// Path of the socket for the VMM. Absent if the socket was inherited.
     pub socket: Option<PathBuf>,
-    /// A VMM is connected.
+    /// Whether a VMM is connected.
     pub connected: bool,
     /// State of the device.
     pub state: DeviceState,
@@ -374,8 +375,8 @@ pub struct DeviceRow {
     pub problem: Option<String>,
     /// State of the link. Unknown while the device does not respond.
     pub port: Option<PortState>,
-    /// The guest driver has disabled the port, which is therefore down regardless of the link. Cleared by a
-    /// device reset.
+    /// Whether the guest driver has disabled the port, which is then down regardless of the link. A device
+    /// reset enables the port again.
     #[serde(default)]
     pub port_disabled: bool,
     /// File or ring of the capture.
@@ -393,7 +394,7 @@ pub struct Counters {
     /// Counters specific to the device interface, by its key in the configuration.
     pub frontend: Named,
     pub engine: Stats,
-    /// Queue pairs by state, as of this moment.
+    /// Queue pairs by state, at this moment.
     #[serde(default)]
     pub qps: QpStates,
     pub port: PortCounters,
@@ -415,7 +416,7 @@ pub struct LogCounters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfioCounters {
     pub clients: u64,
-    /// Messages of all clients.
+    /// Counters of the messages from all clients.
     pub messages: MessageStats,
     /// DMA ranges that are currently mapped.
     pub dma_ranges: u64,
@@ -433,13 +434,13 @@ pub struct InterfaceCounters {
     /// Doorbells that were executed, by kind.
     pub doorbells: BTreeMap<String, u64>,
     /// Ignored doorbells, register writes and NIC frames, by reason. Ignored packets and other frames are
-    /// counted by the transport and the port.
+    /// counted elsewhere, by the transport and the port.
     #[serde(default)]
     pub ignored: BTreeMap<String, u64>,
     /// Requests that failed because memory access was denied, by cause.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
-    /// Driver violations, by rule. Only in strict mode.
+    /// Driver violations, by rule. Counted only in strict mode.
     pub violations: BTreeMap<String, u64>,
 }
 

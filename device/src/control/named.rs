@@ -1,18 +1,18 @@
-//! A JSON value under a name that only its sender chooses.
+//! A JSON value whose name is known only to its sender.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A JSON object with one key. The order of the fields in its value is that of the sender, and the type of the value is
-/// unknown to the control socket.
+/// A JSON object with one key. Its value keeps the sender's order of fields, and the control socket does not
+/// know the type of the value.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Named(BTreeMap<String, Box<RawValue>>);
 
 impl Named {
-    /// Creates an object with one key; empty if JSON cannot represent `value`.
+    /// Creates an object with one key. The object is empty if JSON cannot represent `value`.
     pub fn new(name: &str, value: &impl Serialize) -> Self {
         Self(to_raw_value(value).ok().map(|value| (name.to_owned(), value)).into_iter().collect())
     }

@@ -13,7 +13,7 @@ use crate::fabric::udp::UdpPeer;
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
-/// A request to a device's thread about its peers, with the channel for the answer.
+/// A request about peers to a device's thread, with the channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.
@@ -22,12 +22,12 @@ pub enum PeerCall {
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 
-/// Peers of a fabric, by kind of fabric.
+/// The peers on a fabric, which depend on its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerList {
     /// Peers of the UDP fabric.
     Peers(Vec<PeerRow>),
-    /// Members of a ring, which find each other.
+    /// Members of a ring, which find each other automatically.
     Members(Vec<MemberRow>),
 }
 
@@ -37,7 +37,7 @@ pub enum PeersError {
     /// The fabric has no list of peers.
     #[error("this device's fabric has no peer list; only UDP and ring fabrics have one")]
     NoList,
-    /// Members of a ring join and leave by themselves.
+    /// The fabric is a ring, whose members join and leave by themselves.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
     /// The peer has the MAC of this device.
@@ -58,8 +58,8 @@ impl PeerCall {
         }
     }
 
-    /// Executes the request and answers it. An error of `send` means that the requester has disconnected. The port learns or
-    /// removes the addresses derived from a configured MAC, as at start-up.
+    /// Executes the request and answers it. An error from `send` means that the requester has disconnected.
+    /// As at start-up, the addresses derived from a configured MAC are added to the port, or removed from it.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {
@@ -108,7 +108,7 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// An ARP request (RFC 826) of a MAC that claims 10.77.0.3, for 10.77.0.1.
+    /// Returns an ARP request (RFC 826) for 10.77.0.1, from a MAC that claims 10.77.0.3.
     fn request_from(mac: MacAddr) -> Vec<u8> {
         let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
         [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()

@@ -1,4 +1,4 @@
-//! The running devices as other threads see them, and requests to change that set.
+//! The set of running devices as seen by other threads, and requests to change this set.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use super::message::Reloaded;
 use crate::identity::Identity;
 use crate::record::Header;
 
-/// Bound: pending changes. As many as control clients, each of which waits for one at a time.
+/// Maximum number of pending changes. Equals the number of control clients, because each waits for one change
+/// at a time.
 const CHANGES: usize = 16;
 
 #[derive(Debug)]
@@ -30,9 +31,9 @@ pub struct Device {
     pub trace_max_bytes: u64,
     /// Maximum size of a record in bytes.
     pub record_max_bytes: u64,
-    /// Header of its session records.
+    /// Header of the device's session records.
     pub header: Header,
-    /// Handle to its thread.
+    /// Handle to the device's thread.
     pub handle: Handle,
 }
 
@@ -42,8 +43,8 @@ pub type Devices = Arc<[Arc<Device>]>;
 /// The current set of devices.
 pub type DeviceRegistry = watch::Receiver<Devices>;
 
-/// A request that changes the set of devices. Requests are executed one after another. An error is one line of text,
-/// and means that nothing has changed.
+/// A request that changes the set of devices. Requests are executed one after another. If a request fails,
+/// nothing has changed, and the error is one line of text.
 #[derive(Debug)]
 pub enum Change {
     /// Adds a device from its configuration entry. Returns its ID and socket path.
@@ -53,7 +54,7 @@ pub enum Change {
     Reload(String, oneshot::Sender<Result<Reloaded, String>>),
 }
 
-/// Creates the channel for change requests.
+/// Creates the channel for requests that change the set of devices.
 pub fn changes() -> (mpsc::Sender<Change>, mpsc::Receiver<Change>) {
     mpsc::channel(CHANGES)
 }

@@ -34,36 +34,38 @@ use crate::telemetry::store::{Keep, MAX_FILES, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
-/// Bound: concurrent clients. A client beyond it replaces the one that has been idle longest, if that is longer than
-/// [`IDLE_LIMIT`]. Otherwise it gets an error.
+/// Maximum number of concurrent clients. A further client replaces the one that has been idle the longest, if
+/// that has been idle for longer than [`IDLE_LIMIT`]. Otherwise the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
-/// How long an idle client keeps its slot when all are taken.
+/// Time for which an idle client keeps its slot when all slots are taken.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Bound: bytes of a request including its line feed. The longest one holds a configuration of some thousand devices.
+/// Maximum length of a request in bytes, including its line feed. The longest requests contain a
+/// configuration with thousands of devices.
 const MAX_REQUEST_LEN: u64 = 4 << 20;
 
-/// Request buffer that a client keeps.
+/// Size of the request buffer that a client keeps between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
+/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
+/// are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the control server needs to answer requests.
+/// The resources with which the control server answers requests.
 #[derive(Debug)]
 pub struct Service {
     pub registry: DeviceRegistry,
     /// Channel for change requests.
     pub changes: mpsc::Sender<Change>,
-    /// Configuration file, which can be reloaded.
+    /// Path of the configuration file, if it can be reloaded.
     pub configuration: Option<PathBuf>,
 }
 
 /// Serves clients until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
-/// The runtime cannot watch the socket.
+/// Fails if the runtime cannot watch the socket.
 pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
     let socket = UnixListener::from_std(listener.try_clone()?)?;
     let service = Arc::new(service);
@@ -132,7 +134,7 @@ fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Disconnects the client that has been idle longest, if it exceeds the limit.
+/// Disconnects the client that has been idle longest, if its idle time exceeds the limit.
 fn make_room(slots: &mut Vec<ClientSlot>) -> bool {
     let since = |slot: &ClientSlot| slot.idle.0.load(Ordering::Relaxed);
     let longest = (0..slots.len()).min_by_key(|index| since(&slots[*index]));
@@ -156,7 +158,7 @@ async fn client(mut stream: UnixStream, service: &Service, idle: &IdleSince) -> 
             return Ok(());
         }
         if request.last() != Some(&b'\n') {
-            // The start of the next request is unknown.
+            // The connection ends, because the start of the next request is unknown.
             let problem =
                 format!("request exceeds {MAX_REQUEST_LEN} bytes or is not terminated by a newline");
             return writer.write_all(&line(&Response::Error(problem))).await;
@@ -224,7 +226,7 @@ enum RequestError {
 }
 
 impl RequestError {
-    /// An error for a file that cannot be created. If the sandbox prevents it, the error says so.
+    /// Returns the error for a file that cannot be created. If the sandbox is the cause, the error says so.
     fn file(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match confinement::check_file(&path) {
@@ -371,11 +373,12 @@ async fn change<T>(
 ) -> Result<T, RequestError> {
     let (answer, answered) = oneshot::channel();
     service.changes.send(change(answer)).await.map_err(|_| RequestError::Ending)?;
-    // Without a time-out: a device has its own time to stop, and no other change begins meanwhile.
+    // There is no time-out here, because a device has its own time limit for stopping. No other change begins
+    // in the meantime.
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 
-/// The response to the end of a capture, trace or recording, which may have stopped earlier.
+/// Returns the response for the end of a capture, trace or recording, which may have stopped earlier.
 fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, RequestError> {
     match before {
         Some((path, why)) => Err(RequestError::Ended { what, path: path.to_owned(), why: why.to_owned() }),
@@ -439,7 +442,8 @@ async fn start_capture(
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
-    // If another client was faster, its capture ends here: the later request wins.
+    // If another client has started a capture in the meantime, that capture ends here: the later request
+    // wins.
     device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
     Ok(())
 }
@@ -472,7 +476,7 @@ fn check_files(files: NonZeroU16) -> Result<(), RequestError> {
 fn dump(path: &Path, kept: &[u8]) -> Result<(), RequestError> {
     let mut file = file::create_new(path).map_err(|error| RequestError::file(path, error))?;
     file.write_all(kept).map_err(|error| {
-        // A truncated file must not be taken for a complete one.
+        // Remove the file, so that it is not mistaken for a complete one.
         let _ = fs::remove_file(path);
         RequestError::file(path, error)
     })
@@ -490,7 +494,7 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> 
         Ok(_) => Ok(()),
         Err((record, why)) => {
             drop(record);
-            // The file holds nothing of the device yet.
+            // The file does not contain any data of the device yet.
             let _ = fs::remove_file(path);
             Err(why.into())
         }

@@ -1,4 +1,4 @@
-//! Batches of frames in one buffer, which avoid an allocation and a system call per frame.
+//! Batches of frames in one buffer, which avoids an allocation and a system call per frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,8 +9,9 @@ use protocol::roce::{IcrcField, seal};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Limit of the bytes of frames that a turn sends to or receives from shared memory; the last frame may exceed it.
-/// The reader then finds them in the L2 cache, where the guest's memory takes as much again.
+/// Maximum number of bytes in frames that a turn sends to or receives from shared memory. The last frame may
+/// exceed this limit. With this limit, the reader finds the frames in the L2 cache, which also holds the same
+/// amount of guest memory.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -18,7 +19,7 @@ pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
-    /// The driver of a NIC chooses the source addresses of its frames.
+    /// Whether the device is a NIC, whose driver chooses the source addresses of its frames.
     has_chosen_sources: bool,
 }
 
@@ -42,13 +43,13 @@ pub enum Origin {
 }
 
 impl TxBatch {
-    /// A batch for a device that is a NIC. Its driver chooses the source addresses, those of the RDMA half included,
-    /// and fabrics check that no other member owns them.
+    /// Creates a batch for a device that is a NIC. Its driver chooses the source addresses, including those
+    /// of the RDMA half. Fabrics check that no other member owns these addresses.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
 
-    /// Returns the buffer to append the next frame to. Call [`TxBatch::commit`] afterwards.
+    /// Returns the buffer to which the next frame must be appended. Call [`TxBatch::commit`] afterwards.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -60,8 +61,9 @@ impl TxBatch {
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own, icrc });
     }
 
-    /// Marks the last frame as an answer, which is for its requester only. A fabric that does not know the way drops
-    /// it instead of flooding it: other members must not pay for the requests of one peer.
+    /// Marks the last frame as an answer, which is only for its requester. A fabric that has not learned the
+    /// requester's location drops the answer instead of flooding it, because other members must not pay for
+    /// the requests of one peer.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);
     }
@@ -73,7 +75,7 @@ impl TxBatch {
         }
     }
 
-    /// Sets whether the last frame, which the engine built, has its ICRC.
+    /// Sets whether the last frame, which the engine built, contains an ICRC.
     pub fn mark_icrc(&mut self, icrc: IcrcField) {
         if let Some(frame) = self.frames.back_mut() {
             frame.icrc = icrc;
@@ -87,7 +89,7 @@ impl TxBatch {
             && let Some(bytes) = self.bytes.get_mut(frame.start..)
         {
             frame.icrc = IcrcField::Computed;
-            // Frames of the engine are always well-formed.
+            // Frames from the engine are always well-formed, so this cannot fail.
             let _ = seal(bytes);
         }
     }
@@ -97,7 +99,7 @@ impl TxBatch {
         self.frames.back().map(|frame| frame.origin).unwrap_or_default()
     }
 
-    /// Appends a complete frame. Ignores anything shorter than an Ethernet header.
+    /// Appends a complete frame. Ignores a frame that is shorter than an Ethernet header.
     pub fn push(&mut self, frame: &[u8]) {
         if let Some(dst) = frame.first_chunk() {
             self.bytes.extend_from_slice(frame);
@@ -105,8 +107,8 @@ impl TxBatch {
         }
     }
 
-    /// Commits the bytes appended since the last commit as a frame of a NIC, which contains its own destination.
-    /// Returns false and discards them if the length is invalid.
+    /// Commits the bytes appended since the last commit as a frame from a NIC, which contains its own
+    /// destination address. If the length is invalid, discards the bytes and returns false.
     pub fn commit_nic(&mut self) -> bool {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         let frame = &self.bytes[start..];
@@ -133,17 +135,17 @@ impl TxBatch {
         }
     }
 
-    /// Pending frames with their destinations.
+    /// Returns the pending frames with their destinations.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))
     }
 
-    /// Number of pending frames.
+    /// Returns the number of pending frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Total bytes of the pending frames.
+    /// Returns the total length of the pending frames in bytes.
     pub fn bytes(&self) -> usize {
         let front = self.frames.front().map_or(0, |frame| frame.start);
         self.frames.back().map_or(0, |frame| frame.end - front)
@@ -159,7 +161,7 @@ impl TxBatch {
         self.frames.back().map(|frame| &self.bytes[frame.start..frame.end])
     }
 
-    /// Drops all frames and keeps the memory.
+    /// Drops all frames, but keeps the memory.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();
@@ -177,7 +179,7 @@ impl TxBatch {
         self.advance(self.frames.len().saturating_sub(frames));
     }
 
-    /// Moves all frames out and takes `memory` as the new buffer.
+    /// Moves all frames out of the batch, which takes `memory` as its new buffer.
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
         frames.extend(
@@ -190,7 +192,8 @@ impl TxBatch {
         self.frames.front().copied()
     }
 
-    /// Source addresses of a frame of a NIC. `None` for a device that sends from its configured ones.
+    /// Returns the source addresses of a frame if a NIC's driver chose them. Returns `None` if the device
+    /// sends from its configured addresses.
     pub(super) fn chosen_source(&self, frame: &TxFrame) -> Option<Source> {
         if self.has_chosen_sources { Source::of(self.bytes.get(frame.start..frame.end)?) } else { None }
     }
@@ -201,8 +204,9 @@ impl TxBatch {
         if self.has_chosen_sources { mac() } else { None }
     }
 
-    /// Returns the longest run from the front for one segmented send: frames with the same destination and length, of
-    /// which only the last may be shorter. Frames of a NIC also have the same source.
+    /// Returns the longest run from the front that fits into one segmented send. Its frames have the same
+    /// destination and the same length, except that the last one may be shorter. Frames from a NIC must also
+    /// have the same source.
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
         let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
         let segment = first.end - first.start;
@@ -231,7 +235,7 @@ impl TxBatch {
         &self.bytes[range]
     }
 
-    /// Drops the first `frames`. The memory is reused once all are dropped.
+    /// Drops the first `frames` frames. The memory is reused once all frames have been dropped.
     pub(super) fn advance(&mut self, frames: usize) {
         self.frames.drain(..frames);
         if self.frames.is_empty() {
@@ -262,13 +266,13 @@ pub(super) struct RxFrame {
 }
 
 impl RxFrame {
-    /// A frame received from a wire, with its ICRC.
+    /// Creates a frame that was received from a wire and contains its ICRC.
     pub(super) fn whole(range: Range<usize>) -> Self {
         Self { range, icrc: IcrcField::Computed }
     }
 }
 
-/// Frames of a [`TxBatch`] that become those of an [`RxBatch`] without a copy.
+/// Frames of a [`TxBatch`] that become frames of an [`RxBatch`] without being copied.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -286,12 +290,12 @@ impl Frames {
         self.frames.len()
     }
 
-    /// Bytes of memory they occupy.
+    /// Returns the amount of memory that the frames occupy, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Drops all frames and keeps the memory.
+    /// Drops all frames, but keeps the memory.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();
@@ -299,9 +303,10 @@ impl Frames {
 }
 
 impl RxBatch {
-    /// Buffers of a batch. Each takes one datagram, or a run of datagrams that the kernel coalesced.
+    /// Number of buffers in a batch. Each holds one datagram, or a run of datagrams that the kernel has
+    /// coalesced.
     pub(super) const SLOTS: usize = 32;
-    /// Bytes of one buffer: the most that a UDP receive returns.
+    /// Size of one buffer in bytes, which is the most that a UDP receive call returns.
     pub(super) const SLOT_LEN: usize = 1 << 16;
 
     /// Creates an empty batch.
@@ -309,12 +314,13 @@ impl RxBatch {
         Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
     }
 
-    /// Drops all frames and keeps the memory.
+    /// Drops all frames, but keeps the memory.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
     }
 
-    /// Returns room for a frame after the others, if the turn may take one more. Call [`RxBatch::commit`] afterwards.
+    /// Returns space for another frame behind the existing ones, if the turn may receive one more. Call
+    /// [`RxBatch::commit`] afterwards.
     pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.end();
         if start < MEMORY_TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
@@ -326,7 +332,7 @@ impl RxBatch {
         self.frames.push(RxFrame { range: start..start + len, icrc });
     }
 
-    /// Drops frames from index `first` on unless `keep` returns true.
+    /// Drops every frame from index `first` on for which `keep` returns false.
     pub(super) fn retain_from(&mut self, first: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let Self { storage, frames } = self;
         let mut number = 0;
@@ -349,7 +355,7 @@ impl RxBatch {
         memory
     }
 
-    /// The frames in order of arrival, and whether each has its ICRC.
+    /// Returns the frames in order of arrival, and whether each contains its ICRC.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], IcrcField)> {
         self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.icrc))
     }

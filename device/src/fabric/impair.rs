@@ -1,8 +1,8 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! They apply between an HCA and any fabric, without a clock or a socket. Frames and the time are inputs; frames are
-//! outputs, at once or when [`Impairments::next_deadline`] has come. Randomness comes from the seed of the rule, so
-//! equal input gives equal output.
+//! They apply between an HCA and any fabric, and use neither a clock nor a socket. The inputs are frames and
+//! the time. The outputs are frames, either immediately or at [`Impairments::next_deadline`]. Randomness
+//! comes from the seed of the rule, so equal input gives equal output.
 
 mod alter;
 mod held;
@@ -29,7 +29,7 @@ use self::summary::FrameSummary;
 use super::Origin;
 use crate::telemetry::log::Site;
 
-/// Bound: rules of one device. Each is checked for every frame.
+/// Maximum number of rules of one device. Each rule is checked for every frame.
 pub const MAX_RULES: usize = 64;
 
 /// Result for one frame.
@@ -39,9 +39,9 @@ pub enum Verdict {
     Pass,
     /// At least one rule applied.
     Modified {
-        /// Description of what was done, for captures and logs.
+        /// Description of the effect, for captures and logs.
         note: String,
-        /// Frames to pass at once instead, in this order.
+        /// Frames to pass immediately in place of the original, in this order.
         frames: SmallVec<[Vec<u8>; 2]>,
     },
 }
@@ -54,21 +54,21 @@ pub struct TooManyRulesError;
 /// An active rule and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentRow {
-    /// Rule ID, counted from 1 in the order in which rules were added.
+    /// Rule ID. IDs are assigned from 1 on, in the order in which rules are added.
     pub id: u32,
     /// The rule as it was added.
     pub rule: RuleEntry,
-    /// Frames that match its selectors.
+    /// Number of frames that matched the rule's selectors.
     pub matched: u64,
-    /// Frames it was applied to.
+    /// Number of frames to which the rule was applied.
     pub hits: u64,
 }
 
-/// The rules of one device and the frames they hold.
+/// The rules of one device and the frames that they hold back.
 #[derive(Debug, Default)]
 pub struct Impairments {
     rules: Vec<ActiveRule>,
-    /// Rules added since the list was last empty.
+    /// Number of rules added since the list was last empty.
     numbered: u32,
     tx: HoldQueue,
     rx: HoldQueue,
@@ -81,7 +81,7 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Each rule has its own log limit, so that no rule hides another.
+    /// Each rule has its own log limit, so that no rule suppresses the log lines of another.
     site: Site,
 }
 
@@ -91,13 +91,13 @@ struct Effects {
     note: String,
     dropped: bool,
     delay: Duration,
-    /// Number of frames that overtake it, and how long to wait for them.
+    /// Number of frames that must overtake the frame, and the maximum time to wait for them.
     overtakers: Option<(u32, Duration)>,
     copies: SmallVec<[Duration; 2]>,
 }
 
 impl Impairments {
-    /// Returns whether there are no rules and no held frames.
+    /// Returns whether there are neither rules nor held frames.
     pub fn is_idle(&self) -> bool {
         self.rules.is_empty() && self.tx.is_empty() && self.rx.is_empty()
     }
@@ -113,14 +113,14 @@ impl Impairments {
         self.numbered = self.numbered.wrapping_add(1);
         let id = self.numbered;
         let mut rng = ChaCha8Rng::seed_from_u64(rule.seed());
-        // Rules with the same seed must not all hit the same frames.
+        // Rules with the same seed must not all select the same frames.
         rng.set_stream(rule.stream());
         self.rules.push(ActiveRule { id, rule, matched: 0, hits: 0, rng, site: Site::new() });
         Ok(id)
     }
 
-    /// Removes a rule, or all of them. HoldQueue frames are still released in time. Returns false if the rule does not
-    /// exist.
+    /// Removes one rule or all rules. Held frames are still released when due. Returns false if the rule does
+    /// not exist.
     pub fn clear(&mut self, id: Option<u32>) -> bool {
         let before = self.rules.len();
         self.rules.retain(|rule| id.is_some_and(|id| id != rule.id));
@@ -130,12 +130,12 @@ impl Impairments {
         id.is_none() || self.rules.len() < before
     }
 
-    /// The rules, in the order in which they were added.
+    /// Returns the rules, in the order in which they were added.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter().map(|active| &active.rule)
     }
 
-    /// The rules and their counters.
+    /// Returns the rules with their counters.
     pub fn rows(&self) -> Vec<ImpairmentRow> {
         let row = |rule: &ActiveRule| ImpairmentRow {
             id: rule.id,
@@ -147,7 +147,7 @@ impl Impairments {
     }
 
     /// Applies the rules to a frame. `origin` becomes [`Frame::origin`] if the frame is held. Call
-    /// [`Impairments::release`] afterwards: the frame may have overtaken others.
+    /// [`Impairments::release`] afterwards, because the frame may have overtaken held frames.
     pub fn apply_rules(
         &mut self,
         now: Instant,
@@ -192,7 +192,7 @@ impl Impairments {
         Verdict::Modified { note: effects.note, frames }
     }
 
-    /// Returns the next held frame whose time has come.
+    /// Returns the next held frame that is due.
     pub fn release(&mut self, now: Instant, direction: Direction) -> Option<Frame> {
         match direction {
             Direction::Tx => self.tx.release(now),
@@ -200,14 +200,14 @@ impl Impairments {
         }
     }
 
-    /// Returns when [`Impairments::release`] has to be called next.
+    /// Returns the time at which [`Impairments::release`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.tx.next_deadline().into_iter().chain(self.rx.next_deadline()).min()
     }
 }
 
 impl ActiveRule {
-    /// Counts the frame, and applies the rule if it hits.
+    /// Counts the frame, and applies the rule if the rule selects it.
     fn apply(
         &mut self,
         summary: &FrameSummary,

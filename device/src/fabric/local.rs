@@ -1,8 +1,8 @@
 //! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
-//! A unicast frame goes to the member that owns its MAC, a multicast frame to all others. A frame for an unknown MAC
-//! goes to members that are NICs: they filter by themselves, and a bridge may be behind one. A member owns its
-//! configured MAC and IP addresses. Other MACs are learned from frames of NICs.
+//! A unicast frame goes to the member that owns its MAC, a multicast frame to all other members. A frame for
+//! an unknown MAC goes to all members that are NICs. These filter frames themselves, and a bridge may be
+//! behind one. A member owns its configured MAC and IP addresses. Other MACs are learned from frames of NICs.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -22,11 +22,13 @@ use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
 use crate::limited;
 
-/// Bound: queued frames of one HCA, and their bytes. Frames beyond it are dropped, as in a socket buffer.
+/// Maximum number of frames queued for one HCA. The next constant limits their total length. Frames beyond
+/// these limits are dropped, as in a socket buffer.
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Bound: spare buffers, each sized for the frames of one turn. More than are ever in use while a member keeps up.
+/// Maximum number of spare buffers, each sized for the frames of one turn. A member that keeps up never uses
+/// all of them.
 const MAX_SPARES: usize = 4;
 
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ pub struct Networks(HashMap<String, Arc<Network>>);
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
-    /// Number of joins. A join invalidates earlier admissions.
+    /// Number of joins. Each join invalidates earlier admissions of source addresses.
     joins: AtomicU64,
     /// Origin of the clock for address ageing.
     started: Instant,
@@ -58,25 +60,25 @@ struct Members {
 
 #[derive(Debug)]
 struct Member {
-    /// It is a NIC: see [`Fabric::set_promiscuous`].
+    /// Whether the member is a NIC; see [`Fabric::set_promiscuous`].
     is_promiscuous: AtomicBool,
-    /// Readable when frames have arrived while it slept.
+    /// Descriptor that becomes readable when frames arrive while the member sleeps.
     wakeup: OwnedFd,
-    /// Set while it sleeps.
+    /// Set while the member sleeps.
     asleep: AtomicU32,
     has_arrivals: AtomicBool,
     arrivals: Mutex<Arrivals>,
 }
 
-/// Queued frames of an HCA.
+/// Frames queued for an HCA.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// Runs as they were sent, each the frames of one sender's turn.
+    /// Runs of frames. Each run holds the frames of one sender's turn.
     runs: VecDeque<Frames>,
-    /// Totals of all runs.
+    /// Total number of frames in all runs.
     frames: usize,
     bytes: usize,
-    /// Buffers of runs that were taken.
+    /// Buffers of runs that have been taken, kept for reuse.
     spares: Vec<Frames>,
 }
 
@@ -95,12 +97,12 @@ pub struct LocalFabric {
 struct Admitted {
     source: Source,
     at: engine::Instant,
-    /// Value of [`Network::joins`] at that time.
+    /// Value of [`Network::joins`] when the address was admitted.
     joins: u64,
 }
 
 impl Networks {
-    /// Returns the network with this name.
+    /// Returns the network with this name, which is created on first use.
     pub fn network(&mut self, name: &str) -> Arc<Network> {
         self.0.entry(name.to_owned()).or_default().clone()
     }
@@ -110,7 +112,7 @@ impl Network {
     /// Joins an HCA with these addresses to the network, until the fabric is dropped.
     ///
     /// # Errors
-    /// The process has no free descriptors.
+    /// Fails if the process has no free descriptors.
     pub fn join(self: &Arc<Self>, identity: &Identity) -> io::Result<LocalFabric> {
         let mac = identity.mac;
         let wakeup = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -131,7 +133,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Poisoning is harmless: nothing panics between related changes.
+    /// Locks the members for reading. Poisoning is harmless, because no code panics between related changes.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,12 +148,12 @@ impl Network {
 }
 
 impl Member {
-    /// Poisoning is harmless: each change leaves the queue consistent.
+    /// Locks the queue. Poisoning is harmless, because each change leaves the queue consistent.
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues copies of the first frames of a batch and returns how many fitted.
+    /// Queues copies of the first frames of a batch and returns how many of them fitted.
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();
@@ -167,7 +169,8 @@ impl Member {
         taken
     }
 
-    /// Queues a whole batch without a copy, and gives the batch another buffer. Returns false if there is no room.
+    /// Queues a whole batch without copying it, and gives the batch another buffer. Returns false if there is
+    /// no room.
     fn hand_over(&self, batch: &mut TxBatch) -> bool {
         let mut arrivals = self.arrivals();
         if !arrivals.have_room(batch.len(), batch.bytes()) {
@@ -188,7 +191,7 @@ impl Member {
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         if WakeFlag(&self.asleep).take() {
-            // Fails only if the counter is full, and then it is readable already.
+            // This fails only if the counter is full, and then the descriptor is already readable.
             let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
         }
     }
@@ -206,7 +209,7 @@ impl Arrivals {
         Some(run)
     }
 
-    /// Keeps the buffer of a run that was taken.
+    /// Keeps the buffer of a run that has been taken, for reuse.
     fn keep(&mut self, memory: Frames) {
         if self.spares.len() < MAX_SPARES {
             self.spares.push(memory);
@@ -215,7 +218,7 @@ impl Arrivals {
 }
 
 impl Members {
-    /// Members besides `from` that receive frames for a MAC without an owner.
+    /// Returns the members other than `from` that receive frames for a MAC without an owner.
     fn others(&self, from: MacAddr, dst: MacAddr) -> impl Iterator<Item = &Arc<Member>> {
         let takes =
             move |member: &Member| dst.is_multicast() || member.is_promiscuous.load(Ordering::Relaxed);
@@ -245,7 +248,7 @@ impl LocalFabric {
         false
     }
 
-    /// Sends frames from the front whose source needs no check, or equals `source`.
+    /// Sends frames from the front of the batch, as long as their source needs no check or equals `source`.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
@@ -258,7 +261,7 @@ impl LocalFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
-            // An answer goes to its requester or nowhere.
+            // An answer goes only to its requester, or is dropped.
             let is_flooded = owner.is_none() && !(is_unknown && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             if let Some(member) = one.filter(|_| count == batch.len())
@@ -312,7 +315,7 @@ impl Fabric for LocalFabric {
     }
 
     fn handle_ready(&mut self) -> io::Result<()> {
-        // Fails only if the counter was read already.
+        // This fails only if the counter has already been read.
         let _ = rustix::io::read(&self.own.wakeup, &mut [0_u8; 8]);
         Ok(())
     }
@@ -392,7 +395,7 @@ mod tests {
         poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// Returns the tags of the frames that arrived.
+    /// Returns the tags of the frames that have arrived.
     fn received(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[6]).collect()
     }
@@ -483,7 +486,7 @@ mod tests {
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 
-    /// Builds frames of a NIC with their source MACs.
+    /// Builds a batch of NIC frames, each with its own source MAC.
     fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
         let mut batch = TxBatch::of_nic();
         for (dst, src, tag) in frames {
@@ -493,7 +496,7 @@ mod tests {
         batch
     }
 
-    /// Returns the tags of the NIC frames that arrived.
+    /// Returns the tags of the NIC frames that have arrived.
     fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[12]).collect()
     }
@@ -525,7 +528,7 @@ mod tests {
         c.send(&mut batch(&[(UNOWNED, 3)]));
         assert_eq!((received(&mut a), received(&mut b)), (vec![3], vec![]), "no flood");
 
-        // Neither a MAC that another guest uses now nor a configured one.
+        // The NIC may use neither a MAC that another guest is using nor a configured one.
         b.send(&mut plain(&[(MACS[2], UNOWNED, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
         assert_eq!((received_plain(&mut c), b.stats().tx_foreign_mac), (vec![6], 2));
         c.send(&mut batch(&[(UNOWNED, 7), (MACS[0], 8)]));
@@ -545,7 +548,7 @@ mod tests {
             frames.iter().for_each(|frame| batch.push(frame));
             batch
         };
-        // Plain frames and those of the RDMA half, requests and answers, are treated alike.
+        // Plain frames and those of the RDMA half are treated alike, as are requests and answers.
         for is_answer in [false, true] {
             for mac in [MACS[0], UNOWNED] {
                 let mut frames = TxBatch::of_nic();
@@ -562,14 +565,14 @@ mod tests {
         assert_eq!(all_received(&mut b).count(), 0);
         assert_eq!((a.stats().tx_foreign_ip, a.stats().tx_foreign_mac), (24, 6));
 
-        // Its own addresses, those of a guest behind it, and what the HCA itself sends.
+        // The NIC's own addresses, and those of a guest behind it. The HCA itself also sends frames.
         for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (UNOWNED, 8)] {
             a.send(&mut of(frames_from(mac, MACS[1], &member(ip))));
         }
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // As soon as the owner joins, the address is its own.
+        // As soon as the owner joins, only the owner may use the address.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

@@ -1,8 +1,8 @@
 //! The MAC table of a learning switch.
 //!
-//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and stays with the owner
-//! that uses it. No other owner may use it until it has been quiet for [`HOLD`]. An entry ages out after [`AGEING`],
-//! or when its owner has used too many other MACs since.
+//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and stays with the
+//! owner that uses it. No other owner may use it until it has been quiet for [`HOLD`]. An entry ages out
+//! after [`AGEING`], or when its owner has used too many other MACs since then.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Bound: MACs learned per owner. An owner can invent source MACs; each one beyond the bound replaces its own oldest
-/// entry.
+/// Maximum number of MACs learned per owner. An owner can invent source MACs, but each one beyond this limit
+/// only replaces the owner's oldest entry.
 pub(super) const MAX_LEARNED: usize = 512;
 
 /// Ageing time of a learned MAC (IEEE 802.1Q-2018, table 8-6).
 const AGEING: Duration = Duration::from_secs(300);
 
-/// How long a quiet learned MAC stays with its owner when another uses it. Longer than pauses of traffic, shorter
-/// than it takes to move a machine to another host.
+/// Time for which a learned MAC must have been quiet before another owner may take it over. Longer than usual
+/// pauses in traffic, but shorter than the time to move a virtual machine to another host.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// How often the entry of a MAC is refreshed while its frames follow each other.
+/// Interval at which the entry of a MAC is refreshed while frames from it arrive one after the other.
 pub(super) const REFRESH: Duration = Duration::from_millis(500);
 
-/// The table. `O` identifies an owner.
+/// The MAC table. `O` identifies an owner.
 #[derive(Debug)]
 pub(super) struct MacTable<O> {
     entries: HashMap<MacAddr, Entry<O>>,
@@ -42,12 +42,12 @@ struct Entry<O> {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Fixed,
-    /// Learned, and last used at this time.
+    /// The MAC was learned, and was last used at this time.
     Learned(Instant),
 }
 
 impl<O> Entry<O> {
-    /// How long the MAC has been quiet; zero for a configured one.
+    /// Returns the time for which the MAC has been quiet. Zero for a configured MAC.
     fn quiet(&self, now: Instant) -> Duration {
         match self.kind {
             Kind::Fixed => Duration::ZERO,
@@ -74,7 +74,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         fixed.map(|(mac, _)| *mac)
     }
 
-    /// Returns the configured owner of a MAC.
+    /// Returns the configured owner of a MAC, if any.
     pub(super) fn fixed(&self, mac: MacAddr) -> Option<O> {
         self.entries.get(&mac).filter(|entry| matches!(entry.kind, Kind::Fixed)).map(|entry| entry.owner)
     }
@@ -85,7 +85,8 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         known.map(|entry| entry.owner)
     }
 
-    /// Records that a frame of `owner` has this source MAC, and learns it. Returns false if another owner has it.
+    /// Records that a frame from `owner` has this source MAC, and learns the MAC. Returns false if the MAC
+    /// belongs to another owner.
     #[must_use]
     pub(super) fn learn(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
         // A multicast address cannot be a source.
@@ -128,17 +129,17 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         self.learned = learned.into_iter().filter_map(|(owner, macs)| Some((name(owner)?, macs))).collect();
     }
 
-    /// All MACs with their owners.
+    /// Returns all MACs with their owners.
     pub(super) fn iter(&self) -> impl Iterator<Item = (MacAddr, O)> {
         self.entries.iter().map(|(mac, entry)| (*mac, entry.owner))
     }
 
-    /// Number of known MACs.
+    /// Returns the number of known MACs.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Number of MACs learned from an owner.
+    /// Returns the number of MACs learned from an owner.
     #[cfg(test)]
     pub(super) fn learned(&self, owner: O) -> usize {
         self.learned.get(&owner).map_or(0, VecDeque::len)

@@ -1,10 +1,11 @@
 //! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
 //!
-//! A network is a directory. Each HCA listens there on a socket named after its MAC, so a MAC belongs to one HCA, and
-//! connects to the others that it finds (`discovery`). The socket between two members stays open: a byte on it wakes
-//! a member that sleeps, and its end means that the other has closed it. An eventfd would wake a little faster, but both
-//! sides share its flags. A peer could fill it, make it blocking, and thus stop a writer. A send on a socket of our
-//! own never waits.
+//! A network is a directory. Each HCA listens there on a socket named after its MAC, so that a MAC belongs to
+//! only one HCA. It connects to the other HCAs whose sockets it finds (`discovery`). The socket between two
+//! members stays open: a byte on it wakes a member that sleeps, and the end of the stream means that the
+//! other side has closed it. An eventfd would wake a little faster, but both sides share its flags. A peer
+//! could fill it, make it blocking, and thus stop a writer. In contrast, a send on this side's own socket
+//! never waits.
 //!
 //! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
 
@@ -39,31 +40,32 @@ use crate::identity::Identity;
 use crate::limited;
 use crate::vfio::server::Listener;
 
-/// Bound: linked members. Each takes the memory of two rings, and a poll before every sleep.
+/// Maximum number of linked members. Each takes the memory of two rings, and is polled before every sleep.
 const MAX_LINKS: usize = 64;
 
-/// Bound: connections that have not sent a hello. A new one beyond it replaces the oldest.
+/// Maximum number of connections that have not sent a hello. A further connection replaces the oldest.
 const MAX_CALLERS: usize = 8;
 
-/// Bound: events in one turn, including connections.
+/// Maximum number of events handled in one turn, including connections.
 const MAX_EVENTS: usize = 32;
 
-/// Bound: frames of one member in one turn.
+/// Maximum number of frames received from one member in one turn.
 const MAX_FRAMES: usize = 512;
 
-/// Bound: MACs listed in one row.
+/// Maximum number of MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// How long the only other member may leave its ring full before frames to it are dropped. If there are more members,
-/// a slow one must not delay the others: frames to it are dropped at once.
+/// Time for which the only other member may leave its ring full before frames to it are dropped. With more
+/// members, a slow member must not delay the others, so frames to it are dropped at once.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often the directory is scanned while frames go to unknown MACs.
+/// Interval at which the directory is scanned while frames go to unknown MACs.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// The first connection without a hello. Links follow after the last.
+    /// Event number of the first connection without a hello. The numbers of links follow those of the
+    /// connections.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
@@ -92,7 +94,7 @@ pub struct RingFabric {
     ips: IpOwners,
     /// The last admitted sender, its owner, and when it was checked.
     last: Option<(Source, Owner, engine::Instant)>,
-    /// Link that is served first in the next turn.
+    /// Index of the link that is served first in the next turn.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
@@ -111,10 +113,10 @@ enum Foreign {
 }
 
 impl RingFabric {
-    /// Joins the network of a directory with these addresses, until dropped.
+    /// Joins the network of a directory with these addresses. Dropping the fabric leaves the network.
     ///
     /// # Errors
-    /// The directory is unusable, another HCA has the MAC, or the process has no free descriptors.
+    /// Fails if the directory is unusable, another HCA has the MAC, or the process has no free descriptors.
     pub fn join(folder: &Path, own: &Identity) -> io::Result<Self> {
         let listener = Listener::bind(&socket_path(folder, own.mac)).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -148,7 +150,7 @@ impl RingFabric {
         Ok(fabric)
     }
 
-    /// MACs of the linked members.
+    /// Returns the MACs of the linked members.
     pub fn linked(&self) -> impl Iterator<Item = MacAddr> {
         self.links.iter().flatten().map(Link::mac)
     }
@@ -177,9 +179,9 @@ impl RingFabric {
         Ok(())
     }
 
-    /// Removes a link. The MACs behind it have no owner then.
+    /// Removes a link. The MACs behind the link then have no owner.
     fn unlink(&mut self, place: usize, fault: &LinkError) {
-        // Closing the socket takes it out of epoll.
+        // Closing the socket removes it from epoll.
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
         let mac = link.mac();
         match fault {
@@ -231,7 +233,7 @@ impl RingFabric {
         Err(foreign)
     }
 
-    /// Puts the first frames of the batch into a ring and returns how many fitted.
+    /// Puts the first frames of the batch into a ring and returns how many of them fitted.
     fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
         let frames = batch.frames().take(count);
@@ -255,7 +257,7 @@ impl RingFabric {
         }
     }
 
-    /// Sends to one member. Blocks only as [`RING_FULL_TIMEOUT`] permits.
+    /// Sends to one member. Returns [`Sent::Blocked`] only for as long as [`RING_FULL_TIMEOUT`] permits.
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);
@@ -283,7 +285,7 @@ impl RingFabric {
         Sent::All
     }
 
-    /// Sends a copy to every member.
+    /// Sends a copy of each frame to every member.
     fn flood(&mut self, batch: &TxBatch, count: usize) {
         let mut found = false;
         for place in 0..self.links.len() {
@@ -322,7 +324,8 @@ impl RingFabric {
                     Sent::Blocked => return Sent::Blocked,
                 },
                 Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
-                // An answer goes to its requester or nowhere; flooding it would reach the wrong member.
+                // An answer goes only to its requester or is dropped, because flooding would deliver it to
+                // other members.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }
@@ -366,7 +369,7 @@ impl Fabric for RingFabric {
             }
             let (mut foreign_macs, mut foreign_ips) = (0, 0);
             batch.retain_from(before, |frame| {
-                // The ring carries no frame shorter than an Ethernet header.
+                // The ring never carries a frame that is shorter than an Ethernet header.
                 let Some(source) = Source::of(frame) else { return false };
                 let admitted = self.admit(now, source, Owner::Link(place));
                 foreign_macs += u64::from(admitted == Err(Foreign::Mac));
@@ -397,7 +400,7 @@ impl Fabric for RingFabric {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Links before connections: a member that reconnects must not find its old link.
+        // Handle links before connections, so that a member that reconnects does not find its old link.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
             let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);

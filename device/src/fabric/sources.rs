@@ -1,7 +1,7 @@
-//! Source addresses of frames, and which member of a network owns which IP address.
+//! Determines the source addresses of frames, and the owners of the IP addresses of a network.
 //!
-//! Members of `local` and `ring` have configured addresses. A frame of one member must not have a source address that
-//! another member owns, whether a NIC driver or another process chose it.
+//! Members of `local` and `ring` have configured addresses. A frame of one member must not have a source
+//! address that another member owns, regardless of whether a NIC driver or another process chose it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ const ARP: [u8; 2] = [0x08, 0x06];
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// RFC 4861, section 4.4.
+/// ICMPv6 type of a neighbour advertisement (RFC 4861, section 4.4).
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
 /// Source addresses of a frame.
@@ -27,7 +27,7 @@ pub(super) struct Source {
     pub(super) mac: MacAddr,
     /// Source address of the IP header, or the sender's protocol address of an ARP packet.
     ip: Option<IpAddr>,
-    /// Target of a neighbour advertisement, which claims that the sender has this address.
+    /// Target of a neighbour advertisement, which claims that the sender has the target address.
     target: Option<Ipv6Addr>,
 }
 
@@ -37,7 +37,8 @@ impl Source {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
         let mut ether_type: [u8; 2] = bytes(frame, at)?;
-        // VLAN tags must not hide the addresses: a NIC receives tagged frames, and its RDMA half accepts a tag.
+        // VLAN tags must not hide the addresses, because a NIC receives tagged frames and its RDMA half
+        // accepts a tag.
         while TAGS.contains(&ether_type) {
             at += TAG_LEN;
             let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
@@ -71,7 +72,7 @@ fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
 /// Owners of the IP addresses of a network. Each member is named by its configured MAC.
 #[derive(Debug, Default)]
 pub(super) struct IpOwners {
-    /// Members configured with an address. The first is its owner.
+    /// Members for which an address is configured. The first is the owner of the address.
     claims: HashMap<IpAddr, Vec<MacAddr>>,
 }
 
@@ -124,7 +125,7 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Frames between two MACs that contain an IP address as source in each possible way.
+    /// Returns frames between two MACs. Each contains an IP address of `of` as its source in a different way.
     pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
         let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();

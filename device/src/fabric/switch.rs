@@ -1,8 +1,8 @@
 //! A learning switch whose ports are the peers of a `udp` fabric, and its HCA.
 //!
-//! Frames of the HCA go to the peer that owns their destination, or to all peers if no owner is known. Frames of a
-//! peer are for the HCA; those between a leaf and another peer are also forwarded. Two peers that are not leaves
-//! reach each other directly, so the mesh has no loops.
+//! Frames of the HCA go to the peer that owns their destination, or to all peers if no owner is known. Frames
+//! from a peer are delivered to the HCA. Frames between a leaf and another peer are also forwarded. Two peers
+//! that are not leaves reach each other directly, so the mesh has no loops.
 //!
 //! The table in `macs` holds the owners of MACs.
 
@@ -18,18 +18,18 @@ use super::macs::{MacTable, REFRESH};
 use super::udp::UdpPeer;
 use crate::rate::Bucket;
 
-/// Bound: peers. A flooded frame is sent to each.
+/// Maximum number of peers. A flooded frame is sent to each.
 const MAX_PEERS: usize = 256;
 
-/// Bound: MACs listed in one row.
+/// Maximum number of MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// Destination of a frame of the HCA.
+/// Destination of a frame from the HCA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     Peer(usize),
     Flood,
-    /// Nowhere: the destination is the HCA itself.
+    /// None, because the destination is the HCA itself.
     Own,
 }
 
@@ -44,7 +44,7 @@ pub enum AdmitError {
     ForeignMac,
 }
 
-/// Why the list of peers is not changed.
+/// Why the list of peers was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeerError {
     #[error("{0} is already a peer")]
@@ -62,19 +62,19 @@ pub enum PeerError {
 /// A peer and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRow {
-    /// Address and UDP port where it receives.
+    /// Address and UDP port on which the peer receives.
     pub addr: SocketAddr,
-    /// It sends to this HCA only.
+    /// Whether the peer sends only to this HCA.
     pub leaf: bool,
-    /// MACs that are reached through it, at most 16: the configured one and those learned.
+    /// MACs reached through the peer, at most 16: the configured MAC and learned ones.
     pub macs: Vec<String>,
-    /// Frames received from it.
+    /// Number of frames received from the peer.
     pub rx_frames: u64,
-    /// Frames from it that were dropped because it exceeded its rate limit.
+    /// Number of frames from the peer that were dropped because it exceeded its rate limit.
     pub rx_over_rate: u64,
-    /// Frames from it that were dropped because their source MAC belongs to another peer.
+    /// Number of frames from the peer that were dropped because their source MAC belongs to another peer.
     pub rx_foreign_mac: u64,
-    /// Frames sent to it.
+    /// Number of frames sent to the peer.
     pub tx_frames: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct Switch {
     macs: MacTable<Owner>,
     leaves: usize,
     last: Option<Last>,
-    /// The MAC that the NIC of the HCA last sent from, and when it was looked up.
+    /// The MAC from which the HCA's NIC last sent, and the time at which the MAC was looked up.
     last_own: Option<(MacAddr, Instant)>,
 }
 
@@ -99,13 +99,13 @@ enum Owner {
     Peer(usize),
 }
 
-/// The last admitted sender. Most frames have the same sender as the one before.
+/// The last admitted sender. Most frames have the same sender as the preceding frame.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     from: SocketAddr,
     src: MacAddr,
     peer: usize,
-    /// When the MAC was looked up.
+    /// Time at which the MAC was looked up.
     at: Instant,
 }
 
@@ -179,7 +179,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a peer and returns it. Its frames are those of a stranger from now on.
+    /// Removes a peer and returns it. From now on, its frames are treated as those of a stranger.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
@@ -187,7 +187,7 @@ impl Switch {
         let gone = self.by_addr.remove(&addr).ok_or(PeerError::Unknown(addr))?;
         let peer = self.peers.remove(gone);
         self.leaves -= usize::from(peer.config.leaf);
-        // The peers after it move up.
+        // The indices of the following peers decrease by one.
         self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
         self.macs.rename(|owner| match owner {
             Owner::Peer(peer) if peer == gone => None,
@@ -223,22 +223,22 @@ impl Switch {
         self.peers.iter().zip(macs).map(row).collect()
     }
 
-    /// Number of peers; their indices start at 0.
+    /// Returns the number of peers. Their indices start at 0.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
-    /// Configured MACs of peers.
+    /// Returns the configured MACs of peers.
     pub fn configured_macs(&self) -> impl Iterator<Item = MacAddr> {
         self.macs.all_fixed()
     }
 
-    /// Number of MACs with a known owner.
+    /// Returns the number of MACs with a known owner.
     pub fn known_macs(&self) -> usize {
         self.macs.len()
     }
 
-    /// Returns where a peer receives.
+    /// Returns the address on which a peer receives.
     pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
@@ -252,7 +252,7 @@ impl Switch {
 
     /// Checks a frame from `src` that arrived from `from`, learns its MAC and returns the index of the peer.
     ///
-    /// Only peers are trusted: anyone can send to a UDP port, and learned addresses redirect traffic.
+    /// Only peers are trusted, because anyone can send to a UDP port, and learned addresses redirect traffic.
     ///
     /// # Errors
     /// [`AdmitError`].
@@ -294,9 +294,9 @@ impl Switch {
         admitted
     }
 
-    /// Returns where to send a frame of the HCA.
+    /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // With one peer there is no choice, and a flood would cost more.
+        // With one peer there is no choice, and flooding would cost more.
         if self.peers.len() == 1 {
             return Route::Peer(0);
         }
@@ -307,7 +307,7 @@ impl Switch {
         }
     }
 
-    /// Returns whether frames of `from` may be forwarded at all.
+    /// Returns whether frames from `from` may be forwarded to any other peer.
     pub(super) fn may_pass(&self, from: usize) -> bool {
         if self.is_leaf(from) { self.peer_count() > 1 } else { self.leaves > 0 }
     }
@@ -367,7 +367,8 @@ mod tests {
     #[test]
     fn learned_mac_moves_after_hold_time() {
         let mut switch = switch();
-        // The last frame before the pause is one of a train, for which the table is consulted only now and then.
+        // The last frame before the pause is part of a burst, during which the table is consulted only
+        // occasionally.
         for millis in [0, 100, 400, 900] {
             assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
         }

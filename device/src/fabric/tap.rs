@@ -14,11 +14,11 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use super::batch::RxFrame;
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 
-/// Driver of tap interfaces.
+/// Device file of the driver for tap interfaces.
 pub(crate) const DEVICE: &str = "/dev/net/tun";
 
-/// Longest headers of a RoCE packet besides Ethernet and payload: IPv6, UDP, BTH, the longest extension headers,
-/// ICRC.
+/// Maximum length of the headers and trailer of a RoCE packet, without Ethernet: IPv6, UDP, BTH, the longest
+/// extension headers and ICRC.
 const ROCE_HEADERS: usize = 40 + 8 + 12 + 28 + 4;
 
 /// Default MTU of a Linux interface.
@@ -29,7 +29,7 @@ const USUAL_MTU: usize = 1500;
 pub struct InterfaceName(String);
 
 impl InterfaceName {
-    /// Returns its bytes, without a terminator.
+    /// Returns the bytes of the name, without a terminator.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -39,7 +39,7 @@ impl TryFrom<String> for InterfaceName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        // `dev_valid_name` of the kernel. A percent sign would make it choose a number.
+        // `dev_valid_name` of the kernel. A percent sign would make the kernel choose a number.
         let is_valid = (1..16).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
             && name != "."
@@ -64,7 +64,7 @@ impl TapFabric {
     /// Attaches to the interface, and creates it if it does not exist and permissions allow.
     ///
     /// # Errors
-    /// The interface is not a tap, is in use, or cannot be created.
+    /// Fails if the interface is not a tap interface, is in use or cannot be created.
     pub fn open(interface: &InterfaceName, path_mtu: Mtu) -> io::Result<Self> {
         let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
         let tap: OwnedFd =
@@ -96,7 +96,7 @@ impl Fabric for TapFabric {
                 Err(Errno::INTR) => continue,
                 Err(error) => {
                     self.stats.tx_refused += 1;
-                    // EIO: the interface is down.
+                    // EIO means that the interface is down.
                     crate::limited!(warn, %error, "cannot write frames to the tap interface");
                 }
             }
@@ -134,9 +134,10 @@ impl Fabric for TapFabric {
     }
 }
 
-/// Attaches an open `/dev/net/tun` to an interface, with complete Ethernet frames and no prefix.
+/// Attaches an open `/dev/net/tun` to an interface, which then passes complete Ethernet frames without a
+/// prefix.
 fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
-    // linux/if_tun.h: _IOW('T', 202, int), although its argument is longer.
+    // linux/if_tun.h: _IOW('T', 202, int), even though its argument is longer.
     const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(interface.as_bytes()) {
@@ -154,7 +155,8 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the largest path MTU whose packets fit the interface, or the smallest path MTU.
+/// Returns the largest path MTU whose packets fit the MTU of the interface, or the smallest path MTU if none
+/// does.
 pub fn path_mtu(interface: &InterfaceName) -> Mtu {
     fitting(mtu(interface).unwrap_or(USUAL_MTU))
 }

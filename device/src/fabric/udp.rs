@@ -18,8 +18,8 @@ use super::batch::RxFrame;
 use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 
-/// Requested socket buffer in bytes per direction: some windows of several QPs. The kernel counts about twice the
-/// payload.
+/// Requested socket buffer in bytes per direction, enough for a few windows of several QPs. The kernel counts
+/// about twice the payload.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Maximum bytes of one segmented send: the longest UDP datagram over IPv4. The limit of IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
@@ -27,7 +27,7 @@ const MAX_SEND_LEN: usize = 65_507;
 /// A UDP socket with its peers.
 #[derive(Debug)]
 pub struct UdpFabric {
-    /// MAC of the HCA.
+    /// MAC address of the HCA.
     own: MacAddr,
     socket: UdpSocket,
     state: UdpSocketState,
@@ -45,7 +45,8 @@ impl UdpFabric {
     /// Receives on `bind` for the HCA with the MAC `own`, and sends to `peers`.
     ///
     /// # Errors
-    /// The socket cannot be opened or bound, a peer is duplicated, or its address has another IP version.
+    /// Fails if the socket cannot be opened or bound, or if a peer is duplicated or has an address of another
+    /// IP version.
     pub fn bind(bind: SocketAddr, own: MacAddr, peers: &[UdpPeer]) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -82,7 +83,7 @@ impl UdpFabric {
     /// Returns the local address, with the actual port if 0 was configured.
     ///
     /// # Errors
-    /// The socket's address cannot be queried.
+    /// Fails if the socket's address cannot be queried.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -91,7 +92,7 @@ impl UdpFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Counts the datagrams that the kernel dropped since the last call.
+    /// Counts the datagrams that the kernel has dropped since the last call.
     fn count_losses(&mut self, now: engine::Instant) {
         let lost = self.losses.poll(now, &self.socket);
         if lost > 0 {
@@ -104,7 +105,7 @@ impl UdpFabric {
         }
     }
 
-    /// Sends one datagram, or a run of equally long ones, to a peer.
+    /// Sends one datagram, or a run of equally long datagrams, to a peer.
     fn transmit(&mut self, peer: usize, contents: &[u8], segment: usize, frames: usize) -> Transmitted {
         let Some(destination) = self.switch.addr(peer) else { return Transmitted::Done };
         let transmit = Transmit {
@@ -122,15 +123,16 @@ impl UdpFabric {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
             Err(error) if frames > 1 && refuses_runs(&error) => {
-                // The usual reasons are frames above the path's MTU, which can only be sent alone, in fragments, or
-                // an interface without segmentation. Neither is temporary.
+                // Usually, either the frames exceed the path's MTU and can only be sent one by one, in
+                // fragments, or the interface does not support segmentation. Neither reason is temporary.
                 self.max_run = 1;
                 tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
                 return Transmitted::RunRefused;
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // A peer that is not up answers with ICMP, which the next send reports. That is not worth a log line.
+                // A peer that is not up answers with ICMP, which the next send reports. This does not need a
+                // log line.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -139,15 +141,16 @@ impl UdpFabric {
         Transmitted::Done
     }
 
-    /// Sends one of several copies of a frame. If the buffer is full the copy is lost: a retry would repeat the frame
-    /// to the peers that have it already.
+    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost, because a retry would
+    /// send the frame again to peers that already have it.
     fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
         if self.transmit(peer, frame, frame.len(), 1) == Transmitted::Blocked {
             self.stats.tx_refused += 1;
         }
     }
 
-    /// Forwards a frame of one peer to others if this HCA connects them. Returns whether it may be for the HCA too.
+    /// Forwards a frame of one peer to others if this HCA connects them. Returns whether the frame may also
+    /// be for the HCA.
     fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
         let dst = address(frame, 0);
         if dst == self.own {
@@ -177,11 +180,11 @@ impl UdpFabric {
 /// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmitted {
-    /// Accepted by the network, or rejected and counted.
+    /// The frames were accepted by the network, or rejected and counted.
     Done,
     /// The socket buffer is full.
     Blocked,
-    /// Nothing was sent. The frames can be sent one by one.
+    /// The run was rejected, but its frames can be sent one by one.
     RunRefused,
 }
 
@@ -315,9 +318,9 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Permits IP fragmentation: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and its
-/// sender does not know the fabric. `UdpSocketState` forbids fragmentation, as QUIC requires. Over IPv6 it stays
-/// forbidden, since no safe interface resets IPV6_DONTFRAG.
+/// Permits IP fragmentation: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and
+/// its sender does not know the fabric. `UdpSocketState` forbids fragmentation, as QUIC requires. Over IPv6,
+/// fragmentation stays forbidden, because no safe interface resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
@@ -340,7 +343,7 @@ mod tests {
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-    /// For HCAs whose MAC does not matter.
+    /// MAC for HCAs whose MAC does not matter.
     const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
     fn localhost() -> SocketAddr {
@@ -368,7 +371,7 @@ mod tests {
         batch.commit(dst);
     }
 
-    /// Returns frames that are already in the socket: loopback delivers before `send` returns.
+    /// Returns frames that are already in the socket, because loopback delivers them before `send` returns.
     fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
         let (mut batch, mut all) = (RxBatch::new(), Vec::new());
         loop {
@@ -403,7 +406,7 @@ mod tests {
     #[test]
     fn rejected_run_is_sent_frame_by_frame() {
         let [mut a, mut b] = mesh();
-        // More segments than any kernel takes in one send.
+        // This is more segments than any kernel accepts in one send.
         a.max_run = 300;
         let mut batch = TxBatch::default();
         for _ in 0..300 {
@@ -446,7 +449,7 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// A peer that invents more addresses than are learned must not make others pay for the answers.
+    /// Other peers must not pay for the answers to a peer that invents more addresses than the switch learns.
     #[test]
     fn answer_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();

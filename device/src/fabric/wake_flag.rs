@@ -1,4 +1,4 @@
-//! The handshake between a thread that sleeps and one that wakes it, which loses no wake-up.
+//! A handshake between a sleeping thread and a thread that wakes it. It never loses a wake-up.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 pub(super) struct WakeFlag<'a>(pub(super) &'a AtomicU32);
 
 impl WakeFlag<'_> {
-    /// Requests a wake-up. Afterwards the caller checks the other side's counter again, and sleeps only if it has not
-    /// changed.
+    /// Requests a wake-up. The caller must then check the other side's counter again, and may sleep only if
+    /// the counter has not changed.
     pub(super) fn request(&self) {
         self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether the other side has to be woken after the last store, and clears the flag.
+    /// Returns whether the other side must be woken after the last store, and clears the flag.
     pub(super) fn take(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0

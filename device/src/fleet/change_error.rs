@@ -9,7 +9,7 @@ use super::ENDING;
 use crate::builder::MakeError;
 use crate::config::ConfigError;
 
-/// A change to the set of devices that was rejected.
+/// A change to the set of devices that has failed.
 #[derive(Debug, Error)]
 pub(super) enum ChangeError {
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub(super) enum ChangeError {
 /// Advice if the sandbox denies access to the configuration file.
 pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed when it started. Use `hcactl reload`, which sends the current file, or add its directory to `confinement.readable`";
 
-/// An error and its causes in one line.
+/// Returns an error and its causes in one line.
 pub(super) fn causes(error: &MakeError) -> String {
     let mut line = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -1,4 +1,5 @@
-//! Requests of the client: accesses to config space and BARs, its memory and vectors, resets.
+//! Handles the client's requests: accesses to config space and BARs, changes to memory and vectors, and
+//! resets.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -47,7 +48,7 @@ impl<F: Frontend> Hca<F> {
         }
         for (at, part) in pieces(offset, data.len()) {
             let part = &data[part];
-            // Traced before its effects.
+            // Trace the access before its effects.
             self.trace_access(&RegisterAccess { bar, offset: at, data: part, write: true });
             match self.decode(bar, at) {
                 Target::MsixTable(offset) => self.interrupts.write_table(offset, part),
@@ -138,7 +139,7 @@ pub(super) enum Target {
     Frontend,
 }
 
-/// Splits an access into pieces of at most 8 bytes, none of which crosses a multiple of 8.
+/// Splits an access into pieces of at most 8 bytes that do not cross multiples of 8.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,9 +1,9 @@
 //! Doorbells that a guest stores without an exit, in pages mapped by its VMM.
 //!
-//! Such a store causes no notification, so the device polls. It polls in every turn, and between turns at intervals that
-//! grow with the idle time ([`interval`]). A doorbell found is handled as if the client had written it, so records
-//! and traces show it like any other store. The front-end has to recover stores that were overwritten between two
-//! polls, see [`Frontend::map_doorbells`].
+//! Such a store does not notify the device, so the device polls. It polls in every turn, and between turns at
+//! intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the
+//! client had written it, so records and traces show it like any other store. The front-end must recover
+//! stores that were overwritten between two polls; see [`Frontend::map_doorbells`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,31 +18,32 @@ use crate::vfio::Bar;
 use crate::vfio::pages::SharedPages;
 use crate::vfio::server::{Device as _, Region};
 
-/// Bound: doorbells served in one turn, so that a guest that stores to all its pages does not delay its client and
-/// peers for long.
+/// Maximum number of doorbells served in one turn, so that a guest that stores to all its pages does not
+/// delay its client and peers for long.
 const AT_ONCE: usize = 64;
 
-/// Interval during traffic. A sleep this short costs the thread some microseconds of CPU time. Polling continuously
-/// would take the CPU from the guest, which has to ring the doorbells.
+/// Polling interval during traffic. A sleep this short costs the thread some microseconds of CPU time.
+/// Polling continuously would take CPU time from the guest, which rings the doorbells.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// Interval in a pause.
+/// Polling interval during short pauses.
 const SHORT: Duration = Duration::from_millis(1);
-/// Interval after an idle second.
+/// Polling interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Returns the polling interval. A doorbell is found late by an eighth of the idle time before it, and by a
-/// millisecond at most. After a tenth of a second, it is late by a hundredth of the idle time, and by ten
-/// milliseconds at most. So an idle device wakes up a hundred times per second.
+/// Returns the polling interval. The delay until a doorbell is found is at most an eighth of the preceding
+/// idle time, and at most one millisecond. After a tenth of a second without activity, it is at most a
+/// hundredth of the idle time, and at most ten milliseconds. An idle device therefore wakes up a hundred
+/// times per second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
 }
 
-/// The pages, and when to poll them.
+/// The doorbell pages, and the times at which to poll them.
 #[derive(Debug)]
 pub(super) struct Doorbells {
     bar: Bar,
     len: u64,
-    /// Created for a client that maps them.
+    /// The pages, created when a client maps them.
     pages: Option<SharedPages>,
     /// Time of the last activity of the guest or the wire.
     busy: Instant,
@@ -50,7 +51,7 @@ pub(super) struct Doorbells {
     next: Option<Instant>,
     /// Index in `words` of the first word skipped because of [`AT_ONCE`].
     first: usize,
-    /// Kept for their allocations.
+    /// Reused between polls to avoid allocations.
     words: Vec<u64>,
     found: Vec<(u64, [u8; 8])>,
 }
@@ -78,12 +79,12 @@ impl Doorbells {
         self.pages.as_ref().map(SharedPages::file)
     }
 
-    /// Drops the pages of a client that disconnected. The next client gets new ones.
+    /// Drops the pages of a client that has disconnected. The next client gets new ones.
     pub(super) fn unshare(&mut self) {
         (self.pages, self.next) = (None, None);
     }
 
-    /// Polls soon, because doorbells may follow the current activity.
+    /// Schedules a poll soon, because doorbells may follow the current activity.
     fn expect(&mut self, now: Instant) {
         self.busy = now;
         self.next = self.next.map(|next| next.min(now + SHORTEST));
@@ -111,14 +112,14 @@ impl Doorbells {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Lets clients map the doorbell pages, if the interface works without trapped stores. Only for a device after
-    /// power-on.
+    /// Lets clients map the doorbell pages, if the interface works without trapped stores. May only be called
+    /// on a device in its power-on state.
     pub fn map_doorbells(&mut self) {
         let bar = self.frontend.map_doorbells();
         self.doorbells = bar.map(|bar| Doorbells::new(bar, self.pci.bars.len_of(bar)));
     }
 
-    /// Serves doorbells that were stored without a message.
+    /// Serves doorbells that the guest has stored without a message from the client.
     pub fn poll_doorbells(&mut self) {
         let Self { doorbells: Some(doorbells), frontend, now, .. } = self else { return };
         let bar = doorbells.bar;
@@ -131,18 +132,18 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns whether a doorbell is pending, among the words polled last.
+    /// Returns whether a doorbell is pending among the words polled last.
     pub fn has_doorbells(&self) -> bool {
         let Some(Doorbells { pages: Some(pages), words, .. }) = &self.doorbells else { return false };
         words.iter().any(|word| pages.has(*word))
     }
 
-    /// Returns when [`Hca::poll_doorbells`] has to be called at the latest.
+    /// Returns the latest time at which [`Hca::poll_doorbells`] must be called next.
     pub fn next_poll(&self) -> Option<Instant> {
         self.doorbells.as_ref()?.next
     }
 
-    /// Notes activity that doorbells may follow.
+    /// Records activity that doorbells may follow.
     pub(super) fn expect_doorbells(&mut self) {
         if let Some(doorbells) = &mut self.doorbells {
             doorbells.expect(self.now);
@@ -164,7 +165,7 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// Returns the doorbells with pages as a client maps them.
+    /// Returns doorbells, and their pages as mapped by a client.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
         let file = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();

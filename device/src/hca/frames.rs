@@ -1,4 +1,4 @@
-//! Frames between the port and the fabric, with the steps in between: capture, impairments, neighbour resolution.
+//! Moves frames between the port and the fabric through capture, impairments and neighbour resolution.
 
 use std::borrow::Cow;
 
@@ -16,12 +16,13 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Bound: frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path MTU they are
-/// half a megabyte, and jumbo frames of a NIC a little more than one. To shared memory, fewer are sent.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. These
+/// frames amount to half a megabyte at the largest path MTU, and to slightly more than one megabyte if they
+/// are jumbo frames of a NIC. Fewer frames are sent to shared memory.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Bound: frames that the engine or the NIC sends before the other's turn. Equal to the turn of a QP, so that frames
-/// of one length follow each other and are sent with one system call.
+/// Maximum number of frames that the engine or the NIC sends before the other one's turn. This equals the
+/// number of frames in a QP's turn, so that frames of equal length are sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The sender that builds frames, in a device that is also a NIC.
@@ -53,7 +54,7 @@ impl<F: Frontend> Hca<F> {
         self.deliver_with(frame, icrc);
     }
 
-    /// Handles a frame from the fabric as it is on a wire.
+    /// Handles a frame from the fabric in the form it has on a wire.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         self.expect_doorbells();
@@ -75,7 +76,7 @@ impl<F: Frontend> Hca<F> {
         self.release_inbound();
     }
 
-    /// Fills the batch from the engine and the NIC in turns. Returns whether there may be more.
+    /// Fills the batch from the engine and the NIC in turns. Returns whether more frames may follow.
     pub(super) fn transmit(&mut self) -> bool {
         if !F::NIC {
             return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
@@ -95,12 +96,12 @@ impl<F: Frontend> Hca<F> {
             left -= made;
             exhausted = if made < quota { exhausted + 1 } else { 0 };
         }
-        // The last sender may have stopped for lack of room.
+        // The last sender may have stopped because the batch was full.
         !self.has_room()
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric, and has to repeat the turns of the record.
+        // A replay has no fabric, and must repeat the turns of the record.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
@@ -108,7 +109,7 @@ impl<F: Frontend> Hca<F> {
             && self.looped_back.len() < FRAMES_PER_TURN
     }
 
-    /// Collects frames of the NIC while there is room, and returns their number.
+    /// Collects frames of the NIC while the batch has room, and returns their number.
     fn transmit_nic(&mut self, quota: usize) -> usize {
         for made in 0..quota {
             if !self.has_room() {
@@ -130,13 +131,13 @@ impl<F: Frontend> Hca<F> {
         quota
     }
 
-    /// Returns whether frames are observed or modified on their way, and so need an ICRC.
+    /// Returns whether frames are observed or modified on their way, and therefore need an ICRC.
     fn shows_frames(&self) -> bool {
         self.capture.is_some() || self.sink.is_some() || !self.impairments.is_idle()
     }
 
-    /// Collects frames of the engine while there is room, and returns their number. It includes frames that a rule
-    /// drops or holds.
+    /// Collects frames of the engine while the batch has room, and returns their number, which includes
+    /// frames that a rule drops or holds.
     fn transmit_roce(&mut self, quota: usize) -> usize {
         let icrc =
             if self.needs_icrc || self.shows_frames() { IcrcField::Computed } else { IcrcField::LeftOut };
@@ -162,7 +163,7 @@ impl<F: Frontend> Hca<F> {
             if sent.wr_id.is_none() {
                 self.outbound.mark_answer();
             }
-            // The device's own QPs may be members of the group too.
+            // The device's own QPs may also be members of the group.
             if sent.dst_mac.is_multicast()
                 && let Some(frame) = self.outbound.last()
             {
@@ -246,7 +247,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports why the port dropped a frame, if it did. Frames it answered have no reason.
+    /// Reports why the port dropped a frame, if it did. Frames that it answered have no drop reason.
     #[cold]
     fn report_drop(&mut self, frame: &[u8]) {
         let Some(reason) = self.port.take_drop() else { return };
@@ -326,7 +327,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Sends outbound frames whose hold time is over.
+    /// Sends outbound frames that have been held long enough.
     pub(super) fn release_outbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
             self.push_out(&frame.bytes, frame.origin);
@@ -338,7 +339,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.mark(origin);
     }
 
-    /// Delivers inbound frames whose hold time is over.
+    /// Delivers inbound frames that have been held long enough.
     pub(super) fn release_inbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
             self.deliver(&frame.bytes);
@@ -355,7 +356,7 @@ impl<F: Frontend> Hca<F> {
     }
 }
 
-/// Returns a frame as it is on a wire, with its ICRC.
+/// Returns a frame in the form it has on a wire, with its ICRC.
 fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
     let mut frame = Cow::from(frame);
     if icrc == IcrcField::LeftOut {

@@ -1,4 +1,4 @@
-//! Datagrams between the wire, the guest's QP0 and QP1, and management.
+//! Moves datagrams between the wire, the guest's QP0 and QP1, and management.
 
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
@@ -20,7 +20,8 @@ const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
 
 impl<F: Frontend> Hca<F> {
-    /// Limits the path MTU that the port reports to what the fabric carries. Only for a device without a client.
+    /// Limits the path MTU that the port reports to the maximum that the fabric carries. May only be called
+    /// without a connected client.
     pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
         let own = self.port.addresses().own;
         let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };
@@ -46,7 +47,8 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Passes a packet from the wire to management if it may be for it. Returns whether the engine should process it.
+    /// Passes a packet from the wire to management if the packet may be for management. Returns whether the
+    /// engine should process it.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
         if self.management.is_none() {
             return true;
@@ -113,7 +115,7 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Delivers a datagram in the next turn as if it had come from the wire.
+    /// Delivers a datagram in the next turn as if it had arrived from the wire.
     fn deliver_to_guest(&mut self, datagram: &Datagram) {
         let source = Identity::from_lid(datagram.source);
         let encap = Encap {
@@ -155,7 +157,7 @@ impl<F: Frontend> Hca<F> {
         self.send_frame(|| About::note("management"));
     }
 
-    /// Headers to QP0 of all nodes of the link (RFC 4291, section 2.7.1).
+    /// Returns the headers for a packet to QP0 of every node on the link (RFC 4291, section 2.7.1).
     fn encap_for_all(&self) -> Encap {
         Encap {
             src_mac: self.port.addresses().own.mac,

@@ -11,25 +11,26 @@ use super::{Hca, WorkLeft};
 pub(super) struct Outgoing {
     /// Number of frames at the front of the batch that were recorded.
     recorded: usize,
-    /// Length of the batch when the fabric got access to it.
+    /// Length of the batch when the fabric was given access to it.
     shared: Option<usize>,
 }
 
 impl Outgoing {
-    /// Notes the length of the batch before the fabric gets access to it.
+    /// Stores the length of the batch before the fabric is given access to it.
     pub(super) fn note_len(&mut self, batch: &TxBatch) {
         self.shared.get_or_insert(batch.len());
     }
 
-    /// Notes that the batch was cleared.
+    /// Records that the batch has been cleared.
     pub(super) fn clear(&mut self) {
         self.recorded = 0;
     }
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Records everything from now on, or compares it with a record. Only for a device after power-on: its creation
-    /// from the configuration is not part of a record.
+    /// From now on, records all inputs and outputs, or compares them with a record. May only be called on a
+    /// device in its power-on state, because a record does not contain the creation of the device from its
+    /// configuration.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

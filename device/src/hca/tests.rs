@@ -36,9 +36,9 @@ use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
 
-/// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. A write to
-/// offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16 sends a datagram of QP 3 to a group that
-/// it has joined.
+/// A device with a simple interface. A write to BAR 2, its doorbell, copies the bytes to bus address 0 and
+/// raises vector 1. A write to offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16
+/// sends a datagram from QP 3 to a group that it has joined.
 #[derive(Default)]
 pub(crate) struct Stub {
     log: Vec<String>,
@@ -270,7 +270,7 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// A device with memory space and bus master enabled and a page of memory at 0.
+/// Returns a device with memory space and bus master enabled and a page of memory at 0.
 fn ready() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.region_write(Region::Config, 4, &[6, 0]);
@@ -403,7 +403,7 @@ fn configured_ip_requires_its_mac() {
 fn own_frames_loop_back_without_fabric() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
-    // The request, its acknowledgment and the completion take one turn each.
+    // The request, its acknowledgement and the completion take one turn each.
     let mut turns = 0;
     while hca.drain().other {
         turns += 1;
@@ -415,7 +415,7 @@ fn own_frames_loop_back_without_fabric() {
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
 }
 
-/// Returns a frame of an HCA as if another had sent it.
+/// Returns a frame of an HCA, changed as if LID 9 had sent it.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
     from_lid_9_with(frame, IcrcField::Computed)
 }
@@ -447,7 +447,7 @@ fn multicast_loops_back_to_own_members() {
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x3 Send true", "qpn:0x3 Recv true"]);
-    // From another port, over the fabric.
+    // Deliver the datagram from another port over the fabric.
     hca.frontend.queues.received.clear();
     hca.handle_frame(&from_lid_9(frame));
     assert_eq!(hca.frontend.queues.received.len(), 200);
@@ -466,7 +466,8 @@ fn frames_for_others_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// The ICRC is computed if frames are observed, and for groups, whose members may be on a wire.
+/// The ICRC is computed if frames are captured. It is also computed for multicast, because group members may
+/// be on a wire.
 #[test]
 fn unneeded_icrc_is_computed_only_for_capture() {
     let folder = tempfile::tempdir().unwrap();
@@ -520,7 +521,7 @@ fn flapping_link_does_not_fill_log() {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // A device has its own thread, with its own log allowance.
+    // Each device has its own thread, and thus its own log allowance.
     let thread = std::thread::spawn(move || {
         tracing::subscriber::with_default(subscriber, || {
             let mut hca = powered_on();

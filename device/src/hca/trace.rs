@@ -29,14 +29,14 @@ pub(super) fn access<F: Frontend>(hca: &mut Hca<F>, access: &RegisterAccess<'_>)
     });
 }
 
-/// Interprets bytes as a little-endian number.
+/// Interprets the bytes as a little-endian number.
 fn value(data: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
     u64::from_le_bytes(bytes)
 }
 
-/// PCI local bus specification 3.0, section 6.8.2: an entry has four words.
+/// PCI local bus specification 3.0, section 6.8.2: an MSI-X table entry has four words.
 fn entry_name(offset: usize) -> String {
     const WORDS: [&str; 4] = ["address_low", "address_high", "data", "control"];
     let word = WORDS.get(offset % 16 / 4).unwrap_or(&"");

@@ -34,7 +34,7 @@ impl Datagram {
         Some(Self { source, source_qp: src_qp, destination, destination_qp: packet.bth.dest_qp, mad })
     }
 
-    /// Appends it as a frame to `out`.
+    /// Appends the datagram as a frame to `out`.
     pub fn emit(&self, encap: &Encap, out: &mut Vec<u8>) {
         let bth = Bth {
             opcode: Opcode::ud(Operation::SendOnly),

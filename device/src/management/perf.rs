@@ -11,7 +11,8 @@ use protocol::mad::{Mad, MadStatus, Method};
 use super::Counters;
 use super::port::response;
 
-/// Counters since their last reset. The device's own counters never go back, so a reset stores their values.
+/// Counters since their last reset. The device's own counters are never reset, so a reset stores their
+/// current values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Perf {
     base: Counters,
@@ -19,7 +20,7 @@ pub(super) struct Perf {
 }
 
 impl Perf {
-    /// Answers a performance management request, or returns `None` to discard it.
+    /// Answers a performance management request, or returns `None` if it must be discarded.
     pub(super) fn answer(&mut self, counters: &Counters, request: &Mad) -> Option<Mad> {
         let header = protocol::mad::header(request);
         if !header.method.is_request() {
@@ -151,7 +152,7 @@ fn counted_nothing(ports: u8, attribute: u16, set: bool, data: &mut [u8; 192]) -
     Ok(())
 }
 
-/// Returns whether a request is a Set.
+/// Checks a request. Returns whether it is a Set.
 fn check(header: &Header) -> Result<bool, MadStatus> {
     if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
         return Err(MadStatus::BAD_VERSION);
@@ -198,7 +199,7 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     }
 }
 
-/// PortCounters saturate at their largest value.
+/// Converts a counter for PortCounters, which saturate at their maximum.
 fn saturated<T: TryFrom<u64> + std::ops::Not<Output = T> + Default>(value: u64) -> T {
     T::try_from(value).unwrap_or(!T::default())
 }

@@ -37,14 +37,14 @@ pub struct NodeProfile {
     pub mtu: u8,
     /// Capability mask of PortInfo at power-on.
     pub capabilities: u32,
-    /// The port is down until software opens it.
+    /// Whether the port is down until software opens it.
     pub opened_by_software: bool,
 }
 
 /// Whether to check the M_Key of a request. Software may query its own port without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
-    /// The port enforces P_Keys.
+    /// Check whether the request carries the port's M_Key.
     Enforce,
     /// Do not check it.
     Ignore,
@@ -90,7 +90,7 @@ impl ManagedPort {
             pkeys_changed: false,
             settings: Self::settings(&profile),
             pkeys,
-            // SL n on VL n, as far as lanes exist.
+            // SL n is mapped to VL n, or to an existing lane if VL n does not exist.
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
             vl_arbitration: [[0; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
             m_key_violations: 0,
@@ -338,9 +338,9 @@ impl ManagedPort {
         Ok(())
     }
 
-    /// Section 14.2.5.6. Fields determined by the fabric cannot be set: LIDs come from the configuration. LID and
-    /// service level of the subnet manager are those of the built-in one. A value written by a guest's own subnet
-    /// manager is replaced at once, as the answer shows.
+    /// Section 14.2.5.6. Fields determined by the fabric cannot be set: LIDs come from the configuration, and
+    /// the LID and service level of the subnet manager are those of the built-in one. Values written by a
+    /// guest's own subnet manager are replaced at once, as the answer shows.
     fn set_port_info(
         &mut self,
         view: &View,
@@ -424,7 +424,7 @@ pub(super) fn put(data: &mut [u8; DATA_LEN], attribute: &[u8]) {
     }
 }
 
-/// IBTA volume 1, section 4.1.3.
+/// Returns whether a LID is unicast (IBTA volume 1, section 4.1.3).
 fn is_unicast(lid: Lid) -> bool {
     (1..=0xbfff).contains(&lid.get())
 }

@@ -13,7 +13,7 @@ use super::PERMISSIVE_LID;
 pub(super) enum Hop {
     /// The MAD is for this node.
     Here(Mad),
-    /// Leaves through this port.
+    /// The SMP leaves through this port.
     Port(u8, Mad),
     /// The MAD is discarded.
     Nowhere,
@@ -76,7 +76,8 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// No route here begins or ends with a LID-routed part, and no path is longer than its field.
+/// Returns whether the route has no LID-routed part at its beginning or end. Also checks that the path fits
+/// into its field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// A request on the path 0, 1, `ports`…, as a kernel sends it at the first hop.
+    /// Returns a request on the path 0, 1, `ports`…, as a kernel sends it at the first hop.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };

@@ -1,4 +1,4 @@
-//! The subnet administration (SA), which answers queries of the own guest.
+//! The subnet administration (SA), which answers queries from the HCA's own guest.
 //!
 //! # Spec
 //! IBTA volume 1, chapter 15; mthca interface, section 9.
@@ -32,7 +32,7 @@ const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
 /// In the capability mask of ClassPortInfo: multicast groups are supported.
 const UD_MULTICAST: u16 = 1 << 9;
 
-/// The state that answers are derived from.
+/// The state from which answers are derived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SaContext<'a> {
     pub(super) view: &'a View,
@@ -59,7 +59,7 @@ pub(super) struct SubnetAdministration {
     groups: Groups,
     services: Services,
     transfers: Transfers,
-    /// The last query depends on the discovered nodes.
+    /// Whether the last query depends on the discovered nodes.
     depends_on_subnet: bool,
 }
 
@@ -78,7 +78,8 @@ impl SubnetAdministration {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
         self.depends_on_subnet = false;
-        // Belongs to a running transfer. Linux acknowledges a response with the method of the request.
+        // The datagram belongs to a running transfer. Linux acknowledges a response with the method of the
+        // request.
         if transfer.active && transfer.kind != rmpp::DATA {
             self.transfers.handle(world.view.now, sent.source_qp, &header, &transfer, out);
             return;
@@ -135,7 +136,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Returns all records of a kind; of paths only the candidates.
+    /// Returns all records of a kind, or only the matching records for paths.
     fn records(
         &mut self,
         world: &SaContext<'_>,
@@ -219,7 +220,7 @@ fn select(records: Records, request: &Request<'_>, table: bool) -> Result<Answer
     match all.len() {
         0 => Err(MadStatus::NO_RECORDS),
         1 => Ok(Answer::Attribute(all.swap_remove(0))),
-        // Any of several paths is valid, so the first is returned.
+        // If several paths match, any of them is valid, so the first is returned.
         _ if request.header.attribute == attribute::PATH_RECORD => Ok(Answer::Attribute(all.swap_remove(0))),
         _ => Err(MadStatus::TOO_MANY_RECORDS),
     }

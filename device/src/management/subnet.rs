@@ -19,21 +19,21 @@ use super::{Datagram, PERMISSIVE_LID, QP0};
 /// Switch ports that an HCA can be attached to.
 const SWITCH_PORTS: u16 = 254;
 
-/// Bound: known HCAs. A peer can claim any number of LIDs. A new HCA beyond it replaces another, so none is locked
-/// out.
+/// Maximum number of known HCAs, because a peer can claim any number of LIDs. A further HCA replaces a known
+/// one, so that no HCA is locked out.
 const MAX_NODES: usize = 1024;
 
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at that interval after the port came up: frames get lost, and other HCAs come up at the same
-/// time.
+/// Number of sweeps at that interval after the port came up. Several are needed, because frames may get lost
+/// and other HCAs may come up at the same time.
 const FIRST_SWEEPS: u8 = 3;
 
 /// Time between sweeps without requests, as in OpenSM.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Sweeps that an HCA may leave unanswered.
+/// Maximum number of consecutive sweeps that an HCA may leave unanswered.
 pub(super) const MAX_MISSED_SWEEPS: u8 = 3;
 
 /// Returns the switch port that an HCA is attached to.
@@ -42,7 +42,8 @@ pub(super) const fn switch_port(lid: Lid) -> u8 {
     port
 }
 
-/// Upper half of the transaction IDs of own requests. Software's begin with the ID of its agent, which is small.
+/// Upper half of the transaction IDs of this module's requests. The transaction IDs of software begin with
+/// the ID of its agent, which is a small number.
 const TID: u64 = 0x6863_6164 << 32;
 
 /// Another HCA, with the attributes it has returned.
@@ -51,9 +52,9 @@ pub(super) struct Node {
     pub(super) info: NodeInfo,
     pub(super) description: [u8; DATA_LEN],
     pub(super) port: Option<PortInfo>,
-    /// Sweeps since its last answer.
+    /// Number of sweeps since the node's last answer.
     unanswered: u8,
-    /// Time of its last NodeInfo.
+    /// Time at which the node's last NodeInfo arrived.
     heard: Instant,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct Subnet {
     own: Lid,
     nodes: BTreeMap<Lid, Node>,
     last_sweep: Option<Instant>,
-    /// Sweeps left at the initial interval.
+    /// Number of sweeps left at the initial interval.
     first_sweeps: u8,
     requests: OpenRequests,
 }
@@ -82,12 +83,12 @@ impl Subnet {
         self.own
     }
 
-    /// The known HCAs by LID.
+    /// Returns the known HCAs by LID.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (Lid, &Node)> {
         self.nodes.iter().map(|(lid, node)| (*lid, node))
     }
 
-    /// LIDs of all HCAs, including this one.
+    /// Returns the LIDs of all HCAs, including this one.
     pub(super) fn lids(&self) -> impl Iterator<Item = Lid> {
         [self.own].into_iter().chain(self.nodes.keys().copied())
     }
@@ -100,7 +101,7 @@ impl Subnet {
         self.nodes.keys().copied().find(|lid| switch_port(*lid) == port)
     }
 
-    /// Number of switch ports: enough for all attached HCAs.
+    /// Returns the number of switch ports, which is enough for all attached HCAs.
     pub(super) fn switch_ports(&self) -> u8 {
         self.lids().map(switch_port).max().unwrap_or(1)
     }
@@ -110,7 +111,7 @@ impl Subnet {
         self.first_sweeps = FIRST_SWEEPS;
     }
 
-    /// Returns the time of the next sweep without a request.
+    /// Returns the time of the next sweep that takes place without a request.
     pub(super) fn next_sweep(&self) -> Option<Instant> {
         let pause = if self.first_sweeps > 0 { SWEEP_PERIOD } else { SWEEP_INTERVAL };
         self.last_sweep.map(|last| last + pause)
@@ -136,8 +137,9 @@ impl Subnet {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
-    /// Handles an answer to an own request. It is accepted once, from the HCA that was queried. Returns the next
-    /// request: one per answer, so that no peer can make this HCA send more than it sends itself.
+    /// Handles an answer to one of this module's requests. An answer is accepted only once, and only from the
+    /// HCA that was queried. Returns the next request. Each answer causes at most one, so that no peer can
+    /// make this HCA send more than the peer sends.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
         let tid = u32::try_from(header.tid ^ TID).ok()?;
@@ -169,8 +171,8 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node, replacing one if the table is full: preferably one that answered sweeps but no request of its
-    /// own, and among those the least recently seen one.
+    /// Inserts a node, replacing one if the table is full: preferably one that answered sweeps but no
+    /// individual request, and among those the one that has been quiet for the longest time.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =

@@ -72,7 +72,7 @@ impl SubnetSwitch<'_> {
                 let port = u8::try_from(header.modifier).map_err(|_| MadStatus::BAD_VALUE)?;
                 *data = self.port_info(port).ok_or(MadStatus::BAD_VALUE)?.emit();
             }
-            // The default partition, at every port.
+            // Every port has only the default partition.
             attribute::PKEY_TABLE if header.modifier & 0xffff == 0 => put(data, &[0xff; 2]),
             attribute::SL_TO_VL => {
                 put(data, &[0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67]);
@@ -180,8 +180,9 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
-/// SMInfo for other subnet managers. An OpenSM in a guest has to find a master to which it yields. It respects a
-/// master only if that has its own SM_Key, by default 1, and asks one of lower priority to hand over.
+/// SMInfo for other subnet managers. An OpenSM in a guest must find a master to which it yields. It accepts a
+/// master only if that has the same SM_Key as itself, by default 1, and asks a master of lower priority to
+/// hand over.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

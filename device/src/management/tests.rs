@@ -1,5 +1,5 @@
-//! Requests are bytes as sent by the kernel and infiniband-diags. Answers are checked as bytes at the offsets of the
-//! mthca interface's tables.
+//! Tests management. Requests are bytes as sent by the kernel and infiniband-diags. Answers are checked as
+//! bytes at the offsets of the mthca interface's tables.
 
 mod administration;
 mod fabric;
@@ -29,12 +29,12 @@ fn at(millis: u64) -> View {
     View { now: Instant::from_nanos(millis * 1_000_000), counters: Counters::default() }
 }
 
-/// Addresses of an HCA that knows no others.
+/// Returns the addresses of an HCA that has no configured peers.
 fn alone(lid: Lid) -> Addresses {
     Identity::from_lid(lid).into()
 }
 
-/// Management of an HCA whose port is open.
+/// Returns the management of an HCA whose port is open.
 fn open(lid: u16) -> Management {
     let mut management = Management::new(Identity::from_lid(Lid::new(lid)), SINAI);
     management.open_port(&at(0));
@@ -42,7 +42,7 @@ fn open(lid: u16) -> Management {
     management
 }
 
-/// Builds a request: class, class version, method, attribute, modifier.
+/// Builds a requestfrom its class, class version, method, attribute and modifier.
 fn request(class: u8, class_version: u8, method: u8, attribute: u16, modifier: u32) -> Mad {
     let mut mad = [0; MAD_LEN];
     mad[..4].copy_from_slice(&[1, class, class_version, method]);
@@ -60,13 +60,14 @@ fn outputs(management: &mut Management) -> Vec<Output> {
     std::iter::from_fn(|| management.poll_output()).collect()
 }
 
-/// Sends a MAD to the subnet manager's LID. Returns what the guest gets, and expects nothing else.
+/// Sends a MAD to the subnet manager's LID. Returns the MADs that the guest receives, and expects no other
+/// outputs.
 fn ask(management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let addresses = alone(management.lid());
     ask_with_addresses(&addresses, management, qp, mad)
 }
 
-/// The same for an HCA that knows others.
+/// Like `ask`, but for an HCA that has configured peers.
 fn ask_with_addresses(addresses: &Addresses, management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let sent =
         Datagram { source: management.lid(), source_qp: qp, destination: SM_LID, destination_qp: qp, mad };
@@ -78,7 +79,7 @@ fn ask_with_addresses(addresses: &Addresses, management: &mut Management, qp: Qp
                 assert_eq!((answer.source, answer.source_qp, answer.destination_qp), (SM_LID, qp, qp));
                 Some(answer.mad)
             }
-            // Frames of a sweep.
+            // These are frames of a sweep.
             Output::ToFabric(question) if question.destination == PERMISSIVE_LID => None,
             other => panic!("{other:?}"),
         })

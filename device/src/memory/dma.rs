@@ -1,13 +1,13 @@
-//! The DMA map: ranges of bus addresses that the client has mapped. Guest memory is accessed only here.
+//! The DMA map: ranges of bus addresses that the client has mapped. Only this module accesses guest memory.
 //!
-//! The client specifies each range as a part of a file. A file is mapped once and completely, however many ranges and
-//! descriptors of it arrive. Behind an emulated IOMMU there is a range per 4 KiB page, and a mapping for each would
-//! exceed the host's limit. Ranges that are contiguous on the bus and in the file are merged. [`Limits`] restricts
-//! what a client may map.
+//! The client specifies each range as a part of a file. A file is mapped once and completely, regardless of
+//! how many ranges and descriptors of it arrive. With an emulated IOMMU, each 4 KiB page is a range of its
+//! own, and a mapping for each would exceed the host's limit. Ranges that are contiguous on the bus and in
+//! the file are merged. [`Limits`] restricts what a client may map.
 //!
-//! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically. No
-//! reference to them exists outside this module. If the host cannot provide a page, the access fails, and so does
-//! every later one to that file, see [`GuestMemory::is_lost`].
+//! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically.
+//! No reference to them exists outside this module. If the host cannot provide a page, the access and every
+//! later access to that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
 mod map;
@@ -48,16 +48,16 @@ pub struct DmaError {
 /// Why a range was not mapped.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// The range is empty, exceeds the address space, is not made of whole pages, or grants no access.
+    /// The range is empty, exceeds the address space, does not consist of whole pages, or grants no access.
     #[error("the DMA range has an invalid {what}: {value:#x}")]
     Invalid { what: &'static str, value: u64 },
-    /// It overlaps a mapped range.
+    /// The range overlaps a mapped range.
     #[error("the DMA range at {iova} overlaps a range that is already mapped")]
     Overlap {
         /// First address of the new range.
         iova: Iova,
     },
-    /// It exceeds the file.
+    /// The range exceeds the file.
     #[error(
         "the DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
     )]
@@ -74,7 +74,7 @@ pub enum MapError {
     /// The limit of files is reached.
     #[error("too many guest memory files (maximum {0})")]
     TooManyFiles(usize),
-    /// The client's files would exceed its limit of address space.
+    /// The client's files would exceed their limit of address space.
     #[error(
         "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x} bytes; raise `guest_memory.max_gib`"
     )]
@@ -97,7 +97,7 @@ pub enum MapError {
     File(#[from] std::io::Error),
 }
 
-/// Permitted accesses to a range.
+/// Kinds of access that a range permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// The device may read.
@@ -116,7 +116,7 @@ pub struct GuestMemory {
     sink: Option<RecordSink>,
 }
 
-/// Part of an access inside one window.
+/// The part of an access that lies inside one window.
 struct Piece<'a> {
     bytes: VolatileSlice<'a>,
     file: &'a MappedFile,
@@ -130,14 +130,14 @@ impl GuestMemory {
         Self { map: DmaMap::new(limits), ..Self::default() }
     }
 
-    /// Records every access from now on, or replays recorded results without accessing guest memory. `None` ends
-    /// both.
+    /// From now on, records every access, or replays recorded results without accessing guest memory. `None`
+    /// ends either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }
 
-    /// Maps `len` bytes at `iova`, backed by a file from an offset on, or inaccessible without a file. The descriptor
-    /// is closed, because the mapping does not need it.
+    /// Maps `len` bytes at `iova`. The range is backed by a file from an offset on, or inaccessible if no
+    /// file is given. The descriptor is closed, because the mapping does not need it.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -177,13 +177,13 @@ impl GuestMemory {
         self.map.change().add(first, last, permissions, backing)
     }
 
-    /// Number of mapped ranges.
+    /// Returns the number of mapped ranges.
     pub fn ranges(&self) -> u64 {
         self.map.window_count() as u64
     }
 
-    /// Unmaps everything between `iova` and `iova + len`, which need not match the ranges that were mapped. `len` may
-    /// exceed the address space. Nothing in the range is accessed after this returns.
+    /// Unmaps everything between `iova` and `iova + len`, which need not match the ranges that were mapped.
+    /// `len` may exceed the address space. The range is not accessed after this function has returned.
     ///
     /// # Errors
     /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit; nothing has changed.
@@ -205,18 +205,18 @@ impl GuestMemory {
         }
     }
 
-    /// Makes every access fail while set, as for a function that is not bus master. The map is kept.
+    /// Makes every access fail while set, as for a function that is not a bus master. The map is kept.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
 
-    /// Number of ranges after merging.
+    /// Returns the number of ranges after merging.
     pub fn window_count(&self) -> usize {
         self.map.window_count()
     }
 
-    /// Returns whether the host failed to provide a page of the client's files: one was truncated, its file system is
-    /// full, or no huge page is left. The client has to be disconnected.
+    /// Returns whether the host failed to provide a page of the client's files, because a file was truncated,
+    /// its file system is full or no huge page is left. The client must then be disconnected.
     pub fn is_lost(&self) -> bool {
         self.map.is_lost()
     }
@@ -329,9 +329,9 @@ impl GuestMemory {
         check_all(&pieces, error)
     }
 
-    /// Writes an entry whose last byte passes ownership to software. All other bytes are written first, then the last
-    /// with release order, so that a reader of the last byte sees the rest and all earlier writes. `entry` must be
-    /// non-empty and inside one page.
+    /// Writes an entry whose last byte transfers ownership to software. All other bytes are written first,
+    /// then the last with release order, so that a reader of the last byte sees the rest and all earlier
+    /// writes. `entry` must be non-empty and inside one page.
     ///
     /// # Errors
     /// As `write`, or the entry is empty or crosses a page.
@@ -399,7 +399,7 @@ impl GuestMemory {
                 .is_some_and(|piece| access(&piece.bytes) && !piece.file.is_lost())
     }
 
-    /// Returns a non-empty range if it is entirely in one window.
+    /// Returns a non-empty range if the range is entirely in one window.
     #[inline(always)]
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
         let locate =
@@ -411,7 +411,8 @@ impl GuestMemory {
         Some(Piece { bytes: locate.file.slice(locate.offset, len)?, file: locate.file })
     }
 
-    /// Returns an entire range in order, or `None`. The number of pieces is bounded by `len` and the page size.
+    /// Returns the pieces of an entire range in order, or `None` if part of it is inaccessible. The number of
+    /// pieces is bounded by `len` and the page size.
     fn pieces(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Pieces<'_>> {
         if self.blocked {
             return None;

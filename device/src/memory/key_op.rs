@@ -1,4 +1,4 @@
-//! Operations on keys that work requests ask for: fast registration, invalidation and window binding.
+//! Operations on keys that work requests can request: fast registration, invalidation and window binding.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, local invalidate), 10.6.7 (memory windows).
@@ -55,13 +55,13 @@ pub enum Pages {
         base: Iova,
         page_shift: PageShift,
     },
-    /// Consecutive page table (MTT) entries, each naming a page.
+    /// Consecutive page table (MTT) entries, each of which refers to a page.
     List {
         /// Entry of the page with the first byte of the region.
         first: u64,
         page_shift: PageShift,
     },
-    /// Consecutive page table (MTT) entries, each naming a list of 512 pages.
+    /// Consecutive page table (MTT) entries, each of which refers to a list of 512 pages.
     TwoLevel {
         /// Entry of the list whose first page holds the first byte of the region.
         first: u64,
@@ -69,16 +69,16 @@ pub enum Pages {
     },
 }
 
-/// Fast registration: maps an allocated region and makes its key valid.
+/// Fast registration, which maps an allocated region and makes its key valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// New key, in full. It differs from the allocated key only in the bits that software owns.
+    /// Complete new key. It differs from the allocated key only in the bits that software can choose.
     pub key: Lkey,
     /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
-    /// Zero-based: addresses are offsets from the first byte.
+    /// Whether the region is zero-based: addresses are then offsets from the first byte.
     pub zero_based: bool,
     pub pages: Pages,
 }
@@ -86,16 +86,18 @@ pub struct FastRegister {
 /// Type of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Type 1: usable by all QPs of its PD; can be bound again at any time.
+    /// Type 1: all QPs of the PD can use the window, and it can be rebound at any time.
     Type1,
-    /// Type 2B: usable by the QP that bound it; bound once, then invalidated.
+    /// Type 2B: only the QP that bound the window can use it. It must be invalidated before it is bound
+    /// again.
     Type2B,
 }
 
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// New key of the window, in full. It differs from the previous key only in the bits that software owns.
+    /// Complete new key of the window. It differs from the previous key only in the bits that software can
+    /// choose.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,
@@ -105,9 +107,9 @@ pub struct Bind {
     pub len: u64,
     /// Permissions of the peer.
     pub rights: Rights,
-    /// Zero-based: remote addresses are offsets from the first byte of the window.
+    /// Whether the window is zero-based: remote addresses are then offsets from its first byte.
     pub zero_based: bool,
-    /// Window type expected by software.
+    /// Window type that software expects.
     pub kind: WindowKind,
 }
 
@@ -117,12 +119,12 @@ pub enum KeyOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
     FastRegister(FastRegister),
-    /// Memory window bind or unbind.
+    /// Binds or unbinds a memory window.
     Bind(Bind),
 }
 
-/// Layout of the first word of a token: from bit 0, operation, rights, flags, page layout and page shift; from bit 32,
-/// the key that the operation changes.
+/// Layout of the first word of a token. From bit 0 on, it holds the operation, rights, flags, page layout and
+/// page shift. From bit 32 on, it holds the key that the operation changes.
 const RIGHTS: u32 = 8;
 const ZERO_BASED: u64 = 1 << 16;
 const TYPE_2B: u64 = 1 << 17;
@@ -165,7 +167,7 @@ impl From<KeyOp> for LocalOp {
 }
 
 impl KeyOp {
-    /// Returns the operation of a token; `None` if it is not one of [`KeyOp`].
+    /// Decodes a token. Returns `None` if the token does not describe a [`KeyOp`].
     pub fn of(token: &LocalToken) -> Option<Self> {
         let LocalToken([head, start, len, last]) = *token;
         let [operation, rights, ..] = head.to_le_bytes();

@@ -15,19 +15,19 @@ use crate::sparse::{Capacity, SparseTable, TableFull};
 /// Purpose of an allocated key that is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Fast registration of a region.
+    /// The key is for fast registration of a region.
     Region {
         /// Maximum length in bytes.
         most: u64,
     },
-    /// Binding of a memory window.
+    /// The key is for binding a memory window.
     Window(WindowKind),
 }
 
 /// A key that work requests make valid. Until then it permits no access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// The whole key, as it was last.
+    /// The whole key, in its latest form.
     pub key: Lkey,
     pub pd: Pdn,
     /// Purpose of the key.
@@ -63,7 +63,7 @@ impl Entry {
 #[derive(Debug)]
 struct Slot {
     entry: Entry,
-    /// Windows that are bound to the region.
+    /// Number of windows that are bound to the region.
     windows: u32,
 }
 
@@ -75,7 +75,7 @@ impl Slot {
     }
 }
 
-/// Regions and windows by key. Some bits of the key are the index, and the whole key must match.
+/// Regions and windows by key. Some bits of a key are its index in the table, but all bits must match.
 #[derive(Debug)]
 pub struct KeyTable {
     /// Number of key bits below the index.
@@ -87,8 +87,8 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Bound: dense tables of 2^20 entries always fit. Keys scattered over a larger table may use 2^14 groups of 64,
-    /// which take at most 83 MiB.
+    /// Maximum size of the table. Dense tables of 2^20 entries always fit. Keys that are scattered over a
+    /// larger table may use 2^14 groups of 64 entries, which take at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
     /// Creates a table of `2^log2_entries` invalid entries, at most 2^32. The low bits of its keys are the index.
@@ -112,7 +112,8 @@ impl KeyTable {
         key.get().rotate_right(self.shift) & self.mask
     }
 
-    /// Returns the slots for modification and invalidates all cached translations. All changes to keys go through it.
+    /// Returns the slots for modification and invalidates all cached translations. All changes to keys use
+    /// this function.
     fn change(&mut self) -> &mut SparseTable<Slot> {
         self.cache.invalidate();
         &mut self.slots
@@ -142,7 +143,8 @@ impl KeyTable {
     /// Returns the region or window of a key.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: the key does not exist. [`AccessError::Invalid`]: it is allocated but not valid.
+    /// [`AccessError::Key`] if the key does not exist. [`AccessError::Invalid`] if it is allocated but not
+    /// valid.
     pub fn find(&self, key: Lkey) -> Result<&MemoryRegion, AccessError> {
         match self.slots.get(self.index(key)).map(|slot| &slot.entry) {
             Some(Entry::Valid(region)) if region.key == key => Ok(region),
@@ -164,7 +166,7 @@ impl KeyTable {
     /// Inserts a valid entry for the region's key and returns the previous one.
     ///
     /// # Errors
-    /// The table is full.
+    /// Fails if the table is full.
     pub fn insert(&mut self, region: MemoryRegion) -> Result<Option<MemoryRegion>, TableFull> {
         let index = self.index(region.key);
         let old = self.change().insert(index, Slot::new(Entry::Valid(region)))?;
@@ -174,7 +176,7 @@ impl KeyTable {
     /// Allocates an entry for a key that work requests will make valid, replacing the previous entry.
     ///
     /// # Errors
-    /// The table is full.
+    /// Fails if the table is full.
     pub fn allocate(&mut self, allocated: Allocated) -> Result<(), TableFull> {
         let index = self.index(allocated.key);
         self.change().insert(index, Slot::new(Entry::Allocated(allocated))).map(drop)
@@ -188,7 +190,7 @@ impl KeyTable {
     /// Deregisters an entry, valid or not, and returns it.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: it does not exist. [`AccessError::Bound`]: windows are bound to it.
+    /// [`AccessError::Key`] if the entry does not exist. [`AccessError::Bound`] if windows are bound to it.
     pub fn deregister(&mut self, index: u32) -> Result<Entry, AccessError> {
         let slot = self.slots.get(index).ok_or(AccessError::Key)?;
         if slot.windows > 0 {
@@ -199,12 +201,12 @@ impl KeyTable {
         Ok(slot.entry)
     }
 
-    /// Valid entries from an index on, in ascending order.
+    /// Returns the valid entries from an index on, in ascending order.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
         self.slots.iter_from(first).filter_map(|(index, slot)| Some((index, slot.entry.valid()?)))
     }
 
-    /// Valid entries in ascending order.
+    /// Returns the valid entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &MemoryRegion> {
         self.iter_from(0).map(|(_, region)| region)
     }
@@ -212,14 +214,14 @@ impl KeyTable {
     /// Returns the entry of `key`, which may differ in the bits chosen by software.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: it does not exist.
+    /// [`AccessError::Key`] if the entry does not exist.
     pub(super) fn renamed(&self, key: Lkey) -> Result<&Entry, AccessError> {
         let software = 1u32.checked_shl(self.shift).unwrap_or(0).wrapping_sub(1);
         let entry = self.entry(self.index(key)).ok_or(AccessError::Key)?;
         if (entry.key().get() ^ key.get()) & !software == 0 { Ok(entry) } else { Err(AccessError::Key) }
     }
 
-    /// Number of windows bound to the region at an index.
+    /// Returns the number of windows bound to the region at an index.
     pub(super) fn windows(&self, index: u32) -> u32 {
         self.slots.get(index).map_or(0, |slot| slot.windows)
     }

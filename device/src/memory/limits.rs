@@ -1,27 +1,28 @@
-//! Limits of the memory that a client may map.
+//! Limits on the memory that a client may map.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Bound: ranges after merging. The protocol assumes this number if a server specifies none.
+/// Maximum number of ranges after merging. The protocol assumes this number if a server does not specify one.
 pub const MAX_WINDOWS: usize = 65_535;
 
-/// Bound: mapped files. A guest has one per memory back-end, of which QEMU supports 256.
+/// Maximum number of mapped files. A guest has one file per memory back-end, and QEMU supports 256 back-ends.
 pub const MAX_FILES: usize = 256;
 
-/// Default limit of the bytes of mapped files. Guests with half as much exist.
+/// Default limit on the total length of mapped files. Guests with half as much memory exist.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
-/// Bound: bytes mapped by the clients of all devices of a process. Linux on x86-64 gives a process twice as much.
+/// Maximum number of bytes mapped by the clients of all devices of a process. Linux on x86-64 gives a process
+/// twice as much address space.
 pub const MAX_BYTES_OF_ALL: u64 = 64 << 40;
 
 /// Limits of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of ranges after merging.
+    /// Maximum number of ranges after merging.
     pub windows: usize,
     pub files: usize,
-    /// Bytes of these files, each counted in full.
+    /// Maximum total length of the mapped files in bytes. Each file counts in full.
     pub bytes: u64,
     pub file_systems: FileSystems,
 }

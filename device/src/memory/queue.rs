@@ -5,24 +5,26 @@ use protocol::ids::{Lkey, Pdn};
 
 use super::translate::{AccessTarget, PageTable, RegionAccess};
 
-/// Bytes of regions. Offsets count from the first byte of the region, whatever its start address.
+/// Accesses bytes of regions. Offsets count from the first byte of the region, regardless of its start
+/// address.
 ///
 /// Every call checks key, PD and bounds, and splits accesses at page boundaries.
 pub trait QueueMemory {
     /// Copies bytes out of a region.
     ///
     /// # Errors
-    /// The first check that fails. `out` may then be partly written.
+    /// Reports the first check that fails. `out` may then be partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Modifies bytes of a work queue. Needs no write right: software registers work queues for local reads only.
+    /// Modifies bytes of a work queue. Needs no write permission, because software registers work queues for
+    /// local reads only.
     ///
     /// # Errors
     /// As `read`.
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError>;
 
-    /// Writes a completion or event queue entry with its last byte last. A reader that sees that byte sees the rest
-    /// and all earlier writes. Needs the local write right.
+    /// Writes a completion or event queue entry and stores its last byte last. A reader that sees that byte
+    /// also sees the rest of the entry and all earlier writes. Requires local write permission.
     ///
     /// # Errors
     /// As `read`. The last byte is not written then.
@@ -63,7 +65,7 @@ pub(crate) mod testing {
 
     use super::*;
 
-    /// A modification of the bytes, and the number of reads before it.
+    /// The number of reads before a modification, and the modification of the bytes.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// One region, in a vector.

@@ -1,4 +1,4 @@
-//! Memory regions and windows: what a key refers to, and what it permits.
+//! Memory regions and windows, to which keys refer, and the accesses that they permit.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
@@ -10,7 +10,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 pub use super::key_op::PageShift;
 use super::key_op::{Pages, WindowKind};
 
-/// How bus addresses of a key's bytes are determined.
+/// Determines the bus addresses of the bytes of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
     /// The bytes are contiguous.
@@ -50,9 +50,9 @@ pub enum Translation {
 /// Length of the ranges in a list of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryLen {
-    /// Each entry states its own.
+    /// Each entry states its own length.
     PerEntry,
-    /// All entries have this length. Those of the entries are ignored.
+    /// All entries have this length. Lengths stated in the entries are ignored.
     Fixed(PageShift),
 }
 
@@ -130,7 +130,7 @@ pub struct MemoryRegion {
     /// The whole key. Some of its bits are the index in the key table.
     pub key: Lkey,
     pub pd: Pdn,
-    /// First address. Need not be page aligned.
+    /// First address, which need not be page-aligned.
     pub start: Va,
     pub len: u64,
     /// Reference point of addresses in requests.
@@ -138,12 +138,12 @@ pub struct MemoryRegion {
     pub rights: Rights,
     /// Location of the bytes.
     pub translation: Translation,
-    /// How it can be invalidated.
+    /// Kind of the key, which determines how it can be invalidated.
     pub kind: Kind,
 }
 
 impl MemoryRegion {
-    /// A region of all memory that the device can access, addressed by bus address.
+    /// Creates a region of all memory that the device can access, addressed by bus address.
     pub const fn whole_memory(key: Lkey, pd: Pdn, rights: Rights) -> Self {
         Self {
             key,
@@ -157,11 +157,11 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the offset of `va` in the region if `initiator` may execute `access` on `len` bytes there. The checks are,
-    /// in this order: kind, PD, QP, right, bounds. If `len` is 0, only the first four apply.
+    /// Returns the offset of `va` in the region if `initiator` may execute `access` on `len` bytes there. The
+    /// checks are, in this order: kind, PD, QP, right, bounds. If `len` is 0, only the first four apply.
     ///
     /// # Errors
-    /// The first check that fails.
+    /// Reports the first check that fails.
     pub fn grant(
         &self,
         initiator: Initiator,
@@ -183,7 +183,7 @@ impl MemoryRegion {
     /// Checks whether `initiator` may use the key at all.
     ///
     /// # Errors
-    /// The key belongs to another protection domain or QP.
+    /// Fails if the key belongs to another protection domain or QP.
     pub(super) fn admit(&self, initiator: Initiator) -> Result<(), AccessError> {
         if self.pd != initiator.pd {
             return Err(AccessError::Pd);
@@ -212,7 +212,7 @@ impl MemoryRegion {
     /// Returns the translation from `offset` on.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`]: the address space ends before.
+    /// [`AccessError::Bounds`] if the address space ends before `offset`.
     pub(super) fn translation_at(&self, offset: u64) -> Result<Translation, AccessError> {
         self.translation.advance(offset).ok_or(AccessError::Bounds)
     }

@@ -13,8 +13,8 @@ use super::region::{MemoryRegion, Origin};
 
 /// A device's page table, as a view that is cheap to copy.
 pub trait PageTable: Copy {
-    /// Returns the bus address of the page in an entry, or `None` if the entry was never written. Low bits are
-    /// undefined.
+    /// Returns the bus address of the page in an entry, or `None` if the entry has never been written. The
+    /// low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
     /// Returns the first entry of the list of 512 pages in an entry of a two-level table.
@@ -23,15 +23,15 @@ pub trait PageTable: Copy {
         None
     }
 
-    /// Returns an entry of a list of keys, or `None` if it does not exist, which ends a list whose entries state their
-    /// lengths.
+    /// Returns an entry of a list of keys, or `None` if it does not exist. A missing entry ends a list whose
+    /// entries state their lengths.
     fn range(self, entry: u64) -> Option<KeyRange> {
         let _ = entry;
         None
     }
 
-    /// Returns the version of the table, or `None` if entries may change unnoticed. While it is unchanged, all
-    /// entries are, whatever their kind.
+    /// Returns the version of the table, or `None` if entries may change unnoticed. As long as the version is
+    /// unchanged, so are all entries of any kind.
     fn generation(self) -> Option<Generation> {
         None
     }
@@ -55,7 +55,7 @@ pub struct Segment {
     pub len: usize,
 }
 
-/// Start of an access, and its initiator.
+/// Address at which an access starts, and its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessTarget {
     /// QP and PD on whose behalf the access is executed.
@@ -68,12 +68,12 @@ pub struct AccessTarget {
 }
 
 impl AccessTarget {
-    /// An address as in work requests and remote requests.
+    /// Creates a target from an address, as in work requests and remote requests.
     pub const fn address(initiator: Initiator, key: Lkey, va: Va) -> Self {
         Self { initiator, key, va, origin: Origin::Zero }
     }
 
-    /// An offset from the region's first byte, as queues use.
+    /// Creates a target from an offset from the region's first byte, as queues use.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
         // Queues do not use windows, so the QP is irrelevant.
         let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
@@ -90,7 +90,7 @@ pub struct RegionAccess<'a, P> {
     pub dma: &'a GuestMemory,
 }
 
-/// The region of the reserved L_Key, in any protection domain.
+/// A region of the reserved L_Key, in any protection domain.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.4 (reserved L_Key).
@@ -128,7 +128,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Checks whether `access` to `len` bytes at `at` is granted, but not whether the pages exist.
     ///
     /// # Errors
-    /// The first check that fails.
+    /// Reports the first check that fails.
     pub fn check(&self, at: AccessTarget, len: u64, access: Access) -> Result<(), AccessError> {
         if len == 0 {
             return Ok(());
@@ -233,8 +233,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
-    /// Writes an entry whose last byte passes ownership to software. That byte becomes visible after all others and
-    /// all earlier writes. Needs the local write right.
+    /// Writes an entry whose last byte transfers ownership to software. That byte becomes visible after all
+    /// others and all earlier writes. Requires local write permission.
     ///
     /// # Errors
     /// As `write`. The last byte is not written then.
@@ -294,10 +294,10 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 /// Iterates over the bus segments of a granted range. Pages that are contiguous on the bus form one segment.
 #[derive(Debug)]
 pub struct Segments<'a, P> {
-    /// `None` only if nothing is left.
+    /// The region. `None` only if no bytes are left.
     region: Option<&'a MemoryRegion>,
     walk: Walk<'a, P>,
-    /// Address of the first byte, for which a translation is cached.
+    /// Address of the first byte, whose translation is cached.
     va: Va,
     is_first: bool,
     offset: u64,

@@ -23,10 +23,10 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes an operation of a work request of `initiator`.
+    /// Executes an operation that a work request of `initiator` requests.
     ///
     /// # Errors
-    /// Why it is rejected; nothing has changed then.
+    /// Returns why the operation is rejected. In this case nothing has changed.
     pub fn run(&mut self, initiator: Initiator, op: &KeyOp) -> Result<(), AccessError> {
         match op {
             KeyOp::Invalidate(key) => self.invalidate(initiator, *key),
@@ -38,7 +38,8 @@ impl KeyTable {
     /// Executes a remote invalidation by the peer of `initiator`.
     ///
     /// # Errors
-    /// Why it is rejected; nothing has changed then. This includes a region that grants peers no access.
+    /// Returns why the invalidation is rejected. In this case nothing has changed. Invalidation is also
+    /// rejected if the region grants peers no access.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;
@@ -150,7 +151,8 @@ impl KeyTable {
     }
 }
 
-/// Checks that peers get no right to modify that the owner lacks: it needs the local write right of the region.
+/// Checks that peers get no permission to modify memory that the owner may not modify. A window that grants
+/// such permission requires the local write permission of the region.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.

@@ -1,7 +1,8 @@
 //! The Prometheus text format, from typed metric families.
 //!
-//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, where the TYPE line of a counter lacks the
-//! `_total` of its samples, so a parser of this format takes the samples for untyped metrics.
+//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, in which the TYPE line of a
+//! counter lacks the `_total` of its samples. A parser for this format would therefore consider the samples
+//! untyped.
 //!
 //! # Spec
 //! Prometheus, "Exposition formats", text format version 0.0.4.
@@ -16,11 +17,11 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only increases, until it restarts at zero. Its name ends in `_total`.
+    /// Only increases, until it restarts at zero. The name of a counter ends in `_total`.
     Counter,
-    /// May increase and decrease.
+    /// Can increase and decrease.
     Gauge,
-    /// Counts by upper bound.
+    /// Counts values by upper bound.
     Histogram,
 }
 
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Golden text: escapes in label values, cumulative buckets.
+    /// Compares the output with a golden text, which contains escapes in label values and cumulative buckets.
     #[test]
     fn families_follow_text_format() {
         let mut durations = Durations::default();

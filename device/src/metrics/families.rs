@@ -1,4 +1,4 @@
-//! The metric families of devices, with names and units by Prometheus conventions.
+//! The metric families of devices, with names and units according to Prometheus conventions.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Reading {
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: &'static str,
-    /// A VMM is connected.
+    /// Whether a VMM is connected.
     pub connected: bool,
     /// Health of the device's thread.
     pub health: Health,
@@ -35,7 +35,7 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// Labels that distinguish the samples of a device in a family.
+/// Writes a sample of a device, with the labels that distinguish it in the family.
 type Words<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 
 struct Writer<'a> {
@@ -421,7 +421,7 @@ fn for_answers(devices: &[Reading], mut each: impl FnMut(&str, &Counters)) {
     }
 }
 
-/// Writes samples of a device into a family.
+/// Returns a function that writes samples of a device into a family.
 fn labelled(family: &mut Family<'_>, device: &str) -> impl FnMut(&[Label<'_>], u64) {
     move |labels, value| {
         let mut all = vec![("device", device)];
@@ -449,7 +449,7 @@ mod tests {
 
     const BOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/grafana.json");
 
-    /// Names of all families, with the suffixes of histograms.
+    /// Returns the names of all families, including the suffixes of histograms.
     fn exposed() -> BTreeSet<String> {
         let mut exposition = Exposition::default();
         expose(&mut exposition, &[]);

@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::exposition::{Exposition, Kind};
 
-/// Files of proc(5), kept open: the sandbox permits the open file, while the kernel may create another at the same
-/// path.
+/// Files of proc(5), kept openbecause the sandbox permits access to these files, while the kernel may create
+/// others at the same paths.
 #[derive(Debug)]
 pub struct Process {
     began: Duration,
@@ -21,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens the files of this process. Unavailable metrics are omitted.
+    /// Opens the files of this process. Metrics that are not available are omitted.
     pub fn new() -> Self {
         Self {
             began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Returns total and resident bytes. proc(5), statm.
+    /// Returns the total and resident memory in bytes (proc(5), statm).
     fn memory(&self) -> Option<[u64; 2]> {
         let mut text = [0; 128];
         let len = self.memory.as_ref()?.read_at(&mut text, 0).ok()?;
@@ -81,7 +81,8 @@ impl Process {
     fn open_descriptors(&mut self) -> Option<u64> {
         let folder = self.descriptors.as_mut()?;
         folder.rewind();
-        // Bound: the kernel's limit of descriptors. Two entries are `.` and `..`.
+        // The number of entries is bounded by the kernel's limit on descriptors. Two entries are `.` and
+        // `..`.
         let entries = folder.by_ref().take_while(Result::is_ok).count() as u64;
         entries.checked_sub(2)
     }
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn process_metrics_are_read_anew() {
         let mut process = Process::new();
-        // Other tests open and close descriptors too, but not more than this one at every attempt.
+        // Other tests open and close descriptors too, but not in such a way that every attempt fails.
         let are_counted = (0..100).any(|_| {
             let before = process.open_descriptors().unwrap();
             let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();

@@ -1,4 +1,4 @@
-//! The HTTP server of `GET /metrics`: one request per connection, with bounded memory and time.
+//! The HTTP server for `GET /metrics`. It serves one request per connection, with bounded memory and time.
 //!
 //! # Spec
 //! RFC 9110, RFC 9112. hyper implements them, except that it does not require a Host field.
@@ -33,25 +33,27 @@ use crate::descriptors::Reserve;
 use crate::limited;
 use crate::vfio::server::Listener as UnixSocket;
 
-/// Bound: concurrent clients. A client beyond it disconnects the oldest, which has had its time by then.
+/// Maximum number of concurrent clients. A further client disconnects the oldest client, which has had enough
+/// time by then.
 const MAX_CLIENTS: usize = 8;
 
-/// Bound: bytes of a request's head. That of Prometheus has about 300.
+/// Maximum length of a request's head in bytes. The head of a Prometheus request has about 300.
 const MAX_HEAD_LEN: usize = 4096;
 
-/// Bound: bytes received and not yet parsed. The smallest that hyper permits.
+/// Maximum number of bytes received but not yet parsed. This is the smallest value that hyper permits.
 const MAX_BUFFER_LEN: usize = 8192;
 
-/// Bound: header fields of a request.
+/// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time for a client to send its request, and then to receive the response.
+/// Time limit for a client to send its request, and then to receive the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the text is reused for further scrapes.
+/// Time for which the text is reused for further scrapes.
 pub const FRESH: Duration = Duration::from_millis(500);
 
-/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
+/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
+/// are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Listening socket of the metrics server.
@@ -65,14 +67,14 @@ impl Listener {
     /// Listens on a TCP address.
     ///
     /// # Errors
-    /// The address is unavailable.
+    /// Fails if the address is not available.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self::Tcp(listener))
     }
 
-    /// Returns the TCP address, if it is one.
+    /// Returns the TCP address, if the listener has one.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -84,7 +86,7 @@ impl Listener {
 /// Serves until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
-/// The runtime cannot watch the socket.
+/// Fails if the runtime cannot watch the socket.
 pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegistry) -> io::Result<()> {
     let source = Arc::new(Mutex::new(Source { process, registry, text: None }));
     let mut clients = Clients { tasks: VecDeque::new(), source, reserve: Reserve::new() };
@@ -165,7 +167,7 @@ impl Source {
     }
 }
 
-/// Queries all devices. Waits for all devices in parallel.
+/// Queries all devices, and waits for them in parallel.
 async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
     type Asked = Result<(Answer<Status>, Answer<Counters>), CallError>;
     let deadline = Instant::now() + call::ANSWER;
@@ -227,7 +229,8 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
     timeout(CLIENT_TIMEOUT, connection).await?.map_err(io::Error::other)
 }
 
-/// Returns the response to a request. hyper has refused malformed ones, and sends no text in response to HEAD.
+/// Returns the response to a request. hyper has already rejected malformed requests, and sends no text in
+/// response to HEAD.
 async fn respond(request: &Request<Incoming>, source: &Mutex<Source>) -> Response<String> {
     let (status, content_type, text) = match status(request) {
         StatusCode::OK => (StatusCode::OK, CONTENT_TYPE, source.lock().await.text().await.to_string()),

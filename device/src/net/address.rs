@@ -46,14 +46,14 @@ pub struct Class {
 }
 
 impl From<Identity> for Addresses {
-    /// A port that knows no others.
+    /// Returns the addresses of a port that has no configured peers.
     fn from(own: Identity) -> Self {
         Self { own, peers: Vec::new(), default_peer: None }
     }
 }
 
 impl Addresses {
-    /// All configured ports, its own first.
+    /// Returns all configured ports, this HCA's own first.
     pub fn ports(&self) -> impl Iterator<Item = &Identity> {
         [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
     }
@@ -63,9 +63,10 @@ impl Addresses {
         self.ports().any(|port| port.mac == mac)
     }
 
-    /// Returns the headers of packets to a peer, or `None` if software specified no known peer and there is no
-    /// default. The destination MAC of an unknown IP address is [`UNRESOLVED`]. The source is always this port: a
-    /// guest must not use the address of another, whatever its context contains.
+    /// Returns the headers of packets to a peer, or `None` if software specified no known peer and there is
+    /// no default. The destination MAC of an unknown IP address is [`UNRESOLVED`]. The source is always this
+    /// port, because a guest must not use the address of another port, regardless of the contents of its QP
+    /// context.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -102,7 +103,8 @@ impl Addresses {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
 
-    /// Returns the peer's MAC and IP address. The first kind of address that is present decides.
+    /// Returns the peer's MAC and IP address. The first kind of address that is present determines the
+    /// result.
     fn resolve(&self, peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
         let gid = Ipv6Addr::from(peer.gid);
         if let Some(ip) = peer.ip {
@@ -132,8 +134,8 @@ impl Addresses {
         Some((port.mac, port.ip()))
     }
 
-    /// Returns the MAC for an IPv4 address: that of the port that has it, otherwise that of the LID, otherwise
-    /// [`UNRESOLVED`].
+    /// Returns the MAC for an IPv4 address: that of the port with this address, otherwise that of the port
+    /// with the LID, otherwise [`UNRESOLVED`].
     fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> MacAddr {
         let [_, _, hi, lo] = ip.octets();
         let by_rule = Identity::from_lid(Lid::new(u16::from_be_bytes([hi, lo])));
@@ -151,13 +153,13 @@ impl Addresses {
     }
 }
 
-/// Returns the IPv4 address mapped into a GID.
+/// Returns the IPv4 address mapped into a GID, if any.
 fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
 }
 
-/// Returns a GID that is the IPv6 address of a port. A prefix of zeros cannot be such an address, and all zeros means
-/// no GID.
+/// Returns a GID as the IPv6 address of a port, if it is one. A GID with a prefix of zeros cannot be such an
+/// address, and a GID of all zeros means that there is none.
 fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
 }
@@ -166,8 +168,8 @@ fn is_set(lid: &Lid) -> bool {
     *lid != Lid::default()
 }
 
-/// Returns the UDP source port of a flow. It is stable, in the dynamic range, and differs between flows so that
-/// networks can use several paths.
+/// Returns the UDP source port of a flow. The port is stable and in the dynamic range. It differs between
+/// flows, so that networks can use several paths.
 pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);
@@ -220,7 +222,7 @@ mod tests {
         let own = Identity::from_lid(Lid::new(1));
         let cases = [
             ("2001:db8::9", OTHER.mac, own.link_local()),
-            // rdma_rxe's default GID is the link-local address of its MAC.
+            // rdma_rxe's default GID is the link-local address derived from its MAC.
             ("fe80::5054:ff:fe01:2", OTHER.mac, own.link_local()),
             ("fe80::5054:ff:fe77:7777", MacAddr([0x52, 0x54, 0, 0x77, 0x77, 0x77]), own.link_local()),
             ("fe80::1234", UNRESOLVED, own.link_local()),

@@ -39,8 +39,8 @@ pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, 
     }
 }
 
-/// Returns whether a frame is for the RDMA half of a NIC: RoCE to its MAC or to a group. Its driver handles IP
-/// addresses and VLANs, and each QP checks those of its connection.
+/// Returns whether a frame is for the RDMA half of a NIC: RoCE to the NIC's MAC or to a group. The driver
+/// handles IP addresses and VLANs, and each QP checks those of its connection.
 pub(super) fn is_for_rdma(frame: &[u8], own: &Identity) -> bool {
     EtherFrame::parse_tagged(frame)
         .is_ok_and(|(ether, _)| ether.is_roce() && check_destination(&ether, own).is_ok())
@@ -51,14 +51,14 @@ pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Resul
     if ours { Ok(()) } else { Err(DropReason::OtherMac) }
 }
 
-/// Returns whether a host can use an IP address as source on a wire: RFC 1122, section 3.2.1.3, and RFC 4291,
-/// sections 2.5.2, 2.5.3 and 2.7.
+/// Returns whether a host can use an IP address as a source on a wire (RFC 1122, section 3.2.1.3, and RFC
+/// 4291, sections 2.5.2, 2.5.3 and 2.7).
 pub(super) fn is_valid_source(ip: IpAddr) -> bool {
     let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0 || ip.is_broadcast());
     !(of_no_network || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-/// Returns the destination in the IP header of a frame.
+/// Returns the destination address in the IP header of a frame.
 pub(crate) fn destination(ether: &EtherFrame<'_>) -> Option<IpAddr> {
     match ether.ether_type {
         EtherType::Ipv4 => Ipv4::parse(ether.payload).ok().map(|(ip, _)| ip.dst.into()),
@@ -67,7 +67,8 @@ pub(crate) fn destination(ether: &EtherFrame<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Returns whether an IPv6 host has joined a group: all nodes, and the solicited-node groups of its addresses.
+/// Returns whether an IPv6 host has joined a group. These are the all-nodes group and the solicited-node
+/// groups of its addresses.
 fn is_member(own: &Identity, group: MacAddr) -> bool {
     let of = |ip: Ipv6Addr| icmpv6::multicast_mac(icmpv6::solicited_node(ip)) == group;
     group == icmpv6::multicast_mac(icmpv6::ALL_NODES) || of(own.link_local()) || own.ipv6.is_some_and(of)

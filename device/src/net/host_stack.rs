@@ -1,6 +1,6 @@
-//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP echo. The
-//! engine also uses it to find the MAC of an IP address. A device that is a NIC has no such stack: its driver's
-//! kernel does all that.
+//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP
+//! echo. The engine also uses this host stack to find the MAC of an IP address. A device that is a NIC has no
+//! such stack, because its driver's kernel handles these protocols.
 
 mod discovery;
 mod limit;
@@ -26,10 +26,10 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Bound: pending answers. Beyond it, answers are dropped. One frame causes one answer of the same length to its
-/// source, so a peer cannot make this port send more than it sends itself. But a peer can send while the fabric is
-/// blocked. (The advertisement that answers a probe is eight bytes longer than the shortest probe: RFC 4861, section
-/// 7.2.4, requires an option in it that a probe must not have.)
+/// Maximum number of pending answers. Further answers are dropped. One frame causes one answer of the same
+/// length to its source, so a peer cannot make this port send more than it sends itself. However, a peer can
+/// send while the fabric is blocked. (The advertisement that answers a probe is eight bytes longer than the
+/// shortest probe, because RFC 4861, section 7.2.4, requires an option in it that a probe must not contain.)
 pub(super) const MAX_WAITING: usize = 256;
 
 /// Hop limit of packets from the host stack.
@@ -42,7 +42,7 @@ pub(super) struct HostStack {
     limit: AnswerLimit,
 }
 
-/// A frame for the host stack, and the context to handle it.
+/// A frame for the host stack, and the context in which to handle it.
 pub(super) struct RxContext<'a> {
     pub(super) now: Instant,
     /// Addresses of the port.
@@ -53,7 +53,7 @@ pub(super) struct RxContext<'a> {
 }
 
 impl HostStack {
-    /// Handles a frame: answers it, learns from it, or rejects it.
+    /// Handles a frame, which the stack answers, learns from or rejects.
     pub(super) fn serve(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         match cx.ether.ether_type {
             EtherType::Arp => self.on_arp(cx),
@@ -63,7 +63,7 @@ impl HostStack {
         }
     }
 
-    /// Reserves the addresses of another host for it, unless they are reserved already.
+    /// Reserves the addresses of another host for that host, unless they are reserved already.
     pub(super) fn add_static_neighbour(&mut self, own: &Identity, other: &Identity) {
         if other.mac == own.mac {
             return;
@@ -87,7 +87,7 @@ impl HostStack {
         self.waiting.push(now, ip, frame)
     }
 
-    /// Returns the next frame whose destination was resolved.
+    /// Returns the next frame whose destination has been resolved.
     pub(super) fn next_resolved(&mut self) -> Option<Vec<u8>> {
         self.waiting.pop_ready()
     }
@@ -109,8 +109,8 @@ impl HostStack {
         if self.limit.take(now, sender) { Ok(()) } else { Err(DropReason::OverRate) }
     }
 
-    /// Checks that a frame from `mac` may have the source `ip`. Frames of this HCA to itself pass no fabric and are
-    /// not checked.
+    /// Checks that a frame from `mac` may have the source `ip`. Frames from this HCA to itself do not pass
+    /// the fabric and are not checked.
     pub(super) fn check_source(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         if !is_valid_source(ip) || own.owns(ip) {
             return Err(DropReason::BadSource);
@@ -143,7 +143,8 @@ impl HostStack {
     fn on_ipv6(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         let (ip, payload) = Ipv6::parse(cx.ether.payload)?;
         let group = ip.dst.is_multicast();
-        // The destination IP of a multicast frame needs no check: it was sent to a group of this port.
+        // The destination IP of a multicast frame needs no check, because it was sent to a group of this
+        // port.
         if group != cx.ether.dst.is_multicast() || !group && !cx.own.owns(ip.dst.into()) {
             return Err(DropReason::OtherIp);
         }
@@ -158,7 +159,8 @@ impl HostStack {
             // Only a solicitation may have an unspecified source (RFC 4862).
             _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(cx, &advertisement),
-            // A multicast request would be answered by every member. RFC 4443, section 4.2, leaves the choice open.
+            // A multicast request would be answered by every member. RFC 4443, section 4.2, leaves the choice
+            // to the host.
             Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };

@@ -2,14 +2,15 @@
 //!
 //! | InfiniBand | RoCEv2 |
 //! |---|---|
-//! | packet without GRH | IPv4, between the addresses that the LIDs stand for |
-//! | packet with GRH | IPv6, whose header is the GRH; the MACs are those that the LIDs stand for |
+//! | packet without GRH | IPv4, between the addresses of the ports with these LIDs |
+//! | packet with GRH | IPv6, whose header is the GRH; the MACs are those of the ports with these LIDs |
 //! | destination LID of a group, with its MGID in the GRH | IPv6 (of a mapped MGID: IPv4) and Ethernet group address |
-//! | source and destination LID | MACs, by the LID table or the LID rule |
-//! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as RoCE's do; SL bit 3 in bit 4 |
+//! | source and destination LID | MACs, according to the LID table or the LID rule |
+//! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as RoCE does; SL bit 3 in bit 4 |
 //!
-//! No header has private contents, so soft-RoCE is a peer like any other. Two things are not carried: path bits,
-//! since every port has one LID, and the SL if software sets a traffic class in the GRH.
+//! No header has private contents, so soft-RoCE is a peer like any other. Path bits are not transmitted,
+//! because every port has only one LID. The SL is not transmitted if software sets a traffic class in the
+//! GRH.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`; IBTA annex A17, section A17.3.2.
@@ -24,7 +25,7 @@ use protocol::roce::{Encap, IpAddrs};
 
 use super::address::{Addresses, HOP_LIMIT, entropy};
 
-/// LIDs of multicast groups. The permissive LID follows them.
+/// First LID of multicast groups. The permissive LID follows them.
 const FIRST_MULTICAST: u16 = 0xc000;
 const LAST_MULTICAST: u16 = 0xfffe;
 
@@ -53,13 +54,13 @@ pub struct Source {
     /// Source LID; 0 if the port's MAC is neither configured nor follows the LID rule.
     pub slid: Lid,
     pub service_level: u8,
-    /// Whether it had a global route header.
+    /// Whether the packet had a global route header.
     pub grh: bool,
 }
 
 impl Addresses {
-    /// Returns the headers of packets to an InfiniBand destination, with the port's only GID as source. Returns
-    /// `None` if the LID is 0, or is a group's without the group's GID.
+    /// Returns the headers of packets to an InfiniBand destination, with the port's only GID as source.
+    /// Returns `None` if the LID is 0, or if it is the LID of a group and the group's GID is missing.
     pub fn route(&self, to: &Route, local: Qpn, remote: Qpn) -> Option<Encap> {
         let Route { dlid, service_level, grh } = *to;
         let gid = grh.map(|grh| Ipv6Addr::from(grh.dgid));
@@ -147,7 +148,7 @@ mod tests {
         let ip =
             IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
         assert_eq!((encap.dst_mac, encap.ip, encap.hop_limit), (MacAddr([2, 0, 0, 0, 0, 2]), ip, 3));
-        // The GID of soft-RoCE's IPv4 address.
+        // This is the GID of soft-RoCE's IPv4 address.
         let encap = route(2, 0, grh("::ffff:10.77.0.2")).unwrap();
         assert_eq!(encap.ip, IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into() });
     }
@@ -166,13 +167,13 @@ mod tests {
 
     #[test]
     fn multicast_lid_uses_ip_and_ethernet_group() {
-        // IPoIB's broadcast group.
+        // This is IPoIB's broadcast group.
         let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
         assert!(
             matches!(encap.ip, IpAddrs::V6 { dst, .. } if dst == "ff12:401b:ffff::ffff:ffff".parse::<Ipv6Addr>().unwrap())
         );
-        // The example of RFC 1112: the high bit of the second byte is lost.
+        // The example of RFC 1112: the MAC does not contain the high bit of the second byte.
         let encap = route(0xc001, 0, grh("::ffff:224.129.2.3")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]));
     }

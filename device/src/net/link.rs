@@ -1,6 +1,6 @@
 //! The link of a port.
 
-/// State of the link, which is up while the cable is plugged and software has not disabled the port.
+/// State of the link, which is up while the cable is plugged in and software has not disabled the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// State of the cable, which the operator controls. A reset does not change it.

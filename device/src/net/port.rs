@@ -19,10 +19,10 @@ use crate::identity::Identity;
 #[derive(Debug)]
 pub struct Port {
     link: Link,
-    /// The only copy. Other modules read it here, so that it can change.
+    /// The only copy of the addresses. Other modules read them here, because they can change.
     addresses: Addresses,
     owner: PortOwner,
-    /// Frames sent by the port return to it, and the wire is disconnected.
+    /// Whether frames sent by the port return to it. The wire is then disconnected.
     loopback: bool,
     stats: PortStats,
 }
@@ -34,9 +34,9 @@ enum PortOwner {
     HostStack(Box<HostStack>),
     /// The guest's kernel, through a NIC.
     Nic {
-        /// The RDMA half is in use, so RoCE to this port goes to the engine.
+        /// Whether the RDMA half is in use, so that RoCE to this port goes to the engine.
         rdma: bool,
-        /// Its MAC until its driver sets another.
+        /// MAC of the NIC until its driver sets another.
         permanent: MacAddr,
     },
 }
@@ -45,12 +45,13 @@ impl PortOwner {
     /// Checks the destination IP address of a RoCE packet whose MAC is this port's or a group's.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         let takes = match self {
-            // The transport knows which groups it has joined.
+            // Whether the group has been joined is checked by the transport.
             Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
             Self::HostStack(_) => own.owns(ip),
             // Group MACs are programmed by the driver.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The driver gives the device no address of the port, only those of each connection, which the QP checks.
+            // The driver does not tell the device the addresses of the port, but only those of each
+            // connection, which the QP checks.
             Self::Nic { .. } => is_valid_source(ip),
         };
         match takes {
@@ -132,7 +133,7 @@ impl Port {
         }
     }
 
-    /// Enables or disables loopback until the next [`Port::reset`]. Returns whether that is a change.
+    /// Enables or disables loopback until the next [`Port::reset`]. Returns whether this changed the setting.
     pub fn set_loopback(&mut self, loopback: bool) -> bool {
         std::mem::replace(&mut self.loopback, loopback) != loopback
     }
@@ -142,7 +143,7 @@ impl Port {
         self.loopback
     }
 
-    /// Resets the port: drops frames that wait for address resolution, and settings of a driver.
+    /// Resets the port. Discards frames that wait for address resolution, and the driver's settings.
     pub fn reset(&mut self) {
         self.loopback = false;
         match &mut self.owner {
@@ -154,8 +155,8 @@ impl Port {
         }
     }
 
-    /// Returns whether a frame is for the NIC: anything but RoCE to a group or to the MAC that NIC and RDMA half
-    /// share.
+    /// Returns whether a frame is for the NIC. This includes all frames except RoCE to a group or to the MAC
+    /// that the NIC shares with the RDMA half.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match self.owner {
             PortOwner::HostStack(_) => false,
@@ -163,7 +164,7 @@ impl Port {
         }
     }
 
-    /// Counts a RoCE packet to the fabric.
+    /// Counts a RoCE packet that is sent to the fabric.
     pub fn count_sent(&mut self, frame: &[u8]) {
         if self.is_up() {
             self.stats.transmit.count(frame);
@@ -175,8 +176,9 @@ impl Port {
         self.stats.receive.count(frame);
     }
 
-    /// Checks and counts a frame for the NIC. Rejects frames from the NIC's own MAC unless loopback is enabled: they
-    /// are reflections of its own multicasts, or from a host with the same address.
+    /// Checks and counts a frame for the NIC. Rejects frames from the NIC's own MAC unless loopback is
+    /// enabled, because they are reflections of the NIC's own multicasts, or come from a host with the same
+    /// address.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
@@ -190,7 +192,7 @@ impl Port {
         false
     }
 
-    /// Counts a frame of the NIC to the fabric.
+    /// Counts a NIC frame that is sent to the fabric.
     pub fn count_nic_sent(&mut self, frame: &[u8]) {
         self.stats.nic_transmit.count_nic(frame);
     }
@@ -205,9 +207,9 @@ impl Port {
         self.stats.lost_link_down += frames as u64;
     }
 
-    /// Removes a priority tag, which only says how urgent a frame is; switches add it to frames without a VLAN.
-    /// Returns `None` for a frame of a VLAN: VLANs separate networks, and this port is in none. Frames for a NIC are
-    /// unchanged.
+    /// Removes a priority tag, which only indicates the priority of a frame. Switches add it to frames
+    /// without a VLAN. Returns `None` for a frame of a VLAN, because VLANs separate networks and this port
+    /// belongs to none. Frames for a NIC are unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
@@ -216,8 +218,8 @@ impl Port {
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
-    /// Handles a frame from the fabric. Returns a packet for a QP, checked up to its ICRC if it has one. Other frames
-    /// are answered into `answers`, learned from, or dropped and counted.
+    /// Handles a frame from the fabric. Returns a packet for a QP after all checks, including that of its
+    /// ICRC if it has one. Other frames are answered into `answers`, learned from, or dropped and counted.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -235,7 +237,7 @@ impl Port {
     }
 
     /// Resolves a neighbour. While its MAC is unknown, frames for it can [`wait`](Self::wait). A NIC has no
-    /// neighbours here: its driver's kernel resolves them.
+    /// neighbours here, because its driver's kernel resolves them.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
@@ -254,7 +256,7 @@ impl Port {
         self.stats.lost_unresolved += lost as u64;
     }
 
-    /// Returns the next frame whose destination was resolved, with its MAC filled in. Call it after
+    /// Returns the next frame whose destination has been resolved, with its MAC filled in. Call it after
     /// [`Port::receive`].
     pub fn next_resolved(&mut self) -> Option<Vec<u8>> {
         self.host_stack()?.next_resolved()
@@ -265,7 +267,7 @@ impl Port {
         self.stats.lost_unresolved += 1;
     }
 
-    /// Reserves the addresses of another host for it, unless they are reserved already.
+    /// Reserves the addresses of another host for that host, unless they are reserved already.
     pub fn add_static_neighbour(&mut self, other: &Identity) {
         if let PortOwner::HostStack(host_stack) = &mut self.owner {
             host_stack.add_static_neighbour(&self.addresses.own, other);
@@ -283,7 +285,7 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame of this HCA to itself, which does not pass the fabric.
+    /// Handles a frame from this HCA to itself, which does not pass the fabric.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, owner, .. } = self;
@@ -296,7 +298,7 @@ impl Port {
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
 
-    /// Returns why a frame was dropped since the last call, if one was.
+    /// Returns the reason if a frame has been dropped since the last call.
     pub fn take_drop(&mut self) -> Option<DropReason> {
         self.stats.take_drop()
     }
@@ -306,8 +308,8 @@ impl Port {
         self.stats.count_drop(reason);
     }
 
-    /// Returns whether a management datagram may be answered. It counts against the same limit of `sender` as other
-    /// answers.
+    /// Returns whether a management datagram may be answered. The answer counts against the same limit of
+    /// `sender` as other answers.
     pub fn allow_management(&mut self, now: Instant, sender: MacAddr, waiting: &TxBatch) -> bool {
         let Some(host_stack) = self.host_stack() else { return false };
         let allowed = host_stack.allow_answer(now, sender, waiting);

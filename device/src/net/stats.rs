@@ -21,10 +21,10 @@ impl From<WireError> for DropReason {
 pub struct Traffic {
     /// Number of packets or frames.
     pub packets: u64,
-    /// Number of those sent to a group.
+    /// Number of those that were sent to a group.
     pub multicast_packets: u64,
-    /// Octets: of a RoCE packet from BTH to ICRC, of a frame from the destination MAC on, without the frame check
-    /// sequence.
+    /// Number of octets. Those of a RoCE packet are counted from BTH to ICRC, and those of a frame from the
+    /// destination MAC on, without the frame check sequence.
     pub octets: u64,
 }
 
@@ -55,21 +55,21 @@ fn is_for_group(frame: &[u8]) -> bool {
 /// limit after the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// RoCE packets delivered, including those of this HCA to itself.
+    /// RoCE packets delivered, including those from this HCA to itself.
     pub roce: u64,
-    /// RoCE packets to the fabric.
+    /// RoCE packets sent to the fabric.
     pub transmit: Traffic,
     /// RoCE packets from the fabric that were delivered.
     pub receive: Traffic,
-    /// Frames of the NIC to the fabric.
+    /// NIC frames sent to the fabric.
     pub nic_transmit: Traffic,
-    /// Frames from the fabric to the NIC.
+    /// Frames from the fabric that were delivered to the NIC.
     pub nic_receive: Traffic,
-    /// Times the link went down.
+    /// Number of times the link went down.
     pub link_downed: u64,
-    /// ARP messages accepted, answered or not.
+    /// ARP messages accepted, whether answered or not.
     pub arp: u64,
-    /// IPv6 neighbour discovery messages accepted, answered or not.
+    /// IPv6 neighbour discovery messages accepted, whether answered or not.
     pub neighbour_discovery: u64,
     /// ICMP and ICMPv6 echo requests answered.
     pub echo: u64,
@@ -94,7 +94,7 @@ impl PortStats {
         self.newest_drop = Some(reason);
     }
 
-    /// Returns why a frame was dropped since the last call, if one was.
+    /// Returns the reason if a frame has been dropped since the last call.
     pub(super) fn take_drop(&mut self) -> Option<DropReason> {
         self.newest_drop.take()
     }

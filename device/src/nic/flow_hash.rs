@@ -25,12 +25,12 @@ pub enum Port {
     Destination,
 }
 
-/// What the hash of a packet covers.
+/// The fields of a packet that the hash covers.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// Source and destination address, then the ports of TCP, UDP and SCTP unless the packet is a fragment.
     Flow,
-    /// These words, in this order. A word that is `None`, or that the packet does not have, is 0.
+    /// These words, in this order. A word is hashed as 0 if it is `None` or the packet does not contain it.
     Fields(&'a [Option<Field>]),
 }
 

@@ -1,4 +1,4 @@
-//! Transmit offload: fills in lengths and checksums of a frame's headers.
+//! Transmit offload, which fills in the lengths and checksums of a frame's headers.
 //!
 //! Checksums are computed from scratch. A partial sum that the driver left in the field is ignored.
 
@@ -57,7 +57,7 @@ pub struct TunnelUdp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
     V4 {
-        /// Compute the header checksum.
+        /// Whether to compute the header checksum.
         checksum: bool,
     },
     V6,
@@ -72,7 +72,8 @@ pub enum L4Protocol {
     Sctp,
 }
 
-/// A header is shorter than its minimum, lies outside the frame, or needs a header that was not described.
+/// A header is shorter than its minimum, lies outside the frame, or depends on a header that was not
+/// described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("invalid header lengths")]
 pub struct HeaderError;
@@ -104,7 +105,7 @@ struct OuterUdp {
 struct IpHeader {
     version: IpVersion,
     at: usize,
-    /// Includes options or extension headers.
+    /// Length of the header, including options or extension headers.
     len: usize,
 }
 
@@ -117,11 +118,11 @@ struct L4Header {
 /// Position of a segment in a TSO frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentPosition {
-    /// Number of segments before it.
+    /// Number of segments before this segment.
     pub(super) index: u16,
-    /// Payload bytes before it.
+    /// Number of payload bytes before this segment.
     pub(super) offset: u32,
-    /// Whether it is the last segment.
+    /// Whether this is the last segment.
     pub(super) last: bool,
 }
 
@@ -129,7 +130,7 @@ impl Offloads {
     /// Derives the header offsets from a request.
     ///
     /// # Errors
-    /// A header is shorter than its minimum, or L4 is requested without IP.
+    /// Fails if a header is shorter than its minimum, or if L4 is requested without IP.
     pub fn new(request: &Request) -> Result<Self, HeaderError> {
         let Request { ether_len, inserted_len, tunnel, ip, ip_len, l4, l4_len } = *request;
         let mut at = ether_len + inserted_len;
@@ -166,7 +167,7 @@ impl Offloads {
         self.len
     }
 
-    /// Whether frames with these headers support TSO: the transport must be TCP or UDP.
+    /// Returns whether frames with these headers support TSO, which requires TCP or UDP as transport.
     pub(super) fn supports_tso(&self) -> bool {
         self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
     }
@@ -187,10 +188,11 @@ impl Offloads {
         }
     }
 
-    /// Computes the requested checksums, inner headers first, since outer checksums cover inner headers.
+    /// Computes the requested checksums, inner headers first, because outer checksums cover the inner
+    /// headers.
     ///
     /// # Errors
-    /// The frame ends within its headers.
+    /// Fails if the frame ends within its headers.
     pub fn fill_checksums(&self, frame: &mut [u8]) -> Result<(), HeaderError> {
         if self.len > frame.len() {
             return Err(HeaderError);
@@ -249,8 +251,8 @@ impl IpHeader {
         }
     }
 
-    /// Returns the end of the IP packet, before any Ethernet padding; the end of the frame if the header's
-    /// length is invalid.
+    /// Returns the end of the IP packet, before any Ethernet padding, or the end of the frame if the length
+    /// in the header is invalid.
     fn end(&self, frame: &[u8]) -> usize {
         let said = match self.version {
             IpVersion::V4 { .. } => self.at + usize::from(get_u16(frame, self.at + 2)),

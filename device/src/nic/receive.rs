@@ -1,4 +1,4 @@
-//! Receive offload: verifies checksums, and locates the end of the headers.
+//! Receive offload, which verifies checksums and locates the end of the headers.
 
 use protocol::net::checksum::Checksum;
 use protocol::net::layers::{Addresses, Ip, Layers, Transport};
@@ -6,9 +6,9 @@ use protocol::net::layers::{Addresses, Ip, Layers, Transport};
 /// Results of the checksum verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksums {
-    /// IP header. IPv6 headers have no checksum and are valid.
+    /// Result for the IP header. IPv6 headers have no checksum and are always valid.
     pub ip: ChecksumStatus,
-    /// TCP, UDP, SCTP or ICMP.
+    /// Result for TCP, UDP, SCTP or ICMP.
     pub l4: ChecksumStatus,
 }
 
@@ -43,7 +43,7 @@ impl ChecksumStatus {
     }
 }
 
-/// Verifies the transport checksum. `None` if there is none or it must be verified by software.
+/// Verifies the transport checksum. Returns `None` if the packet has none, or if software must verify it.
 fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
@@ -52,8 +52,8 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
         (Transport::Udp(_), addresses) => {
             let [.., high, low, sum_high, sum_low] = *payload.first_chunk::<8>()?;
             let has_sum = [sum_high, sum_low] != [0, 0];
-            // The UDP length differs from the IP payload, as in a fragment or a padded datagram: left to
-            // software.
+            // The UDP length differs from the IP payload, as in a fragment or a padded datagram. Verification
+            // is left to software.
             if usize::from(u16::from_be_bytes([high, low])) != payload.len() {
                 return None;
             }
@@ -75,7 +75,7 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
 }
 
 /// Returns the length of all headers up to the payload of TCP, UDP, SCTP or, for other protocols, of IP.
-/// `None` without an IP header.
+/// Returns `None` if the frame has no IP header.
 pub fn headers_len(frame: &[u8], layers: &Layers) -> Option<usize> {
     let ip = layers.ip.as_ref()?;
     let transport = match ip.transport {

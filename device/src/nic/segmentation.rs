@@ -9,12 +9,12 @@ use thiserror::Error;
 
 use super::offload::{HeaderError, Offloads, SegmentPosition};
 
-/// How to segment a frame.
+/// Parameters for segmenting a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Payload bytes of every segment but the last (MSS).
+    /// Number of payload bytes in every segment except the last (MSS).
     pub segment_len: NonZeroU16,
-    /// Payload bytes of all segments.
+    /// Number of payload bytes in all segments.
     pub payload_len: u32,
     pub max_frame: usize,
 }
@@ -42,7 +42,7 @@ pub struct Segments {
     size: u32,
     sent: u32,
     payload_len: u32,
-    /// Segments emitted, modulo 2^16, as added to the IPv4 identification.
+    /// Number of segments emitted, modulo 2^16, which is added to the IPv4 identification.
     emitted: u16,
 }
 
@@ -50,7 +50,8 @@ impl Segments {
     /// Starts segmentation of a frame with these headers.
     ///
     /// # Errors
-    /// The payload is empty, the transport does not support TSO, or a segment would exceed the maximum.
+    /// Fails if the payload is empty, the transport does not support TSO, or a segment would exceed the
+    /// maximum.
     pub fn new(
         headers: Vec<u8>,
         offloads: Offloads,
@@ -74,7 +75,7 @@ impl Segments {
     /// whether it was the last segment.
     ///
     /// # Errors
-    /// Those of `payload`; nothing is appended.
+    /// Those of `payload`. In this case, nothing is appended.
     pub fn emit<E: From<HeaderError>>(
         &mut self,
         out: &mut Vec<u8>,

@@ -9,12 +9,12 @@ pub const ADDRESSES_LEN: usize = 12;
 /// Length of a tag.
 pub const TAG_LEN: usize = 4;
 
-/// Tags to insert into a frame, as bytes.
+/// The bytes of the tags to insert into a frame.
 #[derive(Clone, Debug, Default)]
 pub struct Insertion(SmallVec<[u8; 2 * TAG_LEN]>);
 
 impl Insertion {
-    /// Encodes an outer and an inner tag, each optional.
+    /// Encodes an outer and an inner tag, each of which is optional.
     pub fn new(outer: Option<VlanTag>, inner: Option<VlanTag>) -> Self {
         let tags = outer.into_iter().chain(inner);
         Self(
@@ -33,7 +33,7 @@ impl Insertion {
     }
 }
 
-/// Splits a tagged frame around its outer tag. `None` if it is too short.
+/// Splits a tagged frame around its outer tag. Returns `None` if the frame is too short.
 pub fn strip(frame: &[u8]) -> Option<[&[u8]; 2]> {
     let (addresses, tagged) = frame.split_at_checked(ADDRESSES_LEN)?;
     Some([addresses, tagged.get(TAG_LEN..)?])

@@ -6,10 +6,10 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// Contents length from which a chunk is complete.
+/// Length of the contents at which a chunk is complete.
 pub(super) const ENOUGH: usize = 256 << 10;
 
-/// Bound: bytes of contents. An almost complete chunk may take one more entry.
+/// Maximum length of the contents in bytes. One more entry may be added to an almost complete chunk.
 pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
 
 /// Bytes before the contents.

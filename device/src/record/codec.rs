@@ -1,4 +1,5 @@
-//! Encoding of entries: a tag, then LEB128 numbers, each byte string after its length.
+//! Encodes entries. Each consists of a tag, followed by LEB128 numbers and byte strings. The length of each
+//! byte string precedes it.
 //!
 //! Tags are an interface. Changing the meaning of one requires another [`FORMAT`](super::FORMAT).
 
@@ -10,10 +11,11 @@ use thiserror::Error;
 use super::dedup::{self, DedupCache, FrameParts, HEAD, TAIL};
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Bound: bytes of a byte string, far above the longest client message, frame or guest memory read.
+/// Maximum length of a byte string, which is far above that of the longest client message, frame or guest
+/// memory read.
 pub(super) const MAX_RUN: usize = 2 << 20;
 
-/// Bound: bytes of an entry.
+/// Maximum length of an entry in bytes.
 pub(super) const MAX_ENTRY: usize = MAX_RUN + 64;
 
 mod tag {
@@ -93,7 +95,7 @@ pub enum CodecError {
     /// A number is out of range.
     #[error("a recorded entry contains a number that is out of range")]
     TooLarge,
-    /// The entry repeats data that is not in the cache.
+    /// The entry refers to data that is not in the cache.
     #[error("a recorded entry refers to data that was not recorded")]
     NotKnown,
     /// A rule is not UTF-8.
@@ -101,7 +103,7 @@ pub enum CodecError {
     Text,
 }
 
-/// Appends an entry, replacing data that `cache` holds by a reference.
+/// Appends an entry, in which a reference replaces data that `cache` contains.
 pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut Vec<u8>) {
     match entry {
         Entry::Read { iova, len, bytes: Some(bytes) } if dedup::is_kept(*len) => {

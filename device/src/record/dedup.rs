@@ -1,5 +1,5 @@
-//! A cache that keeps repeated data out of a record. Programs send from the same buffers, contexts and rings are read
-//! again and again, and lost packets are sent again.
+//! A cache that avoids storing repeated data in a record. Programs send from the same buffers, contexts and
+//! rings are read again and again, and lost packets are sent again.
 //!
 //! Writer and reader of a record each have a cache, and update it in the same order.
 
@@ -8,22 +8,23 @@ use twox_hash::XxHash3_64;
 /// Minimum length of a cached run of bytes.
 const SHORTEST: usize = 256;
 
-/// Bound: length of a cached run. A page, or the frame of a packet with the largest path MTU.
+/// Maximum length of a cached run: a page, or the frame of a packet with the largest path MTU.
 const LONGEST: usize = 4096 + 256;
 
-/// Bound: runs of each kind. Even.
+/// Number of runs of each kind, which is even.
 const RUNS: usize = 4096;
 
-/// Bytes of a frame that differ although its payload is the same: headers, and the ICRC at the end.
+/// Length of the headers of a frame, which differ even if the payload is the same. So does the ICRC at the
+/// end.
 pub(super) const HEAD: usize = 64;
 pub(super) const TAIL: usize = 4;
 
 const PAGE: u64 = 4096;
 
-/// Odd, so that parts of a page also get slots of their own.
+/// Multiplier for choosing slots. It is odd, so that parts of a page also get their own slots.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bytes of a payload that determine its slot.
+/// Number of bytes of a payload that determine its slot.
 const SAMPLE: usize = 64;
 
 /// Runs by the address they were read from, and frame payloads by their first bytes. Slots are part of the format.
@@ -33,12 +34,12 @@ pub(super) struct DedupCache {
     pub(super) frames: Runs,
 }
 
-/// Runs by slot, of which there are [`RUNS`].
+/// Runs by slot. The number of slots is [`RUNS`].
 #[derive(Default)]
 pub(super) struct Runs(Vec<Vec<u8>>);
 
 impl Runs {
-    /// Returns the run in a slot; empty if there is none.
+    /// Returns the run in a slot, or an empty slice if the slot has none.
     pub(super) fn get(&self, place: usize) -> &[u8] {
         self.0.get(place).map_or(&[], Vec::as_slice)
     }

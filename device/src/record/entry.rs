@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use protocol::ids::MacAddr;
 use twox_hash::XxHash3_64;
 
-/// Longest contents to compare that are recorded in full. It covers everything that a device writes into queues.
+/// Maximum length of contents that are recorded in full for comparison. All entries that a device writes into
+/// queues are no longer than this.
 const SHORT: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(super) enum Entry<'a> {
     /// The client unmapped all memory, or disconnected.
     UnmapAll,
     Input(Input<'a>),
-    /// The device read guest memory. `None`: the access was denied.
+    /// The device read guest memory. `None` means that the access was denied.
     Read {
         iova: u64,
         len: usize,
@@ -66,7 +67,7 @@ pub(super) enum Entry<'a> {
 /// An input of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The client reads a region; `region` is an index of `linux/vfio.h`.
+    /// The client reads a region. `region` is an index of `linux/vfio.h`.
     RegionRead {
         region: u8,
         offset: u64,
@@ -102,11 +103,11 @@ pub enum Input<'a> {
     /// A deadline may have passed.
     Deadline,
     Drain,
-    /// The fabric has sent frames; `frames` are left.
+    /// The fabric has sent frames. `frames` of them are left.
     Left {
         frames: usize,
     },
-    /// The cable is plugged or unplugged.
+    /// The cable is plugged in or unplugged.
     Link {
         up: bool,
     },
@@ -133,7 +134,7 @@ pub(super) enum Update {
     Refused,
 }
 
-/// Bytes to compare: in full, or as a digest if they are long.
+/// Bytes to compare, stored in full or, if they are long, as a digest.
 ///
 /// The digest is not a CRC. Frames end with CRCs, and a CRC over a CRC hides the bytes that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +162,7 @@ impl<'a> Content<'a> {
 /// Why a record ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The daemon stopped, or the recording was ended on request.
+    /// The daemon stopped, or recording was ended on request.
     Closed,
     /// The device failed. The last step may be incomplete.
     Failed,

@@ -9,7 +9,7 @@ pub(super) const MAGIC: [u8; 8] = *b"HCADREC\n";
 /// Version of the format, for both writing and reading.
 pub const FORMAT: u32 = 1;
 
-/// What was recorded, and by which version.
+/// Identifies the recorded device, and the version of hcad that recorded it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub format: u32,
@@ -22,7 +22,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates the header of a record by this version.
+    /// Creates the header of a record that this version of hcad writes.
     pub fn new(device: &str, configuration: Map<String, Value>) -> Self {
         let hcad = env!("CARGO_PKG_VERSION").to_owned();
         Self { format: FORMAT, hcad, device: device.to_owned(), configuration }

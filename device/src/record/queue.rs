@@ -1,7 +1,7 @@
 //! The queue of entries from the thread of a device to the thread that writes its file.
 //!
-//! The device appends and continues. It only waits for the lock, which the writer holds while it takes a list. If the
-//! file is too slow, the queue reaches its bound, and the record ends.
+//! The device appends entries and continues. It waits only for the lock, which the writer holds while it
+//! takes a list. If the file is too slow, the queue reaches its maximum size and the record ends.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -13,17 +13,18 @@ use super::codec::{self, MAX_RUN};
 use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
 
-/// Bound: bytes waiting for the file. What a device moves in a tenth of a second at full rate.
+/// Maximum number of bytes waiting to be written to the file. This is what a device transfers in a tenth of a
+/// second at full rate.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// How long the writer lets entries accumulate, so that the device rarely has to wake it. A killed daemon loses this
-/// much.
+/// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. A killed
+/// daemon loses the entries of this time.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Bytes that are written without waiting for more.
+/// Number of bytes that are written without waiting for more.
 const PLENTY: usize = 4 * ENOUGH;
 
-/// Buffers kept for reuse.
+/// Number of buffers kept for reuse.
 const SPARE: usize = 32;
 
 pub(super) struct Queue {
@@ -35,15 +36,15 @@ pub(super) struct Queue {
 
 struct State {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of all chunks, including those being written.
+    /// Number of bytes in all chunks, including those being written.
     waiting: usize,
-    /// Limit of the bytes in `waiting`.
+    /// Maximum value of `waiting`.
     room: usize,
     spare: Vec<Vec<u8>>,
     cache: DedupCache,
     /// The device's clock as recorded.
     recorded: u64,
-    /// The writer sleeps until there are entries.
+    /// Whether the writer is sleeping until entries arrive.
     idle: bool,
     phase: Phase,
     /// Why the record ended by itself.
@@ -62,7 +63,7 @@ enum Phase {
 /// Work for the writer.
 pub(super) struct Batch {
     pub(super) chunks: VecDeque<Vec<u8>>,
-    /// This is the last batch.
+    /// Whether this is the last batch.
     pub(super) last: bool,
 }
 
@@ -83,8 +84,8 @@ impl Queue {
         Self { state: Mutex::new(state), wake: Condvar::new(), ended: Condvar::new() }
     }
 
-    /// Appends an entry. `now` is the device's clock in nanoseconds if the entry begins a step. Returns false if this
-    /// call ends the record for lack of room.
+    /// Appends an entry. `now` is the device's clock in nanoseconds if the entry begins a step. Returns false
+    /// if this call ends the record for lack of space.
     pub(super) fn append(&self, now: Option<u64>, entry: &Entry<'_>) -> bool {
         let mut state = self.lock();
         if state.phase != Phase::Open {
@@ -144,7 +145,7 @@ impl Queue {
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
 
-    /// Releases a chunk of [`Queue::take`] after it was written.
+    /// Releases a chunk of [`Queue::take`] after it has been written.
     pub(super) fn done(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());
@@ -176,7 +177,7 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Poisoning is harmless: a panic leaves complete entries.
+    /// Locks the state. Poisoning is harmless, because a panic leaves only complete entries.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -41,7 +41,7 @@ pub enum ReadError {
     CodecError {
         /// Offset of the end of the chunk.
         at: u64,
-        /// What is wrong with it.
+        /// Error in the entry.
         malformed: CodecError,
     },
     /// The file cannot be read.
@@ -55,11 +55,11 @@ pub struct Reader {
     header: Header,
     chunk: Vec<u8>,
     cache: DedupCache,
-    /// Bytes of the chunk that were read.
+    /// Number of bytes of the chunk that have been read.
     at: usize,
-    /// Bytes of the file up to the end of the chunk.
+    /// Number of bytes in the file up to the end of the chunk.
     read: u64,
-    /// The file ends inside a chunk.
+    /// Whether the file ends inside a chunk.
     cut_off: bool,
 }
 
@@ -94,7 +94,7 @@ impl Reader {
         &self.header
     }
 
-    /// Returns whether the file ends inside a chunk. Valid once the end was reached.
+    /// Returns whether the file ends inside a chunk. Valid once the end has been reached.
     pub(super) fn is_cut_off(&self) -> bool {
         self.cut_off
     }

@@ -16,10 +16,11 @@ use super::sink::RecordSink;
 use crate::capabilities;
 use crate::telemetry::file;
 
-/// How long the end of a device waits for its record to be written. A slower disk must not delay the daemon.
+/// Time for which a device that ends waits for its record to be written. A slower disk must not delay the
+/// daemon.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Bytes reserved for the last entry.
+/// Number of bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
 
 /// A record being written. It ends when dropped.
@@ -33,7 +34,7 @@ impl Recorder {
     /// Creates or replaces the file at `path`. The record ends before the file exceeds `max_len` bytes.
     ///
     /// # Errors
-    /// The file cannot be created or written, or the process has no free threads.
+    /// Fails if the file cannot be created or written, or the process has no free threads.
     pub fn create(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
@@ -41,12 +42,12 @@ impl Recorder {
     /// Writes to `out`. Messages refer to it as `path`.
     ///
     /// # Errors
-    /// The header cannot be written, or the process has no free threads.
+    /// Fails if the header cannot be written, or the process has no free threads.
     pub fn to(out: Box<dyn Write + Send>, path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::with_room(out, path, header, max_len, MAX_WAITING)
     }
 
-    /// As [`Recorder::to`], with a bound of `room` bytes waiting to be written.
+    /// Like [`Recorder::to`], but with at most `room` bytes waiting to be written.
     pub(super) fn with_room(
         out: Box<dyn Write + Send>,
         path: &Path,
@@ -80,7 +81,7 @@ impl Recorder {
         Ok(Self { sink: RecordSink::recording(queue.clone()), queue, path: path.to_owned() })
     }
 
-    /// As [`Recorder::create`] for a file that must not exist yet.
+    /// Like [`Recorder::create`], but the file must not exist yet.
     ///
     /// # Errors
     /// As [`Recorder::create`], or the file exists.
@@ -93,14 +94,14 @@ impl Recorder {
         self.queue.is_open().then_some(&*self.path)
     }
 
-    /// Ends the record. Returns the file, and why the record had ended before, if it had.
+    /// Ends the record. Returns the file, and the reason if the record had already ended.
     pub fn finish(self) -> (PathBuf, Option<String>) {
         let (path, queue) = (self.path.clone(), self.queue.clone());
         drop(self);
         (path, queue.failure())
     }
 
-    /// Returns the end for the device.
+    /// Returns the device's end of the record.
     pub fn sink(&self) -> &RecordSink {
         &self.sink
     }
@@ -131,7 +132,7 @@ enum WriteOutcome {
 struct Writer {
     out: BufWriter<Box<dyn Write + Send>>,
     queue: Arc<Queue>,
-    /// Bytes that the file may still take.
+    /// Number of bytes that may still be written to the file.
     left: u64,
 }
 

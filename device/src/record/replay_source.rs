@@ -25,13 +25,13 @@ pub struct ReplaySource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub steps: u64,
-    /// Reads of guest memory by the device.
+    /// Number of reads from guest memory by the device.
     pub reads: u64,
-    /// Writes of guest memory by the device.
+    /// Number of writes to guest memory by the device.
     pub writes: u64,
-    /// Interrupts that reached the client.
+    /// Number of interrupts that reached the client.
     pub interrupts: u64,
-    /// Frames that the device sent.
+    /// Number of frames that the device sent.
     pub frames: u64,
     /// Device time that elapsed.
     pub span: Duration,
@@ -71,12 +71,12 @@ enum Stop {
 }
 
 impl ReplaySource {
-    /// Starts before the first step.
+    /// Creates a source at the position before the first step.
     pub fn new(reader: Reader) -> Self {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
 
-    /// Describes the outputs of the device as text, see [`ReplaySource::take_log`].
+    /// Describes the outputs of the device as text; see [`ReplaySource::take_log`].
     pub fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
@@ -96,7 +96,7 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns why there are no more steps: the end of the record, or the first difference.
+    /// Returns why no more steps follow, which is the end of the record or the first difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -104,7 +104,8 @@ impl ReplaySource {
         })
     }
 
-    /// Returns the next step. `None`: the record has ended, or an output of the last step is missing.
+    /// Returns the next step. Returns `None` if the record has ended or an output of the last step is
+    /// missing.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {
@@ -141,7 +142,7 @@ impl ReplaySource {
         Some(input)
     }
 
-    /// Replays a read of guest memory. Passes the bytes to `give`, or returns false if it was denied.
+    /// Replays a read of guest memory. Passes the bytes to `give`, or returns false if the access was denied.
     pub(super) fn read(&mut self, iova: u64, len: usize, give: impl FnOnce(&[u8])) -> bool {
         let found = || format!("read {len} bytes of guest memory at {iova:#x}");
         self.counts.reads += 1;
@@ -208,7 +209,7 @@ impl ReplaySource {
         self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
     }
 
-    /// Compares with the next entry. Returns `None` if it differs or does not exist.
+    /// Compares an output with the next entry. Returns `None` if it differs or does not exist.
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,

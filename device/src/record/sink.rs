@@ -1,4 +1,5 @@
-//! The device's end of a record. Each part of a device reports its outputs to it, or compares them with it.
+//! The device's end of a record. Each part of a device reports its outputs to the record, or compares them
+//! with it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use super::entry::{Content, Entry, Input, Update};
 use super::queue::Queue;
 use super::replay_source::ReplaySource;
 
-/// The end of a recording or a replay that the device holds. Clones share it.
+/// The end of a recording or a replay that the device holds. Clones share the same record.
 ///
 /// No call fails. A record that cannot be written ends. A replay keeps the first difference for its caller.
 #[derive(Clone)]
@@ -39,7 +40,7 @@ impl RecordSink {
         }
     }
 
-    /// As [`RecordSink::step`] for an input without a time.
+    /// Like [`RecordSink::step`], but for an input without a time.
     pub fn input(&self, input: Input<'_>) {
         self.record(&Entry::Input(input));
     }
@@ -153,7 +154,7 @@ impl RecordSink {
     ) -> Result<u64, E> {
         match &self.0 {
             Side::Recording(queue) => {
-                // Only the last call of the closure took effect.
+                // Only the last call of the closure has taken effect.
                 let mut after = None;
                 let updated = perform(&mut |before| {
                     after = update(before);
@@ -186,7 +187,7 @@ impl RecordSink {
         self.output(&Entry::Answer(Content::of(bytes)));
     }
 
-    /// Reports the work that the end of a turn left: frames to send, or anything else.
+    /// Reports the work that is left at the end of a turn: frames to send, or other work.
     pub fn drained(&self, frames: bool, other: bool) {
         self.output(&Entry::Drained { frames, other });
     }
@@ -215,7 +216,7 @@ fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     }
 }
 
-/// Poisoning is harmless: the replay state of a panicked device is still valid.
+/// Locks the source. Poisoning is harmless, because the replay state of a panicked device is still valid.
 fn lock(source: &Mutex<ReplaySource>) -> MutexGuard<'_, ReplaySource> {
     source.lock().unwrap_or_else(PoisonError::into_inner)
 }

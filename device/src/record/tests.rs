@@ -26,7 +26,7 @@ fn reader(record: &[u8]) -> Result<Reader, ReadError> {
     Reader::new(Box::new(Cursor::new(record.to_vec())))
 }
 
-/// A step of a device that reads and writes.
+/// Records a step of a device that reads and writes.
 fn step(sink: &RecordSink, number: u64) {
     sink.step(1000 * number, Input::Frame(vec![7; 300].into()));
     sink.read(0x1000, &mut [0; 4], (), |out| {
@@ -117,7 +117,7 @@ fn invalid_entries_are_rejected() {
     assert_eq!(MAX_RUN, 0x20_0000);
 }
 
-/// A CRC over bytes that end with their own CRC does not depend on them, and frames end with CRCs.
+/// A CRC over bytes that end with their own CRC does not depend on these bytes, and frames end with CRCs.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {
@@ -222,7 +222,7 @@ fn record_ends_at_size_limit() {
     }
 }
 
-/// A writer that blocks until it is released.
+/// A writer that blocks until the test releases it.
 struct Slow(mpsc::Receiver<()>, Written);
 
 impl Write for Slow {
@@ -273,7 +273,7 @@ fn failing_file_ends_only_the_record() {
     (1..10_000).for_each(|number| step(recorder.sink(), number));
 }
 
-/// So that a panic can be replayed.
+/// The record must be complete, so that the panic can be replayed.
 #[test]
 fn panicking_device_ends_record_as_failed() {
     let file = Written::default();
@@ -319,7 +319,8 @@ fn repeated_data_is_written_once() {
 /// Contents of an entry: the address of a read, or headers and ICRC of a frame, and the bytes.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Few addresses and contents, so that many repeat, with lengths around the limits of the cache.
+/// Generates few different addresses and contents, so that many repeat. The lengths are near the limits of
+/// the cache.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

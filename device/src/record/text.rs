@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Bytes of a byte string that are shown.
+/// Number of bytes of a byte string that are shown.
 const SHOWN: usize = 64;
 
 impl fmt::Display for Entry<'_> {

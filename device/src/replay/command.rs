@@ -27,9 +27,9 @@ pub struct Options {
     pub until: Option<u64>,
     /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
-    /// Print each step and what the device does in it.
+    /// Whether to print each step and the device's actions in it.
     pub steps: bool,
-    /// Wait for a line of standard input before each step.
+    /// Whether to wait for a line of standard input before each step.
     pub wait: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum ReplayError {
     Trace { path: PathBuf, source: io::Error },
     #[error("{}: the replay differs from the recording", path.display())]
     Differs { path: PathBuf },
-    /// The record is damaged. The device was replayed up to that point.
+    /// The record is damaged. The device has been replayed up to that point.
     #[error("{}: the recording is damaged", path.display())]
     Damaged { path: PathBuf },
     /// Standard output is closed.
@@ -100,7 +100,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     }
 }
 
-/// Everything needed for a replay besides the front-end.
+/// All parts of a replay except the front-end.
 struct Run<'a> {
     subject: Subject<'a>,
     source: ReplaySource,

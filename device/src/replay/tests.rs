@@ -17,8 +17,8 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// A client that sets up the device, rings a doorbell, gets an interrupt, clears bus mastering and resets the device.
-/// `more` adds inputs.
+/// A client that sets up the device, rings a doorbell, receives an interrupt, clears bus mastering and resets
+/// the device. `more` adds inputs.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     let file = Written::default();
     let header = Header::new("hca1", Map::new());
@@ -173,7 +173,7 @@ fn hostile_record_sends_nothing_to_the_terminal() {
     assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
     assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
-    // A modified record is not a success, however much of it matches.
+    // A modified record is not a success, regardless of how much of it matches.
     *record.last_mut().unwrap() ^= 1;
     let (out, ended) = run(&record);
     assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");

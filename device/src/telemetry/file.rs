@@ -1,4 +1,4 @@
-//! Files that reveal guest and peer activity. A new one is readable only by the user of this process.
+//! Files that reveal guest and peer activity. A new file is readable only by the user of this process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Creates the file at `path`, or truncates an existing one, which keeps its permissions.
 ///
 /// # Errors
-/// It cannot be created or opened.
+/// Fails if the file cannot be created or opened.
 pub fn create(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().write(true).truncate(true))
 }
@@ -22,24 +22,24 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Creates the file at `path`, or appends to an existing one.
 ///
 /// # Errors
-/// It cannot be created or opened.
+/// Fails if the file cannot be created or opened.
 pub fn append(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().append(true))
 }
 
-/// Creates the file at `path`, which must not exist: this neither overwrites a file nor blocks on a FIFO.
+/// Creates the file at `path`, which must not exist. This neither overwrites a file nor blocks on a FIFO.
 ///
 /// # Errors
-/// It exists, or cannot be created.
+/// Fails if the file exists or cannot be created.
 pub fn create_new(path: &Path) -> io::Result<File> {
     private(path, OpenOptions::new().write(true))
 }
 
-/// Makes a write beyond RLIMIT_FSIZE fail like one to a full disk. By default, SIGXFSZ would kill the process and the
-/// devices of all guests.
+/// Makes a write beyond RLIMIT_FSIZE fail like a write to a full disk. By default, SIGXFSZ would kill the
+/// process and the devices of all guests.
 ///
 /// # Errors
-/// The handler cannot be installed.
+/// Fails if the handler cannot be installed.
 pub fn survive_size_limit() -> io::Result<()> {
     // The signal interrupts the writing thread, and its call then returns EFBIG.
     extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}

@@ -1,5 +1,5 @@
-//! Log lines before they are written. None is longer than [`MAX_LEN`], whatever a guest or a peer has put into it,
-//! and each counts against the allowance of its thread.
+//! Prepares log lines for writing. No line is longer than [`MAX_LEN`], regardless of the data that a guest or
+//! a peer has put into it. Each line counts against the allowance of its thread.
 
 use std::io::{self, Write};
 
@@ -11,16 +11,16 @@ use super::log;
 use super::non_blocking::NonBlockingWriter;
 use super::subscriber::LogFormat;
 
-/// Bound: bytes of a line, without its line feed.
+/// Maximum length of a line in bytes, without its line feed.
 pub(super) const MAX_LEN: usize = 2048;
 
-/// Target of a panic, whose backtrace is not truncated.
+/// Log target of a panic, whose backtrace is not truncated.
 pub(super) const PANIC: &str = "device::panic";
 
 /// Lengths to which strings of a JSON line are truncated, until the line is short enough.
 const STRING_LENS: [usize; 3] = [512, 128, 32];
 
-/// Creates a writer for each line.
+/// A factory that creates a writer for each line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
     writer: &'static NonBlockingWriter,
@@ -34,11 +34,12 @@ impl Lines {
     }
 }
 
-/// Accepts one line in one call.
+/// A writer that accepts one line in one call.
 #[derive(Debug)]
 pub(super) struct Line {
     lines: Lines,
-    /// Lines requested by the operator and reports of bugs in hcad do not count.
+    /// Whether the line counts against the allowance. Lines that the operator requested and reports of bugs
+    /// in hcad do not.
     is_bounded: bool,
     is_counted: bool,
 }

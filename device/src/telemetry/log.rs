@@ -1,29 +1,30 @@
-//! Rate limits of log lines that a guest or a peer can cause, per device and call site, and in bytes per device.
+//! Limits the rate of log lines that a guest or a peer can cause. The limits apply to lines per device and
+//! call site, and to bytes per device.
 //!
-//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines in [`WINDOW_MS`],
-//! as long as its device has bytes left of its allowance. The first line after that reports how many were suppressed.
-//! Each device has its own thread, and each thread its own allowance, also per site. So a noisy guest hides no lines
-//! of others.
+//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines in
+//! [`WINDOW_MS`], as long as its device has bytes left of its allowance. The first line after that reports
+//! how many were suppressed. Each device has its own thread, and each thread has its own allowances,
+//! including those per site. A noisy guest therefore cannot suppress the log lines of other devices.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// Lines that a site may write in one window.
+/// Number of lines that a site may write in one window.
 pub const BURST: u64 = 8;
 
 /// Length of a window in milliseconds.
 pub const WINDOW_MS: u64 = 5_000;
 
-/// Bytes of log that a device may cause per day, besides [`BURST_LEN`].
+/// Number of log bytes that a device may cause per day, in addition to [`BURST_LEN`].
 pub const LEN_PER_DAY: u64 = 16 << 20;
 
-/// Bytes of log that a device may cause at once.
+/// Number of log bytes that a device may cause at once.
 pub const BURST_LEN: u64 = 1 << 20;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Milliseconds of the process clock.
+/// Returns the time of the process clock in milliseconds.
 fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -34,19 +35,19 @@ fn now_ms() -> u64 {
 pub struct Site {
     /// Start of the current window.
     window_start: Cell<u64>,
-    /// Lines written in the current window.
+    /// Number of lines written in the current window.
     written: Cell<u64>,
-    /// Lines suppressed since the last one written.
+    /// Number of lines suppressed since the last line was written.
     left_out: Cell<u64>,
 }
 
 impl Site {
-    /// Creates the allowance of an unused site.
+    /// Creates the full allowance of a site.
     pub const fn new() -> Self {
         Self { window_start: Cell::new(0), written: Cell::new(0), left_out: Cell::new(0) }
     }
 
-    /// Returns the number of lines suppressed before, or `None` if this line must be suppressed.
+    /// Returns the number of lines suppressed before this one, or `None` if this line must be suppressed.
     pub fn admit(&self) -> Option<u64> {
         let now = now_ms();
         self.admit_at(now, ALLOWANCE.with(|allowance| allowance.is_left_at(now)))
@@ -75,7 +76,8 @@ pub(super) fn count(len: usize) {
     ALLOWANCE.with(|allowance| allowance.spend_at(now_ms(), len as u64));
 }
 
-/// Bytes that a thread may still write. Negative if the last line was longer than the rest.
+/// Number of bytes that a thread may still write. Negative if the last line was longer than the remaining
+/// allowance.
 #[derive(Debug)]
 struct Allowance {
     left: Cell<i64>,

@@ -18,18 +18,18 @@ use super::trace::{Kind, Trace};
 #[derive(Debug, Default)]
 pub struct Monitor {
     trace: Option<Trace>,
-    /// Counts by name and status.
+    /// Counts of commands by name and status.
     commands: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     command_time: Durations,
     doorbells: BTreeMap<&'static str, u64>,
-    /// Bound: one for each reason.
+    /// Ignored operations by reason. Has at most one entry per reason.
     ignored: BTreeMap<&'static str, Seen>,
-    /// By QPN, for at most [`MAX_QPS`] QPs.
+    /// Ignored operations by QPN, for at most [`MAX_QPS`] QPs.
     ignored_of: BTreeMap<Qpn, Ignored>,
     /// Requests that failed because an access was denied, by [`AccessError::name`].
     refused: BTreeMap<&'static str, u64>,
     strict: bool,
-    /// Bound: one for each rule of the interface.
+    /// Violations by rule. Has at most one entry per rule of the interface.
     violations: BTreeMap<&'static str, Seen>,
 }
 
@@ -44,22 +44,23 @@ pub struct Rule {
     pub about: &'static str,
 }
 
-/// Bound: QPs with a recorded reason. A guest can ring doorbells for any number, but few QPs exist.
+/// Maximum number of QPs with a recorded reason. A guest can ring doorbells for any QP number, but few QPs
+/// exist.
 const MAX_QPS: usize = 4096;
 
-/// Ignored doorbells and packets of one QP since it last left RESET, or in RESET since.
+/// Ignored doorbells and packets of one QP since it last entered RESET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     pub count: u64,
-    /// Reason of the last one.
+    /// Reason for the most recent one.
     pub last: Reason,
 }
 
-/// [`Ignored`] for an operator. The names of reasons are those of the interface.
+/// [`Ignored`] in the form shown to an operator. The names of reasons are those of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredRow {
     pub count: u64,
-    /// Name of the last one's reason.
+    /// Name of the reason for the most recent one.
     pub last: String,
 }
 
@@ -72,7 +73,7 @@ impl From<Ignored> for IgnoredRow {
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
-    /// Each rule or reason has its own log limit, so that none hides another.
+    /// Each rule or reason has its own log limit, so that none suppresses the log lines of another.
     site: Site,
 }
 
@@ -107,7 +108,7 @@ impl Monitor {
         &self.command_time
     }
 
-    /// Commands by name and status.
+    /// Returns the counts of commands by name and status.
     pub fn commands(&self) -> &BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
         &self.commands
     }
@@ -189,17 +190,17 @@ impl Monitor {
         });
     }
 
-    /// Number of ignored operations by reason, without zeros.
+    /// Returns the number of ignored operations by reason, without zeros.
     pub fn ignored_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.ignored.iter().map(|(name, seen)| (*name, seen.count))
     }
 
-    /// Returns what was ignored of a QP.
+    /// Returns the ignored operations of a QP.
     pub fn ignored_of(&self, qpn: Qpn) -> Option<Ignored> {
         self.ignored_of.get(&qpn).copied()
     }
 
-    /// Clears the state of a QP that goes to RESET: its number may be reused.
+    /// Clears the state of a QP that enters RESET, because its number may be reused.
     pub fn forget_qp(&mut self, qpn: Qpn) {
         self.ignored_of.remove(&qpn);
     }
@@ -231,7 +232,7 @@ impl Monitor {
         }
     }
 
-    /// Requests that failed because an access was denied, by cause.
+    /// Returns the number of requests that failed because an access was denied, by cause.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
     }
@@ -262,7 +263,7 @@ impl Monitor {
         }
     }
 
-    /// Number of violations by rule, without zeros.
+    /// Returns the number of violations by rule, without zeros.
     pub fn violations(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.violations.iter().map(|(name, seen)| (*name, seen.count))
     }

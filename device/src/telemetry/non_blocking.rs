@@ -1,7 +1,7 @@
 //! Non-blocking standard error: a queue and a writer thread, so that logging neither blocks nor fails.
 //!
-//! If the reader is slow or gone, or a disk is full, lines are dropped and counted. When writing works again, a line
-//! reports the number of lost lines.
+//! If the reader is slow or has closed the pipe, or if a disk is full, lines are dropped and counted. When
+//! writing works again, a line reports the number of lost lines.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,7 +17,8 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use super::subscriber::LogFormat;
 use crate::capabilities;
 
-/// Bound: bytes waiting to be written. About ten thousand lines, or a second of a busy device's trace.
+/// Maximum number of bytes waiting to be written. This is about ten thousand lines, or the trace of a busy
+/// device for one second.
 const MAX_WAITING: usize = 4 << 20;
 
 /// Buffer capacity kept while nothing is waiting.
@@ -32,19 +33,19 @@ pub struct NonBlockingWriter {
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<Pending>,
-    /// There is something to write, or the writer is closed.
+    /// Signalled when lines are waiting to be written, or when the writer is closed.
     filled: Condvar,
-    /// Nothing is waiting or being written.
+    /// Signalled when no lines are waiting or being written.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// Lines dropped for lack of room since the writer last took `lines`. All lines after the first dropped one are
-    /// dropped too, so that the gap is in one place.
+    /// Number of lines dropped for lack of space since the writer last took `lines`. All lines after the
+    /// first dropped one are also dropped, so that the output has only one gap.
     dropped: u64,
-    /// Lines lost since the start.
+    /// Number of lines lost since the start.
     lost: u64,
     writing: bool,
     closed: bool,
@@ -61,13 +62,14 @@ pub fn standard_error() -> Result<&'static NonBlockingWriter, &'static io::Error
     WRITER.as_ref()
 }
 
-/// Number of lines that standard error did not accept.
+/// Returns the number of lines that standard error did not accept.
 pub fn lines_lost() -> u64 {
     standard_error().map_or(0, NonBlockingWriter::lost)
 }
 
 impl NonBlockingWriter {
-    /// Starts the thread that writes to `sink`. It ends when this is dropped, after writing the queue.
+    /// Starts the thread that writes to `sink`. The thread ends when this writer is dropped, after writing
+    /// the queued lines.
     ///
     /// # Errors
     /// The process has no free threads.
@@ -85,7 +87,7 @@ impl NonBlockingWriter {
         self.shared.lock().format = format;
     }
 
-    /// Queues one or more lines, each with its line feed. If there is no room, all of them are lost.
+    /// Queues one or more lines, each with its line feed. If they do not fit, all of them are lost.
     pub fn push(&self, lines: &[u8]) {
         let mut waiting = self.shared.lock();
         if waiting.dropped > 0 || waiting.lines.len() + lines.len() > MAX_WAITING {
@@ -98,7 +100,7 @@ impl NonBlockingWriter {
         self.shared.filled.notify_one();
     }
 
-    /// Number of lost lines.
+    /// Returns the number of lost lines.
     pub fn lost(&self) -> u64 {
         self.shared.lock().lost
     }
@@ -131,7 +133,7 @@ impl Write for &NonBlockingWriter {
 }
 
 impl Shared {
-    /// Poisoning is harmless: each change leaves complete lines.
+    /// Locks the queue. Poisoning is harmless, because each change leaves complete lines.
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,9 +148,9 @@ impl Pending {
 struct WriterThread<W> {
     shared: Arc<Shared>,
     sink: W,
-    /// Lost lines not reported yet.
+    /// Number of lost lines that have not been reported yet.
     missing: u64,
-    /// The last line was written incompletely.
+    /// Whether the last line was written incompletely.
     torn: bool,
 }
 
@@ -209,7 +211,7 @@ impl<W: Write + AsFd> WriterThread<W> {
         0
     }
 
-    /// Writes as much as the sink accepts, waiting if it accepts nothing. Returns `None` on an error.
+    /// Writes as much as the sink accepts, and waits if it does not accept any. Returns `None` on an error.
     fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             match self.sink.write(bytes) {
@@ -228,7 +230,7 @@ fn count(lines: &[u8]) -> u64 {
     lines.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Formats a line like those of the log.
+/// Formats the line that reports lost lines, in the format of the log.
 fn note(missing: u64, format: LogFormat) -> String {
     const MESSAGE: &str = "log lines lost: standard error was not read fast enough";
     let mut time = String::new();
@@ -258,7 +260,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A disk that is full for a while.
+    /// A disk that is full for some time.
     struct Disk {
         stream: UnixStream,
         full: Arc<AtomicBool>,

@@ -1,7 +1,8 @@
-//! Why something was ignored: one table per component that handles untrusted input, and one type for all of them.
+//! Reasons for ignoring an input. There is one table per component that handles untrusted input, and one type
+//! for all of them.
 //!
-//! A reason has the same name in traces, counters and rows of `hcactl`. It is counted where it occurs: packets in the
-//! engine, frames in the port, everything else in the [`Monitor`](super::monitor::Monitor).
+//! A reason has the same name in traces, counters and rows of `hcactl`. It is counted where it occurs:
+//! packets in the engine, frames in the port, everything else in the [`Monitor`](super::monitor::Monitor).
 
 use engine::DropReason;
 
@@ -30,20 +31,20 @@ macro_rules! reasons {
 reasons! {
     /// Why a port dropped a frame.
     FrameReason {
-        /// The destination is another MAC, or a group that this port has not joined. Normal on fabrics that flood
-        /// frames.
+        /// The destination is another MAC, or a group that this port has not joined. This is normal on
+        /// fabrics that flood frames.
         OtherMac "other_mac",
         /// The source cannot be that of a station: a group MAC or IP address, a loopback or unspecified address, or the
         /// address of this port (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
         BadSource "bad_source",
         /// The configuration assigns the source IP address to another MAC.
         ForeignSource "foreign_source",
-        /// The frame belongs to a VLAN. This port is a member of none.
+        /// The frame belongs to a VLAN. This port is not a member of any VLAN.
         Vlan "vlan",
         /// The source is the MAC of this port. Either the fabric returned a multicast frame to its sender, or another
         /// station uses the same MAC.
         Reflected "reflected",
-        /// The destination is the MAC of this port, but another IP address.
+        /// The destination is the MAC of this port, but the destination IP address is not its own.
         OtherIp "other_ip",
         /// The port does not support the protocol.
         Protocol "protocol",
@@ -66,7 +67,8 @@ reasons! {
     }
 }
 
-/// Why a device interface ignored a doorbell, a register write or a frame. Each interface declares its own.
+/// Why a device interface ignored a doorbell, a register write or a frame. Each interface declares its own
+/// reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IgnoreReason {
     /// Short stable name, which differs from all others of the interface, [`DropReason`] and [`FrameReason`].
@@ -87,7 +89,7 @@ impl IgnoreReason {
     }
 }
 
-/// Why something was ignored.
+/// Why an operation, packet or frame was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Reason of the device interface.
@@ -101,7 +103,7 @@ pub enum Reason {
 /// Severity of a reason, which selects the log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The guest's software has a bug, or will wait in vain.
+    /// The guest's software has a bug, or is waiting for an event that will never occur.
     GuestBug,
     /// An access was denied.
     Denied,

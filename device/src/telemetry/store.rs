@@ -1,8 +1,9 @@
 //! Storage of trace records and captured frames: a file, rotating files, or a ring in memory.
 //!
-//! Each is bounded. All files are opened at the start, before the process enters the sandbox, and are reused in turn
-//! without being renamed. The second has the name of the first with `.1` appended. After the last file, the first is
-//! truncated and used again. A ring keeps the newest records, until an operator dumps it.
+//! The size of each is limited. All files are opened at the start, before the process enters the sandbox, and
+//! are reused in turn without being renamed. The second file has the name of the first one with `.1`
+//! appended. After the last file, the first is truncated and used again. A ring keeps the newest records,
+//! until an operator dumps it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,7 +25,7 @@ pub enum Keep {
         path: PathBuf,
         count: NonZeroU16,
     },
-    /// In a ring of this size in memory.
+    /// In an in-memory ring of this size.
     Memory(RingBytes),
 }
 
@@ -42,7 +43,7 @@ impl Keep {
         }
     }
 
-    /// Paths of all files.
+    /// Returns the paths of all files.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> {
         let (path, count) = match self {
             Self::Files { path, count } => (path.as_path(), count.get()),
@@ -55,7 +56,7 @@ impl Keep {
 /// Stands for a ring in memory in place of a path.
 pub const MEMORY: &str = "memory";
 
-/// Bound: files of one trace or capture, each of which takes a descriptor.
+/// Maximum number of files of one trace or capture. Each file takes a descriptor.
 pub const MAX_FILES: u16 = 64;
 
 /// Size of a ring in memory.
@@ -64,9 +65,9 @@ pub const MAX_FILES: u16 = 64;
 pub struct RingBytes(usize);
 
 impl RingBytes {
-    /// Room for some records or frames of any size.
+    /// Minimum size, which suffices for several records or frames of any size.
     const LEAST: u64 = 64 << 10;
-    /// Bound: size of one ring. A dump copies it within one turn of the device.
+    /// Maximum size of one ring. A dump copies it within one turn of the device.
     const MOST: u64 = 64 << 20;
 }
 
@@ -91,21 +92,21 @@ impl From<RingBytes> for u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     Replace,
-    /// Requires that no file exists: this neither overwrites a file nor blocks on a FIFO.
+    /// Requires that no file exists yet. This neither overwrites a file nor blocks on a FIFO.
     New,
-    /// Appends to existing files, in the one that was written last.
+    /// Appends to existing files, beginning with the one that was written last.
     Append,
 }
 
-/// Bytes collected before a write, so that a burst of frames at full rate takes few system calls.
+/// Number of bytes collected before a write, so that a burst of frames at full rate takes few system calls.
 const BUFFER_LEN: usize = 1 << 20;
 
 type Out = Box<dyn Write + Send>;
 
 /// Stores records, each completely.
 ///
-/// A failed write ends the store with one log line, and never affects the device. So does the size limit of a single
-/// file.
+/// A failed write ends the store with one log line, and never affects the device. Reaching the size limit of
+/// a single file has the same effect.
 pub struct Store {
     /// Name in the log.
     what: &'static str,
@@ -117,7 +118,7 @@ pub struct Store {
     len: u64,
     max_len: u64,
     unflushed: bool,
-    /// Why it ended early.
+    /// Why the store ended early, if it did.
     ended: Option<String>,
 }
 
@@ -162,7 +163,7 @@ impl Store {
     /// Creates the store that `keep` describes.
     ///
     /// # Errors
-    /// A file cannot be opened. Files created before it are removed again.
+    /// Fails if a file cannot be opened. Files created before it are removed again.
     pub fn open(what: &'static str, keep: &Keep, opening: Opening, head: Vec<u8>) -> io::Result<Self> {
         let bytes = match keep {
             Keep::Memory(bytes) => bytes.0,
@@ -207,12 +208,12 @@ impl Store {
         Self { max_len, ..self }
     }
 
-    /// Returns where records are stored, unless it has ended.
+    /// Returns the path at which records are stored, unless the store has ended.
     pub fn path(&self) -> Option<&Path> {
         self.target.is_some().then_some(&self.path)
     }
 
-    /// Returns why it ended early, and in which file.
+    /// Returns the file in which the store ended early, and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.ended.as_deref().map(|why| (self.path.as_path(), why))
     }
@@ -325,7 +326,7 @@ fn open_all(keep: &Keep, opening: Opening) -> io::Result<VecDeque<File>> {
             Ok(file) => opened.push_back(file),
             Err(error) => {
                 if opening == Opening::New {
-                    // They were just created, and are empty.
+                    // These files have just been created and are empty.
                     keep.files().take(opened.len()).for_each(|path| drop(std::fs::remove_file(path)));
                 }
                 return Err(error);

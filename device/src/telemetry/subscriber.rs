@@ -47,7 +47,7 @@ pub enum LogFormat {
 /// Sends log lines to standard error, configured by `config` and RUST_LOG. Panics are logged too.
 ///
 /// # Errors
-/// A filter directive is invalid; the text names it.
+/// Fails if a filter directive is invalid. The text names the directive.
 pub fn init(config: &LogConfig) -> Result<(), String> {
     let (source, directives) = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),
@@ -83,7 +83,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the filter. Returns false if RUST_LOG overrides it, or there is no log.
+/// Replaces the filter. Returns false if RUST_LOG overrides it, or if the log has not been set up.
 pub fn set_filter(directives: &str) -> bool {
     let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();
     match (SET_FILTER.get(), EnvFilter::try_new(directives)) {

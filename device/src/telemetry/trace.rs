@@ -102,8 +102,8 @@ pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
 ///
-/// A failed write ends the trace with one log line, and never affects the device. So does the size limit of the last
-/// file.
+/// A failed write ends the trace with one log line, and never affects the device. Reaching the size limit of
+/// the last file has the same effect.
 pub struct Trace {
     store: Store,
     device: String,
@@ -145,7 +145,7 @@ impl Trace {
         }
     }
 
-    /// Sets the size limit of a file. Standard error has limits of its own.
+    /// Sets the size limit of a file. Standard error has its own limits.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         match self.store.path().and_then(Path::to_str) {
@@ -166,12 +166,12 @@ impl Trace {
         Self { clock, ..self }
     }
 
-    /// Returns where records go, unless the trace has ended.
+    /// Returns the path to which records are written, unless the trace has ended.
     pub fn path(&self) -> Option<&Path> {
         self.store.path()
     }
 
-    /// Returns why it ended early, and in which file.
+    /// Returns the file in which the trace ended early, and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }
@@ -186,7 +186,7 @@ impl Trace {
         (self.clock)()
     }
 
-    /// Writes a record; `fields` adds its fields.
+    /// Writes a record. `fields` adds its fields.
     pub fn record(&mut self, kind: Kind, name: &str, fields: impl FnOnce(&mut dyn Visitor)) {
         if !self.filter.admits(kind) || self.store.path().is_none() {
             return;

@@ -12,10 +12,10 @@ pub enum Bar {
 }
 
 impl Bar {
-    /// In the order of config space.
+    /// All BARs, in the order of config space.
     pub const ALL: [Self; 6] = [Self::Bar0, Self::Bar1, Self::Bar2, Self::Bar3, Self::Bar4, Self::Bar5];
 
-    /// Returns its number, 0 to 5.
+    /// Returns the number of the BAR, 0 to 5.
     pub const fn number(self) -> u8 {
         self as u8
     }
@@ -26,7 +26,7 @@ impl Bar {
 pub struct MemoryBar {
     /// Length in bytes, a power of two and at least 16.
     pub len: u64,
-    /// Reads have no side effects, and a bridge may merge writes.
+    /// Whether reads have no side effects and a bridge may merge writes.
     pub prefetchable: bool,
 }
 
@@ -38,7 +38,7 @@ impl Bars {
     /// Creates the set of BARs.
     ///
     /// # Panics
-    /// Two BARs overlap, or a length is invalid. Both are bugs in the front-end.
+    /// If two BARs overlap or a length is invalid. Both are bugs in the front-end.
     pub fn new<const N: usize>(bars: [(Bar, MemoryBar); N]) -> Self {
         let mut table = Self::default();
         let mut taken = 0_u8;

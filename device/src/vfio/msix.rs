@@ -36,9 +36,9 @@ pub struct Interrupts {
 pub enum Delivery {
     /// The client was signalled.
     Sent,
-    /// It is pending: masked, without an eventfd, or without bus mastering.
+    /// The interrupt is pending, because it is masked, has no eventfd, or bus mastering is disabled.
     Pending,
-    /// It was discarded: MSI-X is disabled, or the vector does not exist.
+    /// The interrupt was discarded, because MSI-X is disabled or the vector does not exist.
     Nowhere,
 }
 
@@ -56,7 +56,7 @@ impl Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     pub sent: u64,
-    /// Number of [`Delivery::Pending`]. They are not counted again when sent.
+    /// Number of interrupts that became pending. They are not counted again when they are sent.
     pub pending: u64,
     pub nowhere: u64,
 }
@@ -74,7 +74,8 @@ struct Vector {
 pub struct Gate {
     pub enabled: bool,
     pub function_masked: bool,
-    /// The function may write to memory: bus master, and not in a low power state.
+    /// Whether the function may write to memory, which requires that it is a bus master and not in a
+    /// low-power state.
     pub bus_master: bool,
 }
 
@@ -91,8 +92,8 @@ impl Interrupts {
         }
     }
 
-    /// Records what the client does with vectors and every signal to it, or compares them with a record. `None` ends
-    /// both.
+    /// Records the client's changes to vectors and every signal to the client, or compares them with a
+    /// record. `None` ends either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }
@@ -112,8 +113,8 @@ impl Interrupts {
         self.gate.enabled
     }
 
-    /// Raises `vector`. An unknown or masked vector, or one without an eventfd, is not an error: nothing is sent, or
-    /// the pending bit is set.
+    /// Raises `vector`. An unknown or masked vector, or one without an eventfd, is not an error. In these
+    /// cases no signal is sent, or the pending bit is set.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
         let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
@@ -134,7 +135,7 @@ impl Interrupts {
         delivery
     }
 
-    /// Results of the interrupts raised since the device was created.
+    /// Returns the number of raised interrupts by result, since the device was created.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -185,14 +186,15 @@ impl Interrupts {
         }
     }
 
-    /// Closes all eventfds and clears the client's masks, when the client disables MSI-X or disconnects. Pending bits
-    /// stay set: QEMU does this whenever the driver uses one more vector, and then sends all eventfds again.
+    /// Closes all eventfds and clears the client's masks, when the client disables MSI-X or disconnects.
+    /// Pending bits stay set, because QEMU does this whenever the driver uses one more vector, and then sends
+    /// all eventfds again.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();
     }
 
-    /// As [`Self::disconnect`], within a step that has another name in a record.
+    /// Like [`Self::disconnect`], but as part of a step that has another name in a record.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
@@ -200,8 +202,8 @@ impl Interrupts {
         }
     }
 
-    /// Function level reset: table, pending bits and gate return to their power-on state. The client's eventfds and
-    /// masks are not part of the function.
+    /// Executes a function-level reset. The table, pending bits and gate return to their power-on state. The
+    /// client's eventfds and masks are not part of the function.
     pub fn reset(&mut self) {
         self.gate = Gate::default();
         self.table = initial_table(self.vectors.len());
@@ -221,7 +223,7 @@ impl Interrupts {
         (self.vectors.len().div_ceil(64) * 8) as u64
     }
 
-    /// Reads bytes of the table. Bytes beyond it read 0.
+    /// Reads bytes of the table. Bytes beyond the table read as 0.
     pub fn read_table(&self, offset: usize, out: &mut [u8]) {
         for (at, byte) in out.iter_mut().enumerate() {
             *byte = self.table.get(offset.saturating_add(at)).copied().unwrap_or(0);
@@ -279,8 +281,8 @@ impl Vector {
         }
     }
 
-    /// Signals the eventfd. Errors are ignored: a full counter has a signal that the client has not read yet, and a
-    /// descriptor that is not an eventfd only harms the client.
+    /// Signals the eventfd. Errors are ignored. A full counter contains a signal that the client has not read
+    /// yet, and a descriptor that is not an eventfd only harms the client.
     fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {
             if let Some(sink) = sink {
@@ -291,7 +293,7 @@ impl Vector {
     }
 }
 
-/// All entries are zero and masked.
+/// Returns the initial table, in which all entries are zero and masked.
 fn initial_table(vectors: usize) -> Vec<u8> {
     let mut table = vec![0; vectors * ENTRY_LEN];
     for entry in table.chunks_exact_mut(ENTRY_LEN) {
@@ -320,7 +322,7 @@ mod tests {
         (interrupts, fds)
     }
 
-    /// Returns the signals since the last call.
+    /// Returns the number of signals since the last call.
     fn signals(fd: &OwnedFd) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(fd, &mut count) {

@@ -1,6 +1,7 @@
-//! Pages of a BAR that the client maps. Stores to them cause no message, so the device polls them.
+//! Pages of a BAR that the client maps. Stores to these pages do not cause messages, so the device polls
+//! them.
 //!
-//! The guest may change their contents at any time: a word is taken once, and only the copy is used.
+//! The guest may change their contents at any time, so each word is taken once and only the copy is used.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,7 +26,7 @@ impl SharedPages {
     /// Creates `len` zero bytes, which take memory only when touched.
     ///
     /// # Errors
-    /// The process has no free descriptors, or the host cannot map the memory.
+    /// Fails if the process has no free descriptors, or the host cannot map the memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = shared_memory::make(NAME, len)?;
         let region = shared_memory::map(file.try_clone()?, len)?;
@@ -47,7 +48,7 @@ impl SharedPages {
         Some(word.swap(0, Ordering::AcqRel)).filter(|word| *word != 0).map(u64::to_ne_bytes)
     }
 
-    /// Returns whether something was stored.
+    /// Returns whether a nonzero word has been stored at `offset`.
     pub fn has(&self, offset: u64) -> bool {
         self.word(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }

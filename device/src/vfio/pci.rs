@@ -1,12 +1,12 @@
 //! PCI config space of a single-function PCI Express endpoint.
 //!
-//! It consists of three images: the current bytes, the bits that software may write, and the bits that software
-//! clears by writing 1. The effects of a write are derived from the bytes afterwards (such as
-//! [`ConfigSpace::bus_master`]), except for a function level reset, whose bit always reads 0.
+//! It consists of three images: the current bytes, the bits that software may write, and the bits that
+//! software clears by writing 1. The effects of a write are derived from the bytes afterwards (such as
+//! [`ConfigSpace::bus_master`]), except for a function-level reset, whose bit always reads 0.
 //!
 //! # Spec
-//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Registers
-//! and fields have the names used there.
+//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.
+//! Registers and fields have the names used there.
 
 use super::{Bar, MemoryBar, PciFunction};
 use crate::vfio::msix::Gate;
@@ -34,7 +34,8 @@ mod header {
 
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
-/// Memory space, bus master, parity error response, SERR# enable, interrupt disable. There is no I/O space.
+/// Memory space, bus master, parity error response, SERR# enable, interrupt disable. I/O space is not
+/// supported.
 const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// Data parity error, signalled and received aborts, system error, detected parity error.
@@ -131,7 +132,7 @@ impl ConfigSpace {
         self.bytes.clone_from(&self.power_on);
     }
 
-    /// Reads any bytes. Bytes that do not exist read 0.
+    /// Reads any bytes. Bytes that do not exist read as 0.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         out.fill(0);
         let Some(from) = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)) else {
@@ -162,23 +163,23 @@ impl ConfigSpace {
         }
         let wanted = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
         if wanted != POWER_D0 && wanted != POWER_D3 {
-            // D1 and D2 do not exist: the write completes and the state is unchanged.
+            // D1 and D2 are not supported. A write that selects them completes without changing the state.
             self.put(PM_PMCSR, &(self.word(PM_PMCSR) & !PMCSR_POWER_STATE | power_state).to_le_bytes());
         }
         effect
     }
 
-    /// Returns whether BARs respond: memory space enabled, full power.
+    /// Returns whether BARs respond, which requires memory space enable and full power.
     pub fn memory_enabled(&self) -> bool {
         self.word(header::COMMAND) & COMMAND_MEMORY != 0 && self.full_power()
     }
 
-    /// Returns whether the function may access memory: bus master enabled, full power.
+    /// Returns whether the function may access memory, which requires bus master enable and full power.
     pub fn bus_master(&self) -> bool {
         self.word(header::COMMAND) & COMMAND_MASTER != 0 && self.full_power()
     }
 
-    /// Returns the bus address that software assigned to a memory BAR; 0 if none.
+    /// Returns the bus address that software assigned to a memory BAR, or 0 if none was assigned.
     pub fn bar_address(&self, bar: Bar) -> u64 {
         let at = header::BAR0 + 4 * usize::from(bar.number());
         let dword = |at| u64::from(self.word(at)) | u64::from(self.word(at + 2)) << 16;

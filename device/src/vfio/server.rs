@@ -38,11 +38,11 @@ use crate::memory::GuestMemory;
 /// Ranges passed to these calls are inside the region. Messages are served strictly in order, so the effects of a
 /// call are complete before the reply and before the client's next message.
 pub trait Device {
-    /// Returns the length of a region in bytes; 0 if it does not exist.
+    /// Returns the length of a region in bytes, or 0 if it does not exist.
     fn region_len(&self, region: Region) -> u64;
 
-    /// Returns the file behind a region if the client may map it. The mapping covers the whole region from the start
-    /// of the file. Stores to it cause no message.
+    /// Returns the file behind a region if the client may map it. The mapping covers the whole region from
+    /// the start of the file. Stores to the mapping do not cause messages.
     fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         let _ = region;
         None
@@ -54,8 +54,8 @@ pub trait Device {
     /// Writes bytes of a region.
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
 
-    /// The client's memory. Nothing accesses an old range after an unmap returned: DMA happens only inside calls, on
-    /// the thread that also unmaps.
+    /// Returns the client's memory. An unmapped range is not accessed after the unmap has returned, because
+    /// DMA happens only inside calls, on the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
     fn interrupts(&mut self) -> &mut Interrupts;

@@ -1,20 +1,22 @@
-//! Limits the processor time that clients make their devices spend on anything but data.
+//! Limits the processor time that clients make their devices spend on work other than moving data.
 //!
-//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that requests
-//! them. Where processors are scarce, a client that repeats them without a pause would take processor time from the devices
-//! of its neighbours. All devices of a process therefore share a small part of the processors for such work. As long as they
-//! use less, no device is limited. Once they have used it up, each device gets an equal part of it. A device that has used
-//! up its own part leaves the messages of its client waiting, as slow firmware would; it still serves packets and timers.
+//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the
+//! client that requests them. Where processors are scarce, a client that repeats them without a pause would
+//! take processor time from the devices of its neighbours. All devices of a process therefore share a small
+//! part of the processors for such work. As long as they use less, no device is limited. Once they have used
+//! it up, each device gets an equal part of it. A device that has used up its own part leaves the messages of
+//! its client waiting, as slow firmware would; it still serves packets and timers.
 //!
-//! A guest that boots or runs applications does not notice: unused time is saved up, and time spent on moving data is added
-//! to the device's part.
+//! A guest that boots or runs applications does not notice: unused time is saved up, and time spent on moving
+//! data is added to the device's part.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::Instant;
 
-/// The part of all processors that the devices of a process may spend on control work in the long run.
+/// The part of the time of all processors that the devices of a process may spend on control work in the long
+/// run.
 const SHARE: f64 = 0.05;
 
 /// Seconds of processor time that all devices together can save up, and that each device can save up for itself.
@@ -24,20 +26,20 @@ const OWN_SAVINGS: f64 = 0.25;
 /// Intervals of this length are accounted at once, as reading the thread's processor time is a system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// How often a paused device checks whether it may go on.
+/// Interval at which a paused device checks whether it may continue.
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// The allowance of the devices of this process, which are threads of it.
+/// The allowance of the devices of this process. The devices are threads of the process.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
-/// What all devices of a process have left.
+/// The remaining allowance of all devices of a process.
 #[derive(Debug)]
 struct Shared {
     devices: u32,
-    /// Seconds of processor time left; negative after overspending, by no more than can be saved up.
+    /// Seconds of processor time left. Negative after overspending, but by no more than can be saved up.
     left: f64,
     since: Instant,
 }
@@ -61,20 +63,20 @@ pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
     /// Seconds of processor time per second for all devices.
     rate: f64,
-    /// Seconds of processor time left of its own part; negative after overspending.
+    /// Seconds of processor time left of the device's own part. Negative after overspending.
     left: f64,
-    /// Start of the interval, and the thread's processor time then.
+    /// Start of the interval, followed by the thread's processor time at that moment.
     since: Instant,
     spent: Duration,
-    /// Elapsed time of turns in this interval that moved data, and of all others.
+    /// Elapsed time of turns in this interval that moved data. The next field has that of all other turns.
     data: Duration,
     control: Duration,
-    /// Since when the client's messages wait, and when to check again.
+    /// Time since which the client's messages have been waiting, and time of the next check.
     paused: Option<(Instant, Instant)>,
 }
 
 impl ControlBudget {
-    /// The budget of a device that has spent nothing yet.
+    /// Creates the budget of a device that has not spent any time yet.
     ///
     /// * `processors`: number of processors that the process may use.
     pub(super) fn new(processors: usize) -> Self {
@@ -114,7 +116,7 @@ impl ControlBudget {
         }
     }
 
-    /// Until when the client's messages have to wait at least, if they have to.
+    /// Returns the earliest time at which the client's messages can be served, if they must wait.
     pub(super) fn paused_until(&self) -> Option<Instant> {
         self.paused.map(|(_, check)| check)
     }
@@ -123,11 +125,11 @@ impl ControlBudget {
         let interval = now.saturating_since(self.since).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Turns may have been preempted: their elapsed times only say how the processor time is divided. Polling and calls
-        // of operators are outside of turns.
+        // Turns may have been preempted, so their elapsed times only show how the processor time is divided.
+        // Polling and calls of operators are outside of turns.
         let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
         let (on_data, on_control) = (processor * data / turns, processor * control / turns);
-        // What is spent beside as much data needs no allowance.
+        // Control work that takes no more time than moving data needs no allowance.
         let beyond = (on_control - on_data).max(0.0);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.spend(now, self.rate, beyond);
@@ -138,7 +140,7 @@ impl ControlBudget {
 
         let begun = self.paused.map_or(now, |(begun, _)| begun);
         let is_exhausted = self.left < 0.0 && shared.left <= 0.0;
-        // However far the allowance is overdrawn, the client is served after the longest pause.
+        // Regardless of how far the allowance is overdrawn, the client is served after the longest pause.
         let is_paused = is_exhausted && now.saturating_since(begun) < LONGEST_PAUSE;
         self.paused = is_paused.then(|| (begun, now + RECHECK));
     }
@@ -174,7 +176,7 @@ mod tests {
             Self::sharing(shared())
         }
 
-        /// One of a machine with two processors.
+        /// Creates a device on a machine with two processors.
         fn sharing(shared: &'static Mutex<Shared>) -> Self {
             let budget = ControlBudget::sharing(shared, 2);
             Self { budget, now: Instant::ZERO, processor: Duration::ZERO, paused: Duration::ZERO }
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_control_work_gets_the_share() {
+    fn endless_control_work_is_held_to_its_share() {
         let mut device = Device::alone();
         device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();
@@ -237,7 +239,7 @@ mod tests {
             }
         }
         let spent: Vec<f64> = devices.iter().map(|device| device.processor.as_secs_f64()).collect();
-        // 10 s in 100 s, and all savings.
+        // The devices may spend 10 s in 100 s, and all savings.
         let all: f64 = spent.iter().sum();
         assert!((10.0..20.0).contains(&all), "{spent:?}");
         let least = spent.iter().copied().fold(f64::MAX, f64::min);

@@ -1,38 +1,38 @@
 //! Adaptive busy-polling before the thread blocks.
 //!
-//! Blocking and waking up takes 10 to 30 us of a virtual machine, and far more on a busy host. The waking thread pays
-//! most of it: as much as sending or receiving a batch of full packets. So, like a hypervisor that polls before it
-//! blocks a halted virtual CPU, a thread whose last sleep was short polls for a while. A thread whose last sleep was
-//! long blocks at once, so an idle HCA costs nothing.
+//! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. The waking
+//! thread pays most of it: as much as sending or receiving a batch of full packets. So, like a hypervisor
+//! that polls before it blocks a halted virtual CPU, a thread whose last sleep was short polls for a while. A
+//! thread whose last sleep was long blocks at once, so an idle HCA costs nothing.
 //!
-//! Between polls the thread yields the CPU, usually to its own driver, which is about to give it work. Beside
-//! CPU-bound threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns only
-//! when it preempts them, whereas a thread that blocks and is woken runs first. A 64-byte WRITE between such guests
-//! took 1.9 ms instead of 30 us. So after a slow yield the thread stops yielding for a while, and each slow yield
-//! doubles that time. If yields were fast for at least that long before, the host was only busy for a moment, and the
-//! time starts over.
+//! Between polls the thread yields the CPU, usually to its own driver, which is about to submit work. Next to
+//! CPU-bound threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns
+//! only when it preempts them, whereas a thread that blocks and is woken runs first. A 64-byte WRITE between
+//! such guests took 1.9 ms instead of 30 us. Therefore, after a slow yield, the thread stops yielding for
+//! some time, and each slow yield doubles that time. If yields had been fast for at least that long before,
+//! the host was only briefly busy, and the time starts over.
 //!
-//! While it does not yield, the thread polls only during bulk transfers, and less and less often while polling finds
-//! nothing. If the awaited thread needs the same CPU, polling cannot find anything.
+//! While it does not yield, the thread polls only during bulk transfers, and less and less often while
+//! polling finds nothing. If the awaited thread needs the same CPU, polling cannot find anything.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Bytes moved that count as a bulk transfer, as a sum that is halved at each pause.
+/// Number of bytes moved from which a transfer counts as bulk. The sum is halved at each pause.
 const BULK: usize = 32 << 10;
 
-/// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes some hundred
-/// microseconds.
+/// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes several
+/// hundred microseconds.
 const SHORT_SLEEP: Duration = Duration::from_micros(400);
 
 /// A yield that returns within this time met no CPU-bound thread.
 const FAST_YIELD: Duration = Duration::from_micros(300);
 
-/// How long the thread does not yield after a slow yield: the first time, and at most.
+/// Time for which the thread does not yield after a slow yield: initial and maximum value.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// Maximum number of pauses without polling after polls without yielding found nothing.
+/// Maximum number of pauses in which polling is skipped, after polls without yielding have found no work.
 const MAX_SKIPS: u32 = 256;
 
 /// Decides before each sleep whether to busy-poll.
@@ -43,7 +43,7 @@ pub(super) struct BusyPoll {
     slept: Duration,
     /// Bytes of frames, halved at each pause.
     moved: usize,
-    /// No yields until then.
+    /// Time until which the thread does not yield.
     no_yield_until: Instant,
     /// Length of the next period without yields.
     yield_backoff: Duration,
@@ -51,12 +51,13 @@ pub(super) struct BusyPoll {
     fast_yields: Duration,
     /// Whether the current poll yields.
     yields: bool,
-    /// Pauses left in which polling without yielding is skipped, and the number of the last series.
+    /// Remaining number of pauses in which polling without yielding is skipped. The next field is the initial
+    /// number of the last series.
     skip: u32,
     skips: u32,
 }
 
-/// How to busy-poll before blocking.
+/// Parameters for busy-polling before blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PollWindow {
     /// Maximum time to poll.
@@ -159,7 +160,7 @@ mod tests {
         busy_poll
     }
 
-    /// Returns whether it polls before each of `pauses` sleeps, while small messages arrive.
+    /// Returns whether the thread polls before each of `pauses` sleeps, while small messages arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let look = |_: &usize| {
             busy_poll.moved(64);
@@ -206,7 +207,8 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer beside CPU-bound threads.
+    /// Returns the number of `pauses` pauses that pass without polling, in a bulk transfer beside CPU-bound
+    /// threads.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);

@@ -1,21 +1,23 @@
-//! Doorbell coalescing: whether to let messages accumulate instead of waking up for each.
+//! Doorbell coalescing: decides whether to let messages accumulate instead of waking up for each message.
 //!
-//! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang it, handles one
-//! message and blocks again. That costs two context switches per message, and most of a CPU. A driver that sends
-//! without waiting for completions would have rung the next doorbell meanwhile. As a NIC coalesces interrupts, the
-//! thread then sleeps for a fixed time in which nothing wakes it, and handles all messages that have accumulated.
+//! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang it, handles
+//! one message and blocks again. That costs two context switches per message, and most of a CPU. A driver
+//! that sends without waiting for completions would have rung the next doorbell in the meantime. As a NIC
+//! coalesces interrupts, the thread then sleeps for a fixed time in which nothing wakes it, and handles all
+//! messages that have accumulated.
 //!
-//! A request-response load would only get slower, and it looks the same from here: one message, a short sleep, one
-//! message. So coalescing is decided by a trial. After many short sleeps in a row, each for few messages, the thread
-//! coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise compares the message
-//! rates. If coalescing is not faster, the next trial waits for a while, twice as long each time. If it is faster, it
-//! is compared again every second, since the load may have changed.
+//! A request-response load would only become slower, and it looks the same to this thread: one message, a
+//! short sleep, one message. Coalescing is therefore decided by a trial. After many short sleeps in a row,
+//! each for few messages, the thread coalesces a few times. It gives up at once if almost nothing has
+//! accumulated, and otherwise compares the message rates. If coalescing is not faster, the next trial waits
+//! for a while, twice as long each time. If it is faster, it is compared again every second, since the load
+//! may have changed.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Sleeps that measure the message rate without coalescing.
+/// Number of sleeps that measure the message rate without coalescing.
 const PLAIN_SLEEPS: u32 = 256;
 
 /// A thread whose average sleep is longer than this is not woken too often.
@@ -24,14 +26,15 @@ const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// A thread that handles more messages than this per wake-up, on average, already batches enough.
 const FEW_MESSAGES: u64 = 8;
 
-/// A longer sleep than this ends the load that was measured.
+/// A sleep longer than this ends the load being measured.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// Sleeps of a trial, and how many of them decide whether messages accumulate at all.
+/// Number of sleeps in a trial. The next constant is the number of sleeps that determine whether messages
+/// accumulate at all.
 const TRIAL_SLEEPS: u32 = 32;
 const FIRST_SLEEPS: u32 = 3;
 
-/// Messages that have to accumulate per sleep, on average.
+/// Minimum average number of messages that must accumulate per sleep.
 const MIN_MESSAGES: u64 = 2;
 
 /// Number of sleeps over which this is checked after the trial.
@@ -40,7 +43,7 @@ const LATER_SLEEPS: u32 = 16;
 /// Time after which the rate without coalescing is measured again.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time until the next trial after one that did not pay off: the first time, and at most.
+/// Time until the next trial after one that did not raise throughput: initial and maximum value.
 const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Decides before each sleep whether to coalesce.
@@ -48,7 +51,8 @@ const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_
 pub(super) struct Coalescing {
     sleep: Duration,
     phase: Phase,
-    /// Start of the phase, sleeps since then, and messages done before it.
+    /// Start of the phase. The next fields are the number of sleeps since then, and the number of messages
+    /// before it.
     since: Instant,
     sleeps: u32,
     done: u64,
@@ -70,7 +74,7 @@ enum Phase {
 }
 
 impl Coalescing {
-    /// Coalesces with sleeps of `sleep`; zero disables it.
+    /// Coalesces with sleeps of `sleep`. Zero disables coalescing.
     pub(super) const fn new(sleep: Duration) -> Self {
         Self {
             sleep,
@@ -84,8 +88,9 @@ impl Coalescing {
         }
     }
 
-    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns how long
-    /// to sleep without being woken, if at all. The total restarts at zero when the device is created again.
+    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns
+    /// the time to sleep without being woken, or `None` to block as usual. The total restarts at zero when
+    /// the device is created again.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {
             return None;
@@ -141,7 +146,7 @@ impl Coalescing {
         self.begin(Phase::Plain, now, done);
     }
 
-    /// Messages per second since `since`.
+    /// Returns the number of messages per second since `since`.
     fn per_second(&self, now: Instant, done: u64) -> u64 {
         let nanos = u64::try_from(now.saturating_since(self.since).as_nanos()).unwrap_or(u64::MAX);
         done.saturating_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)
@@ -154,7 +159,7 @@ mod tests {
 
     const SLEEP: Duration = Duration::from_micros(60);
 
-    /// Sleeps of a thread under a load: how long each lasts, and how many messages follow it.
+    /// Sleeps of a thread under a load. Each has a duration and a number of messages that follow it.
     struct Load {
         coalescing: Coalescing,
         now: Instant,
@@ -166,8 +171,8 @@ mod tests {
             Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
         }
 
-        /// Sleeps `sleeps` times. `plain` and `coalesced` are the microseconds of a sleep and the messages that
-        /// follow. Returns how many sleeps were coalesced.
+        /// Sleeps `sleeps` times. `plain` and `coalesced` are the microseconds of a sleep and the messages
+        /// that follow. Returns the number of sleeps that were coalesced.
         fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
             let mut times = 0;
             for _ in 0..sleeps {

@@ -15,7 +15,7 @@ use crate::identity::Identity;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A fabric that accepts frames only while its descriptor has room.
+/// A fabric that accepts frames only while its descriptor has space.
 struct Narrow {
     gate: UnixStream,
     sent: mpsc::Sender<usize>,

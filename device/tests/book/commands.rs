@@ -1,7 +1,7 @@
-//! Command lines in code blocks of pages.
+//! Checks the command lines in the code blocks of pages.
 //!
-//! Each program's own command-line parser checks its lines: those of `hcad` and `hcactl` in `examples.rs`, those of
-//! `guest-lab` in `guest-tests/src/documented.rs`, which shares this file.
+//! Each program's own command-line parser checks its lines: those of `hcad` and `hcactl` in `examples.rs`,
+//! those of `guest-lab` in `guest-tests/src/documented.rs`, which shares this file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const SKIPPED: [&str; 2] = ["reference", "interfaces"];
 pub(crate) struct Printed {
     /// Page and line, for error messages.
     pub(crate) place: String,
-    /// Its words, starting with the name of the program.
+    /// Words of the command, starting with the name of the program.
     pub(crate) words: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn blocks(page: &str) -> Vec<(usize, &str, String)> {
     found
 }
 
-/// Returns the commands of a block. If some lines have a prompt, the others are output.
+/// Returns the commands of a block. If some lines have a prompt, all other lines are output.
 fn commands(block: &str) -> Vec<Vec<String>> {
     let joined = block.replace("\\\n", " ");
     let has_prompts = joined.lines().any(|line| line.starts_with("$ "));
@@ -86,7 +86,7 @@ fn commands(block: &str) -> Vec<Vec<String>> {
     lines.flat_map(split).map(without_prefix).filter(|command| !command.is_empty()).collect()
 }
 
-/// Splits a line as a shell does: into commands, and those into words.
+/// Splits a line as a shell does: into commands, and each command into words.
 fn split(line: &str) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     let (mut word, mut has_word, mut quote) = (String::new(), false, None);

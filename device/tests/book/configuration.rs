@@ -1,4 +1,5 @@
-//! The reference of the configuration file: a table for each object, with its path in the file as heading.
+//! Generates the reference of the configuration file. It has a table for each object, whose heading is the
+//! object's path in the file.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -46,7 +47,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Removes from a doc comment what only concerns readers of the code.
+/// Removes from a doc comment the parts that only concern readers of the code.
 fn for_users(text: &str) -> String {
     let text = text.split("\n# Spec").next().unwrap_or_default().trim();
     let text = match text.split_once(", see [`crate::") {

@@ -1,4 +1,4 @@
-//! Checks of pages that are read before the code: their lengths, repetitions, and the files that they name.
+//! Checks pages that are read before the code: their lengths, repetitions, and the files that they name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

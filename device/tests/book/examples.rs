@@ -1,4 +1,4 @@
-//! Examples on the pages work: command lines parse, and configurations load.
+//! Checks that the examples on the pages work: command lines must parse, and configurations must load.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::commands::{blocks, of, pages};
 use super::{REPOSITORY, commands};
 
-/// A socket on which no daemon listens.
+/// Path of a socket on which no daemon listens.
 const NO_DAEMON: &str = "/nonexistent/control.sock";
 
-/// Keys at the same level as `devices`.
+/// Configuration keys at the same level as `devices`.
 const TOP_LEVEL: [&str; 6] =
     ["log", "control_socket", "metrics", "socket_mode", "socket_group", "confinement"];
 

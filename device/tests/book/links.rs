@@ -1,4 +1,4 @@
-//! Links on all pages.
+//! Checks the links on all pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ fn targets(page: &str) -> Vec<String> {
         while let Some(begin) = line[from..].find("](").map(|at| from + at) {
             let after = &line[begin + 2..];
             let Some(end) = after.find(')') else { break };
-            // In `code`, the text is not a link.
+            // Text inside backticks is not a link.
             if line[..begin].matches('`').count().is_multiple_of(2) {
                 found.push(after[..end].to_owned());
             }

@@ -1,4 +1,4 @@
-//! Markdown of the pages.
+//! Processes the Markdown of the pages.
 
 /// Returns the anchor of a heading, as mdBook and code forges generate it.
 pub(crate) fn anchor(heading: &str) -> String {

@@ -1,4 +1,4 @@
-//! The reference of metrics: the families that an endpoint without devices exposes.
+//! Generates the reference of metrics: the families that an endpoint without devices exposes.
 
 use std::fmt::Write as _;
 

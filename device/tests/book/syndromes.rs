@@ -1,4 +1,4 @@
-//! The reference of the syndromes of ConnectX commands.
+//! Generates the reference of the syndromes of ConnectX commands.
 
 use std::fmt::Write as _;
 

@@ -18,7 +18,7 @@ pub(crate) use guest::Guest;
 #[allow(dead_code, reason = "not every test waits")]
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until there is a result.
+/// Polls until `ask` returns a result.
 #[allow(dead_code, reason = "not every test waits")]
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -32,8 +32,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits for a period of this length in which a daemon uses at most `most` ticks of 10 ms. Work for a client that has
-/// just connected ends before that. If a thread spins, no such period occurs.
+/// Waits for a period of this length in which a daemon uses at most `most` ticks of 10 ms. Work for a client
+/// that has just connected ends before that. If a thread busy-loops, no such period occurs.
 #[allow(dead_code, reason = "not every test lets it rest")]
 #[track_caller]
 pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {

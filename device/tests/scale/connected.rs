@@ -1,4 +1,4 @@
-//! Ten thousand connections between two HCAs, all with messages in flight at once.
+//! Tests ten thousand connections between two HCAs, all with messages in flight at once.
 
 use device::frontend::jingzhao::Options;
 use drivers::Bus as _;
@@ -46,7 +46,7 @@ fn page(n: u32) -> u64 {
     BUFFERS + u64::from(n) * PAGE
 }
 
-/// Returns the message of QP `n` of a side in a round, with unique length and content.
+/// Returns the message of QP `n` of a side in a round. Its length and content are unique.
 fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     let len = 16 + (n * 5 + round) % (IN_LEN - 16);
     let head = [&[side, 0][..], &n.to_le_bytes(), &round.to_le_bytes()].concat();
@@ -107,8 +107,8 @@ fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
     }
 }
 
-/// Checks the messages that QP `n` received, and its completions. Those of a round are one of each queue in either
-/// order.
+/// Checks the messages that QP `n` received, and its completions. Each round has one completion of each
+/// queue, in either order.
 fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
     for round in 0..ROUNDS {
         let expected = message(sender.0, sender.1, round);

@@ -1,13 +1,13 @@
-//! A NIC whose driver makes errors for a long time: its memory does not grow over time.
+//! Tests a NIC whose driver makes errors for a long time. Its memory use must not grow over time.
 
 use crate::{alone, own_memory, work_time};
 
-/// Number of operations; with HCAD_DAILY, enough for minutes.
+/// Number of operations. With HCAD_DAILY, the test runs for minutes.
 const OPERATIONS: usize = 20_000;
 const DAILY_OPERATIONS: usize = 1_000_000;
 
-/// Tolerated difference of memory between two moments in bytes: what a guest can make the device store (see its
-/// `function` module), pending frames, and the allocator's reserve.
+/// Tolerated difference in memory use between two moments, in bytes. It covers what a guest can make the
+/// device store (see its `function` module), pending frames, and the allocator's reserve.
 const SLACK: u64 = 16 << 20;
 
 /// A deterministic random number generator (xorshift64).
@@ -37,7 +37,7 @@ fn hostile_driver_memory_use_stays_bounded() {
     let began = work_time();
     device_fuzz::e810::endure(operations, |bytes| {
         done += 1;
-        // By then, the device most likely stores the maximum of everything.
+        // By then, the device most likely stores the maximum number of all objects.
         if done == operations / 4 {
             settled = own_memory();
         }

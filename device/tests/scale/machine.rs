@@ -37,8 +37,8 @@ pub(crate) struct Guest {
     commands: u32,
 }
 
-/// Returns an initialised device with LID `lid`, whose default peer is the other of 1 and 2. Its tables have the public
-/// driver's sizes, and are mapped in chunks of 256 KiB, as by that driver.
+/// Returns an initialised device with LID `lid`, whose default peer has the other one of LIDs 1 and 2. Its
+/// tables have the public driver's sizes, and are mapped in chunks of 256 KiB, as by that driver.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
     /// Numbers of pages of the tables in their order.
@@ -114,7 +114,7 @@ impl Guest {
         self.word(ICM_CONTEXT + QPC + u64::from(qpn) * 256 + offset).swap_bytes()
     }
 
-    /// Delivers a frame of the peer.
+    /// Delivers a frame from the peer.
     pub(crate) fn arrive(&mut self, frame: &[u8]) {
         self.hca.handle_frame(frame);
     }

@@ -1,4 +1,5 @@
-//! As many objects as in the public driver's default profile, created by commands, and the memory that they take.
+//! Tests that commands can create as many objects as the public driver's default profile has, and measures
+//! the memory that they take.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for --nocapture")]
 
@@ -35,7 +36,7 @@ fn own_memory() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Returns the CPU time of this thread, which other load does not affect.
+/// Returns the CPU time of this thread, which does not depend on other load.
 fn work_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
@@ -117,7 +118,7 @@ fn default_profile_allows_all_regions() {
     assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
 }
 
-/// The last entries are used: a CQE is written through the last page with an entry.
+/// The test uses the last entries: a CQE is written through the last page that has an entry.
 #[test]
 fn default_profile_allows_all_mtt_entries() {
     const MTTS: u64 = 1 << 20;
@@ -163,7 +164,7 @@ fn every_uar_page_accepts_doorbells() {
     assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
 }
 
-/// Behind an emulated IOMMU, each page is a separate range that is mapped and unmapped.
+/// With an emulated IOMMU, each page is a separate range that is mapped and unmapped.
 #[test]
 fn maximum_dma_ranges_map_and_unmap() {
     const RANGES: u64 = 65_535;
@@ -174,7 +175,7 @@ fn maximum_dma_ranges_map_and_unmap() {
     let all = Permissions { read: true, write: true };
     measured("DMA ranges", RANGES, RANGES, 256, || {
         for n in 0..RANGES {
-            // In reverse order in the file, so that no two ranges merge.
+            // The ranges are in reverse order in the file, so that no two ranges merge.
             let backing = (file.try_clone().unwrap(), (RANGES - 1 - n) * PAGE);
             memory.map(Iova::new(n * PAGE), PAGE, all, Some(backing)).unwrap();
         }
@@ -189,7 +190,7 @@ fn maximum_dma_ranges_map_and_unmap() {
     assert_eq!(memory.window_count() as u64, RANGES);
 }
 
-/// Interface, section 3.3: the largest tables, of which few entries are used.
+/// Interface, section 3.3: the largest tables, in which few entries are used.
 #[test]
 fn sparse_tables_cost_only_used_entries() {
     let _alone = alone();

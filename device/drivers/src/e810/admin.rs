@@ -17,7 +17,7 @@ pub const RECEIVE_RING: u64 = 0x1_2000;
 pub const BUFFER: u64 = 0x1_4000;
 /// Size of the command buffer in bytes.
 pub const BUFFER_LEN: u16 = 4096;
-/// Bus address of the first event buffer; the others follow.
+/// Bus address of the first event buffer. The other event buffers follow it.
 pub const EVENT_BUFFERS: u64 = 0x2_0000;
 /// Size of an event buffer in bytes.
 pub const EVENT_BUFFER_LEN: u16 = 512;
@@ -33,7 +33,7 @@ pub struct AdminCommand {
     pub opcode: u16,
     pub parameters: [u8; PARAMETERS_LEN],
     pub flags: Flags,
-    /// Contents of the buffer; empty without a buffer.
+    /// Contents of the buffer. Empty if the command has no buffer.
     pub buffer: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ pub struct AdminCommand {
 pub struct AdminReply {
     pub status: u16,
     pub parameters: [u8; PARAMETERS_LEN],
-    /// Contents of the buffer, of the length in the completion.
+    /// Contents of the buffer, truncated to the length in the completion.
     pub buffer: Vec<u8>,
 }
 
@@ -55,18 +55,18 @@ pub struct AdminEvent {
 }
 
 impl AdminCommand {
-    /// A command without a buffer.
+    /// Returns a command without a buffer.
     pub fn direct(opcode: Opcode, parameters: [u8; PARAMETERS_LEN]) -> Self {
         Self { opcode: opcode.code(), parameters, flags: Flags::INTERRUPT, buffer: Vec::new() }
     }
 
-    /// A command with a buffer that the device reads, and may overwrite with its response.
+    /// Returns a command with a buffer that the device reads and may overwrite with its response.
     pub fn with_input(opcode: Opcode, parameters: [u8; PARAMETERS_LEN], buffer: &[u8]) -> Self {
         let flags = Flags::INTERRUPT | Flags::BUFFER | Flags::READ;
         Self { opcode: opcode.code(), parameters, flags: sized(flags, buffer), buffer: buffer.to_vec() }
     }
 
-    /// A command with a buffer that the device fills.
+    /// Returns a command with a buffer that the device fills.
     pub fn with_output(opcode: Opcode, parameters: [u8; PARAMETERS_LEN], len: usize) -> Self {
         let buffer = vec![0; len];
         let flags = Flags::INTERRUPT | Flags::BUFFER;
@@ -79,7 +79,7 @@ fn sized(mut flags: Flags, buffer: &[u8]) -> Flags {
     flags
 }
 
-/// Lower and upper half of a bus address.
+/// Returns the lower and upper halves of a bus address.
 pub(super) fn halves(address: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = address.to_le_bytes();
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
@@ -198,7 +198,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Parameters with a buffer address in the second half, upper half first.
+/// Returns the parameters with a buffer address in their second half, upper word first.
 fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
     let [low, high] = halves(address);
     parameters[8..12].copy_from_slice(&high.to_le_bytes());

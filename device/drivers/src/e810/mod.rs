@@ -1,5 +1,5 @@
-//! A driver for E810: `ice` with its registers, admin queue and a pair of LAN queues, and `irdma` with its control
-//! queue.
+//! A driver for E810: `ice` with its registers, admin queue and one pair of LAN queues, and `irdma` with its
+//! control queue.
 //!
 //! # Spec
 //! E810 interface, sections 1.2, 4, 5, 8 and 9.2.
@@ -50,7 +50,7 @@ pub struct E810 {
 pub type Driver<B> = crate::Driver<E810, B>;
 
 impl<B: Bus> Driver<B> {
-    /// A driver for a device after power-on.
+    /// Creates a driver for a device that has just been powered on.
     pub fn new(bus: B) -> Self {
         Self { bus, interface: E810::default() }
     }
@@ -81,7 +81,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::PfgenCtrl, 1);
     }
 
-    /// Enables an interrupt vector, as after each interrupt.
+    /// Enables an interrupt vector, as the driver does after each interrupt.
     pub fn enable_vector(&mut self, vector: u16) {
         self.write(Register::GlintDynCtl(vector), 0b11 | 0b11 << 3);
     }

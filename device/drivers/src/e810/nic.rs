@@ -18,22 +18,22 @@ pub const LAN_ENTRIES: u16 = 64;
 pub const LAN_TRANSMIT_RING: u64 = 0x4_0000;
 /// Bus address of the receive ring.
 pub const LAN_RECEIVE_RING: u64 = 0x4_1000;
-/// Bus address of the first transmit buffer; the others follow.
+/// Bus address of the first transmit buffer. The other transmit buffers follow it.
 pub const TRANSMIT_BUFFERS: u64 = 0x5_0000;
-/// Bus address of the first receive buffer; the others follow.
+/// Bus address of the first receive buffer. The other receive buffers follow it.
 pub const RECEIVE_BUFFERS: u64 = 0x8_0000;
 /// Buffer size in bytes.
 pub const STRIDE: u64 = 2048;
 
-/// Element above the leaves of the default tree, to which queues can be added directly.
+/// Scheduler element above the leaves of the default tree. Queues can be added directly below it.
 const PARENT: Teid = Teid::new(8);
-/// MSI-X vector of both queues, and its interrupt route.
+/// MSI-X vector of both queues, and the number of its interrupt route.
 const VECTOR: u16 = 1;
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
-/// Bits of a data descriptor: end of packet, report status.
+/// Command bits of a data descriptor: end of packet and report status.
 const LAST_AND_REPORT: u64 = 0b11 << 4;
-/// Status of a written-back descriptor: done.
+/// Status bit of a written-back descriptor: descriptor done.
 const DONE: u16 = 1 << 0;
 const END_OF_FRAME: u16 = 1 << 1;
 
@@ -42,13 +42,13 @@ pub struct Received {
     pub frame: Vec<u8>,
     /// Status of the last descriptor.
     pub status: u16,
-    /// Stripped VLAN tag, if the status says so.
+    /// VLAN tag stripped from the frame. Valid only if the status reports one.
     pub tag: u16,
-    /// RSS hash, if the status says so.
+    /// RSS hash of the frame. Valid only if the status reports one.
     pub hash: u32,
 }
 
-/// "Add transmit queue" for a queue of a VSI.
+/// Returns the "Add transmit queue" command for a queue of a VSI.
 fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(LAN_TRANSMIT_RING)),
@@ -63,14 +63,14 @@ fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     AdminCommand::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
-/// Parameters of a command with one element in its buffer.
+/// Returns the parameters of a command whose buffer holds one element.
 const fn one() -> [u8; 16] {
     let mut parameters = [0; 16];
     parameters[0] = 1;
     parameters
 }
 
-/// A rule for frames to an address, in the encoding of section 16.3.
+/// Returns the command that adds a switch rule for frames to `mac`, in the encoding of section 16.3.
 fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
     let action: u32 = 0x2_000c | u32::from(vsi) << 4;
     let [low, high] = vsi.to_le_bytes();
@@ -85,8 +85,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings a device in any state up to a NIC with this address. Of the responses, only the number of the VSI is
-    /// used, because memory may be unmapped.
+    /// Brings a device in any state up to a working NIC with this MAC address. The driver uses only the VSI
+    /// number from the responses, because guest memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -179,8 +179,8 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Context of the receive queue: location and length of its ring, buffers of [`STRIDE`] bytes, frames of up to 9728
-/// bytes.
+/// Returns the context of the receive queue: location and length of its ring, buffers of [`STRIDE`] bytes,
+/// and frames of up to 9728 bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
         | u128::from(LAN_ENTRIES) << 89

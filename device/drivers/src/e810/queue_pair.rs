@@ -23,14 +23,14 @@ use super::rdma::{AEQ_ENTRIES, CEQ_ENTRIES, Performed};
 use super::{AdminCommand, Driver};
 use crate::Bus;
 
-/// Bus address of queue pair contexts.
+/// Bus address of the queue pair contexts.
 const CONTEXTS: u64 = 0x11_0000;
-/// Bus address of the shadow areas, first those of queue pairs, then those of completion queues.
+/// Bus address of the shadow areas: those of the queue pairs, followed by those of the completion queues.
 const QP_SHADOWS: u64 = 0x12_0000;
 const CQ_SHADOWS: u64 = 0x13_0000;
 const SHADOW_LEN: u64 = SHADOW.len() as u64;
 const SHADOW: [u8; 64] = [0; 64];
-/// Bus address of the rings, which do not overlap.
+/// Bus addresses of the rings, which do not overlap.
 const CQ_RINGS: u64 = 0x20_0000;
 const QP_RINGS: u64 = 0x100_0000;
 const RING_LEN: usize = 0x1_0000;
@@ -90,14 +90,14 @@ pub struct Polled {
     pub more: Option<ExtendedCqe>,
 }
 
-/// A fragment, without the polarity bit.
+/// Returns a fragment without the polarity bit.
 pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }.emit()
 }
 
-/// A send WQE with a list of fragments. The words `remote` and `control` follow the first fragment; `control` is given
-/// without polarity, count and immediate flag. Immediate data takes the place of the first fragment. A list of even
-/// length gets a dummy fragment.
+/// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first fragment;
+/// the caller passes `control` without the polarity, count and immediate flag. Immediate data takes the place
+/// of the first fragment. A list of even length is padded with a dummy fragment.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {
@@ -118,7 +118,7 @@ pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) ->
     wqe
 }
 
-/// A send WQE with inline data.
+/// Returns a send WQE with inline data.
 pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u8> {
     let control = control | 1 << 57 | (data.len() as u64) << 48 | u64::from(imm.is_some()) << 47;
     let mut wqe = vec![0; QUANTUM];
@@ -136,7 +136,8 @@ pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings a NIC up to an RDMA half with event queues, and enters its own MAC as neighbour 1.
+    /// Brings up the RDMA half of a working NIC with its event queues, and enters the NIC's own MAC address
+    /// as neighbour 1.
     pub fn open_rdma(&mut self, own: MacAddr) {
         let options = OptionsSection { rdma_filter: true, ..OptionsSection::default() };
         let context = VsiContext { sections: Sections::OPTIONS, options, ..VsiContext::default() };
@@ -154,14 +155,14 @@ impl<B: Bus> Driver<B> {
         Read { ring, entries, ..Read::default() }
     }
 
-    /// Adds a MAC to the ARP table.
+    /// Adds a MAC address to the ARP table.
     pub fn set_neighbour(&mut self, index: u16, mac: MacAddr) {
         let entry =
             ManageArp { mac: MacNumber(mac), index: ArpIndex::new(index), valid: true, permanent: true };
         self.perform_well(&Operation::ManageArp(entry));
     }
 
-    /// The command that creates a completion queue with a ring of its own.
+    /// Returns the command that creates a completion queue with its own ring.
     pub fn cq_command(&self, cqn: Cqn, entries: u32) -> CqCommand {
         CqCommand {
             entries,
@@ -186,7 +187,7 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::CreateCq(command));
     }
 
-    /// Continues to read completions from another ring.
+    /// Continues reading completions from another ring.
     pub fn follow_cq(&mut self, cqn: Cqn, ring: u64, entries: u32, moves: u64) {
         let queue = self.clear(ring, entries, 32);
         self.interface.queues.cqs.insert(cqn, queue);
@@ -195,7 +196,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(shadow + ARM_WORD, &moves.to_le_bytes());
     }
 
-    /// Takes the next completion.
+    /// Takes the next completion from the queue.
     pub fn poll_cq(&mut self, cqn: Cqn) -> Option<Polled> {
         let mut queue = *self.interface.queues.cqs.get(&cqn)?;
         let mut entry = |driver: &mut Self| -> Option<[u8; 32]> {
@@ -209,12 +210,13 @@ impl<B: Bus> Driver<B> {
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &u64::from(queue.next).to_le_bytes());
-        // The polarity is not part of the completion.
+        // The polarity bit is not part of the completion.
         let more = more.map(|more| ExtendedCqe { valid: true, ..more });
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }
 
-    /// Arms a completion queue: bit 14 for the next entry, bit 15 for the next solicited entry.
+    /// Arms a completion queue. Bit 14 of `word` requests an event for the next entry, bit 15 for the next
+    /// solicited entry.
     pub fn arm_cq(&mut self, cqn: Cqn, word: u64) {
         let at = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN + ARM_WORD;
         self.bus.poke(at, &word.to_le_bytes());
@@ -242,7 +244,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// A control queue command for a queue pair.
+    /// Returns a control queue command for a queue pair.
     pub fn qp_command(&self, qpn: Qpn, kind: QpKind, state: QpState) -> QpCommand {
         QpCommand {
             context: Iova::new(CONTEXTS + u64::from(qpn.get()) * QpContext::LEN as u64),
@@ -254,7 +256,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Creates a queue pair with contiguous rings, in state IDLE. Fills in the rings of `context`.
+    /// Creates a queue pair with contiguous rings, in the IDLE state. Fills in the rings of `context`.
     #[track_caller]
     pub fn create_qp(&mut self, qpn: Qpn, kind: QpKind, context: &QpContext) {
         let ring = QP_RINGS + u64::from(qpn.get()) * 2 * RING_STRIDE;
@@ -291,7 +293,8 @@ impl<B: Bus> Driver<B> {
         self.perform(&Operation::ModifyQp(command))
     }
 
-    /// Posts a send WQE, after NOPs if needed for alignment, and rings the doorbell. Returns its first quantum.
+    /// Posts a send WQE, preceded by NOPs if alignment requires them, and rings the doorbell. Returns the
+    /// index of its first quantum.
     pub fn post_send(&mut self, qpn: Qpn, wqe: &[u8]) -> u16 {
         let index = self.put_send(qpn, wqe);
         self.ring_send(qpn);
@@ -303,7 +306,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::UserWqealloc, qpn.get());
     }
 
-    /// Posts a send WQE without ringing the doorbell. Returns its first quantum.
+    /// Posts a send WQE without ringing the doorbell. Returns the index of its first quantum.
     pub fn put_send(&mut self, qpn: Qpn, wqe: &[u8]) -> u16 {
         const NOP: u64 = 0x0c << 32;
         let quanta = wqe.len() / QUANTUM;
@@ -319,7 +322,7 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Posts a receive WQE with these fragments. Returns its first quantum.
+    /// Posts a receive WQE with these fragments. Returns the index of its first quantum.
     pub fn post_receive(&mut self, qpn: Qpn, list: &[[u8; 16]]) -> u16 {
         let mut rings = self.interface.queues.qps.get(&qpn).copied().unwrap_or_default();
         let index = rings.receive.next;

@@ -17,7 +17,7 @@ use crate::Bus;
 
 /// Number of entries of the control queue.
 pub const CQP_ENTRIES: u16 = 2048;
-/// Cookie of all operations, which every completion must return.
+/// Cookie passed with every operation. Every completion must return it.
 pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
 /// Bus address of the host context.
 const HOST_CONTEXT: u64 = 0x40_0000;
@@ -29,7 +29,7 @@ pub const CQP_RING: u64 = 0x41_0000;
 pub const CCQ_RING: u64 = 0x44_0000;
 /// Number of entries of CQ 0.
 pub const CCQ_ENTRIES: u32 = 2050;
-/// Bus address of its shadow area.
+/// Bus address of the shadow area of CQ 0.
 pub const CCQ_SHADOW: u64 = 0x40_3000;
 /// Bus address of the ring of CEQ 0.
 pub const CEQ_RING: u64 = 0x46_0000;
@@ -41,14 +41,14 @@ pub const AEQ_RING: u64 = 0x47_0000;
 pub const AEQ_ENTRIES: u32 = 3072;
 /// Bus address of the first PBLE segment.
 pub const PBLE_SEGMENT: u64 = 0x60_0000;
-/// Vector of the AEQ.
+/// MSI-X vector of the AEQ.
 pub const AEQ_VECTOR: u16 = 3;
-/// Vector of CEQ 0.
+/// MSI-X vector of CEQ 0.
 pub const CEQ_VECTOR: u16 = 4;
 
 /// Enable bit of an interrupt route.
 const CAUSE_ENABLE: u32 = 1 << 30;
-/// Length of the buffer of "commit FPM".
+/// Length of the "commit FPM" buffer in bytes.
 const COMMIT_LEN: u32 = 0xd0;
 
 /// Driver state of the RDMA half.
@@ -66,9 +66,9 @@ pub struct Rdma {
 /// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Performed {
-    /// Error codes in the registers, if it failed.
+    /// Error codes from the registers, if the operation failed.
     pub error: Option<ErrorCodes>,
-    /// Completion in CQ 0, if that exists.
+    /// Completion in CQ 0, if CQ 0 exists.
     pub completion: Option<Completion>,
 }
 
@@ -76,7 +76,7 @@ impl<B: Bus> Driver<B> {
     /// Starts the control queue.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If the queue does not start.
     #[track_caller]
     pub fn start_cqp(&mut self) {
         let context = HostContext {
@@ -124,7 +124,8 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If it does not complete in the registers, and in the next entry of CQ 0 if that exists.
+    /// If the operation does not complete in the registers, or if CQ 0 exists and its next entry is not the
+    /// completion.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
@@ -134,7 +135,7 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation given as 64 bytes.
     ///
     /// # Panics
-    /// As [`Driver::perform`].
+    /// Under the same conditions as [`Driver::perform`].
     #[track_caller]
     pub fn perform_raw(&mut self, wqe: &[u8; WQE_LEN]) -> Performed {
         let index = self.interface.rdma.next;
@@ -207,7 +208,7 @@ impl<B: Bus> Driver<B> {
     /// Creates CQ 0 on CEQ 0.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the operation fails.
     #[track_caller]
     pub fn create_ccq(&mut self) {
         let cq = CqCommand {
@@ -228,10 +229,10 @@ impl<B: Bus> Driver<B> {
     /// Requests the object counts of the recorded driver. Returns the segment at which PBLEs start.
     ///
     /// # Panics
-    /// If it fails, or PBLEs do not start at a segment.
+    /// If the operation fails, or the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
-        /// Offset and number of each kind of object.
+        /// Offset of each kind of object in the buffer, and the number requested.
         const COUNTS: &[(u64, u32)] =
             &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
         self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);
@@ -259,14 +260,14 @@ impl<B: Bus> Driver<B> {
         AsyncEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
     }
 
-    /// Arms a completion queue with this arm word.
+    /// Arms a completion queue with the arm word `word`.
     pub fn arm(&mut self, cqn: u32, shadow: u64, word: u64) {
         self.bus.poke(shadow + 32, &word.to_le_bytes());
         self.write(Register::PfpeCqarm, cqn);
     }
 }
 
-/// "Update SDs" with one segment descriptor.
+/// Returns an "Update SDs" operation with one segment descriptor.
 pub fn segment(index: u16, descriptor: SegmentDescriptor) -> Operation {
     let first = SegmentEntry { index, physical: true, write: true, descriptor, ..SegmentEntry::default() };
     Operation::UpdateSegments(UpdateSegments { first, ..UpdateSegments::default() })

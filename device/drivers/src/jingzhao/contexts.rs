@@ -1,4 +1,4 @@
-//! Initial contexts, valid by the interface, in one protection domain.
+//! Initial contexts that the interface accepts, all in one protection domain.
 //!
 //! # Spec
 //! JingZhao interface, section 4.
@@ -12,26 +12,27 @@ use protocol::ids::{Cqn, Lkey, Pdn, Va};
 /// The protection domain of all objects.
 pub const PD: u32 = 3;
 
-/// A region of 4 KiB pages. Its first byte is at `start`, in the page of MTT entry `mtt`.
+/// Returns a region of 4 KiB pages. Its first byte is at `start`, in the page of MTT entry `mtt`.
 pub fn region(key: u32, mtt: u64, start: u64, length: u64, flags: MptFlags) -> Mpt {
     let blank = Mpt::parse(&[0; Mpt::LEN]).expect("zeros are a region");
     let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));
     Mpt { flags, key, pd, start, length, mtt, ..blank }
 }
 
-/// A CQ in region `key`.
+/// Returns a CQ whose ring is in region `key`.
 pub fn cqc(cqn: u32, key: u32, log_entries: u8) -> Cqc {
     let blank = Cqc::parse(&[0; Cqc::LEN], 0).expect("zeros are a CQ");
     Cqc { log_entries, pd: Pdn::new(PD), lkey: Lkey::new(key), cqn: Cqn::new(cqn), ..blank }
 }
 
-/// An unarmed EQ in region `key`.
+/// Returns an unarmed EQ whose ring is in region `key`.
 pub fn eqc(msix_vector: u16, key: u32, log_entries: u8) -> Eqc {
     let blank = Eqc::parse(&[0; Eqc::LEN]).expect("zeros are an EQ");
     Eqc { log_entries, msix_vector, pd: Pdn::new(PD), lkey: Lkey::new(key), ..blank }
 }
 
-/// An RC QP with one CQ and MTU 256. Its queues fill `len` bytes of these regions with [`SLOT`](super::SLOT)s.
+/// Returns an RC QP with one CQ and MTU 256. Its send and receive queues each fill `len` bytes of their
+/// region with [`SLOT`](super::SLOT)s.
 pub fn qpc(cqn: u32, [sq, rq]: [u32; 2], len: u32) -> Qpc {
     Qpc {
         mtu: 1,

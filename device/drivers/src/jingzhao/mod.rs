@@ -21,7 +21,8 @@ pub use work::{Queues, SLOT, data_unit, doorbell, remote_unit, signalled};
 pub use crate::hcr::{INBOX, OUTBOX};
 use crate::{Bus, hcr};
 
-/// ICM addresses of the tables, as in section 13: room for 2^16 QPs and CQs, 2^17 MPT entries and 2^20 MTT entries.
+/// ICM addresses of the tables, as in section 13, with room for 2^16 QPs and CQs, 2^17 MPT entries and 2^20
+/// MTT entries.
 pub const QPC: u64 = 0;
 pub const MPT: u64 = 0x100_0000;
 pub const MTT: u64 = 0x180_0000;
@@ -34,11 +35,11 @@ pub const LOG_CQS: u8 = 16;
 pub const LOG_EQS: u8 = 5;
 pub const LOG_MPTS: u8 = 17;
 
-/// Bus addresses behind ICM address 0, for either translation.
+/// Bus addresses to which ICM address 0 is mapped, one for each translation.
 pub const ICM_CONTEXT: u64 = 0x1000_0000;
 pub const ICM_TPT: u64 = 0x1800_0000;
 
-/// Each table with its ICM address and the bus address behind it.
+/// Each table with its ICM address and the bus address to which that is mapped.
 pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Context, QPC, ICM_CONTEXT + QPC),
     (IcmTable::Context, CQC, ICM_CONTEXT + CQC),
@@ -47,7 +48,7 @@ pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Tpt, MTT, ICM_TPT + MTT),
 ];
 
-/// The layout of section 13 with these table sizes.
+/// Returns the layout of section 13 with these table sizes.
 pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     InitHca {
@@ -61,7 +62,7 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
 
 /// State of the driver.
 pub struct JingZhao {
-    /// Address of the HCR in BAR 0: 0, or the documented one.
+    /// Address of the HCR in BAR 0: 0 or the documented address.
     pub hcr: u64,
     /// Whether parameters that the command table does not define are 0. Otherwise they hold the mailbox address.
     pub exact: bool,
@@ -70,7 +71,7 @@ pub struct JingZhao {
 pub type Driver<B> = crate::Driver<JingZhao, B>;
 
 impl<B: Bus> Driver<B> {
-    /// A driver for a device after power-on.
+    /// Creates a driver for a device that has just been powered on.
     pub const fn new(bus: B) -> Self {
         Self { bus, interface: JingZhao { hcr: 0, exact: true } }
     }
@@ -85,8 +86,8 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table. EQ contexts
-    /// need only one.
+    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table. EQ
+    /// contexts need only one page.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {
@@ -99,7 +100,7 @@ impl<B: Bus> Driver<B> {
         self.ok(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
     }
 
-    /// Writes MTT entries from `start` on.
+    /// Writes MTT entries from entry `start` on.
     pub fn write_mtt(&mut self, start: u64, pages: impl IntoIterator<Item = u64>) {
         let mut pages = pages.into_iter().map(Iova::new);
         for start in (start..).step_by(MAX_ENTRIES) {
@@ -109,7 +110,8 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Registers a region. Its index consists of the low bits of its key, as many as the public driver's table has.
+    /// Registers a region. Its index consists of the low bits of its key, as many as index the public
+    /// driver's table.
     pub fn register(&mut self, mpt: &Mpt) {
         self.ok(Op::Sw2HwMpt, 0, mpt.key.get() & ((1 << LOG_MPTS) - 1), &mpt.emit());
     }
@@ -118,7 +120,7 @@ impl<B: Bus> Driver<B> {
         self.ok(Op::Sw2HwCq, 0, cqc.cqn.get(), &cqc.emit());
     }
 
-    /// Moves a QP from RESET to RTS, with the whole context in every command.
+    /// Moves a QP from RESET to RTS, passing the whole context with every command.
     pub fn connect(&mut self, qpn: u32, qpc: &Qpc) {
         for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
             self.ok(op, 0, qpn, &qpc.emit());
@@ -138,7 +140,7 @@ impl<B: Bus> Driver<B> {
         self.command_at(in_param, op, op_modifier, in_modifier)
     }
 
-    /// As [`Driver::command`], with an inbox at any address or an immediate in_param.
+    /// Like [`Driver::command`], but with an inbox at any address or an immediate in_param.
     pub fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) -> u8 {
         let spec = op.spec();
         let out_param = if self.interface.exact && spec.outbox_len == 0 { 0 } else { OUTBOX };
@@ -151,7 +153,7 @@ impl<B: Bus> Driver<B> {
         self.read32(0, self.interface.hcr + 0x18).to_le_bytes()[3]
     }
 
-    /// Writes the seven words of a command, without reading the status.
+    /// Writes the seven words of a commandwithout reading the status.
     pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, word: u32) {
         let words = hcr::words(in_param, in_modifier, out_param, 0xffff, word);
         for (offset, word) in (self.interface.hcr..).step_by(4).zip(words) {

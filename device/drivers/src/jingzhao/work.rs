@@ -9,7 +9,7 @@ use crate::Bus;
 /// Slot size in bytes.
 pub const SLOT: u32 = 128;
 
-/// Location of a QP's queues.
+/// Locations of a QP's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
     /// QPN that the doorbells carry.
@@ -22,17 +22,17 @@ pub struct Queues {
     pub rq: u64,
 }
 
-/// A data unit: bytes of a local region.
+/// Returns a data unit, which describes bytes of a local region.
 pub fn data_unit(key: u32, va: u64, len: u32) -> Vec<u8> {
     [&len.to_le_bytes()[..], &key.to_le_bytes(), &va.to_le_bytes()].concat()
 }
 
-/// A raddr unit: bytes of the peer's region.
+/// Returns a raddr unit, which describes bytes of the peer's region.
 pub fn remote_unit(rkey: u32, va: u64) -> Vec<u8> {
     [&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// A signalled send WQE with these units and no link.
+/// Returns a signalled send WQE with these units and no link to a next WQE.
 pub fn signalled(units: &[u8]) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     wqe[8] = 8;
@@ -40,13 +40,13 @@ pub fn signalled(units: &[u8]) -> Vec<u8> {
     wqe
 }
 
-/// A send doorbell for a WQE of `size` units of 16 bytes.
+/// Returns a send doorbell for a WQE of `size` units of 16 bytes.
 pub fn doorbell(qpn: u32, slot: u32, opcode: u8, size: u32) -> [u32; 2] {
     [(slot * (SLOT / 16)) << 8 | u32::from(opcode), qpn << 8 | size]
 }
 
 impl<B: Bus> Driver<B> {
-    /// Posts a receive with one data unit: valid bit set, no link.
+    /// Posts a receive with one data unit, the valid bit set and no link.
     pub fn post_recv(&mut self, queues: &Queues, slot: u32, unit: &[u8]) {
         let mut wqe = vec![0x20];
         wqe.resize(16, 0);

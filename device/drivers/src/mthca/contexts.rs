@@ -1,4 +1,4 @@
-//! Initial contexts, as `ib_mthca` writes them except for the numbers.
+//! Initial contexts, as `ib_mthca` writes them except for the object numbers.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -13,8 +13,8 @@ use protocol::ids::{IcmAddr, Lid, Qpn};
 
 use super::UAR;
 
-/// INIT_HCA for a few objects of each kind, and one page of doorbell records per UAR page from ICM address 0 on. The
-/// device does not use the addresses of the other tables.
+/// INIT_HCA parameters for a few objects of each kind and one page of doorbell records per UAR page from ICM
+/// address 0 on. The device does not use the addresses of the other tables.
 ///
 /// # Spec
 /// mthca interface, sections 3.3.5 and 4.2.
@@ -36,7 +36,7 @@ pub struct Mpt {
     pub flags: u32,
     /// Log2 of the page size in bytes, minus 12.
     pub log_pages: u32,
-    /// The index, with a generation above it.
+    /// The index in the low bits, with a generation in the bits above it.
     pub key: u32,
     pub pd: u32,
     pub start: u64,
@@ -53,24 +53,25 @@ impl Mpt {
     /// Flags of memory with all remote access rights.
     pub const REMOTE: u32 = 0xf002_7d00;
 
-    /// The buffer of a queue, in protection domain 1.
+    /// Returns the buffer of a queue, in protection domain 1.
     pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
         // The driver spreads keys over the device's banks (section 6.1).
         let key = slot | (slot >> 3 & 1) << 23;
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }
 
-    /// All memory of the driver, which is its first region.
+    /// Returns a region that covers all memory of the driver. It is the first region that the driver
+    /// registers.
     pub const fn everything() -> Self {
         Self { flags: 0xf002_0f00, log_pages: 0, key: 0x10, pd: 1, start: 0, len: u64::MAX, mtt: 0 }
     }
 
-    /// The key as it appears in work requests and contexts.
+    /// Returns the key as it appears in work requests and contexts.
     pub const fn lkey(&self) -> u32 {
         self.key.rotate_left(8)
     }
 
-    /// The inbox of SW2HW_MPT.
+    /// Returns the inbox of SW2HW_MPT.
     pub fn bytes(&self) -> Vec<u8> {
         let Self { flags, log_pages, key, pd, start, len, mtt } = *self;
         let mut bytes = words(&[flags, log_pages, key, pd], 0x10);
@@ -82,7 +83,7 @@ impl Mpt {
     }
 }
 
-/// The inbox of SW2HW_EQ for an EQ with an MSI-X vector (section 6.3).
+/// Returns the inbox of SW2HW_EQ for an EQ with an MSI-X vector (section 6.3).
 pub fn eq_context(log_entries: u8, vector: u8, pd: u32, lkey: u32) -> Vec<u8> {
     words(&[0x0104_0900, 0, 0, u32::from(log_entries) << 24, 0, u32::from(0x80 | vector), pd, lkey], 0x40)
 }
@@ -94,14 +95,14 @@ pub struct Cq {
     pub log_entries: u8,
     pub pd: u32,
     pub lkey: u32,
-    /// Index of the doorbell record with the consumer index.
+    /// Index of the doorbell record that holds the consumer index.
     pub record: u32,
-    /// Index of the doorbell record with the arm state.
+    /// Index of the doorbell record that holds the arm state.
     pub arm_record: u32,
 }
 
 impl Cq {
-    /// The inbox of SW2HW_CQ.
+    /// Returns the inbox of SW2HW_CQ.
     pub fn bytes(&self) -> Vec<u8> {
         let Self { cqn, log_entries, pd, lkey, record, arm_record } = *self;
         let size = u32::from(log_entries) << 24 | UAR;
@@ -109,13 +110,14 @@ impl Cq {
     }
 }
 
-/// The inbox of SW2HW_SRQ, for `1 << log_slots` slots of `16 << log_slot` bytes (section 6.6).
+/// Returns the inbox of SW2HW_SRQ for a queue of `1 << log_slots` slots of `16 << log_slot` bytes (section
+/// 6.6).
 pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u32, record: u32) -> Vec<u8> {
     words(&[log_slots << 24 | srqn & 0xff_ffff, lkey, record, log_slot << 29 | UAR, 0, 0, pd], 0x30)
 }
 
-/// The context of a QP whose peer has the same number at a LID. It has no queues, and its PSNs are about to wrap. MTU
-/// 256 and unlimited messages, except for UD.
+/// Returns the context of a QP whose peer is the QP with the same number at `dlid`. The QP has no queues, and
+/// its PSNs are about to wrap. Except for UD, the MTU is 256 and the message length is unlimited.
 pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     const UD: u8 = 3;
     const MLX: u8 = 7;
@@ -138,12 +140,12 @@ pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     }
 }
 
-/// The inbox of a QP command.
+/// Returns the inbox of a command that modifies the named attributes of a QP.
 pub fn modify(named: QpAttributes, qpc: &Qpc) -> Vec<u8> {
     [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
 }
 
-/// Words in address order, padded with zeros to `len` bytes.
+/// Returns the bytes of words in address order, padded with zeros to `len` bytes.
 pub fn words(words: &[u32], len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
     bytes.resize(len, 0);

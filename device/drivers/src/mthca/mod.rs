@@ -21,17 +21,17 @@ pub const EQ_ARM: u64 = 0x8_0a04;
 pub const EQ_SET_CI: u64 = 0x8_0b00;
 pub const RESET: u64 = 0xf_0010;
 
-/// UAR page of all queues.
+/// UAR page that all queues use.
 pub const UAR: u32 = 2;
 
-/// The EQ for command completions.
+/// The EQ that reports command completions.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandEvents {
     /// Bus address of its 256 entries.
     pub buffer: u64,
     /// Token of the next command.
     pub token: u16,
-    /// Number of entries read.
+    /// Number of entries read so far.
     pub read: u32,
 }
 
@@ -44,7 +44,7 @@ impl CommandEvents {
 
 /// State of the driver.
 pub struct Mthca {
-    /// EQ for command completions; `None` for polled commands.
+    /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
     /// Whether parameters that the command table does not define are 0. Otherwise they hold the mailbox address.
     pub exact: bool,
@@ -53,7 +53,7 @@ pub struct Mthca {
 pub type Driver<B> = crate::Driver<Mthca, B>;
 
 impl<B: Bus> Driver<B> {
-    /// A driver for a device after power-on.
+    /// Creates a driver for a device that has just been powered on.
     pub const fn new(bus: B) -> Self {
         Self { bus, interface: Mthca { events: None, exact: false } }
     }
@@ -68,7 +68,7 @@ impl<B: Bus> Driver<B> {
         u32::from_be_bytes(self.bus.load(0, offset))
     }
 
-    /// Writes the seven words of a command, without reading the status.
+    /// Writes the seven words of a commandwithout reading the status.
     pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) {
         let words = hcr::words(in_param, in_modifier, out_param, token, word);
         for (offset, word) in (HCR..).step_by(4).zip(words) {
@@ -76,7 +76,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Issues any command. Returns the status if the event bit is clear.
+    /// Issues any command. Returns the status, unless the event bit requests the completion as an event.
     #[track_caller]
     pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, token, word);
@@ -133,17 +133,17 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Writes page table entries with the CPU, to the memory behind ICM, starting at bus address `at`.
+    /// Writes page table entries with the CPU to the memory mapped to ICM, starting at bus address `at`.
     pub fn write_mtt(&mut self, at: u64, pages: impl IntoIterator<Item = u64>) {
         let entries: Vec<u8> = pages.into_iter().flat_map(|page| (page | 1).to_be_bytes()).collect();
         self.bus.poke(at, &entries);
     }
 }
 
-/// Whether a command has an outbox (section 3.1). The op_modifier is in bits 15:12.
+/// Returns whether a command has an outbox (section 3.1). Bits 15:12 of `op` hold the op_modifier.
 fn has_outbox(op: u32) -> bool {
-    // QUERY_DEV_LIM, QUERY_FW, QUERY_ADAPTER, HW2SW_EQ, HW2SW_CQ, QUERY_QP, MAD_IFC, READ_MGM, HW2SW_SRQ, QUERY_SRQ,
-    // ENABLE_LAM; ERR2RST_QP with an outbox for the context.
+    // QUERY_DEV_LIM, QUERY_FW, QUERY_ADAPTER, HW2SW_EQ, HW2SW_CQ, QUERY_QP, MAD_IFC, READ_MGM, HW2SW_SRQ,
+    // QUERY_SRQ, ENABLE_LAM, and ERR2RST_QP with an outbox for the context.
     matches!(
         op & 0xfff,
         0x003 | 0x004 | 0x006 | 0x014 | 0x017 | 0x022 | 0x024 | 0x025 | 0x036 | 0x037 | 0xff8

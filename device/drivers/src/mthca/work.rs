@@ -10,12 +10,12 @@ use protocol::ids::Qpn;
 use super::{Driver, UAR};
 use crate::Bus;
 
-/// A ring of WQEs with its doorbell record.
+/// A ring of WQEs and its doorbell record.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkQueue {
     /// Bus address of the first slot.
     pub bus: u64,
-    /// Offset of the first slot in the region of the QP's queues.
+    /// Offset of the first slot in the region that holds the QP's queues.
     pub offset: u32,
     /// Slot size in bytes.
     pub slot: u32,
@@ -25,7 +25,7 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Offset from the first slot to the slot with a free-running index.
+    /// Returns the offset from the first slot to the slot with this free-running index.
     fn at(&self, posted: u16) -> u32 {
         u32::from(posted % self.slots) * self.slot
     }
@@ -57,7 +57,7 @@ impl<B: Bus> Driver<B> {
         SendDoorbell { count: 1, first, fence, opcode, qpn: Qpn::new(qpn), size }
     }
 
-    /// Posts a receive request with one element.
+    /// Posts a receive request with one data segment.
     pub fn post_recv(&mut self, queue: &WorkQueue, data: DataSegment) {
         let posted = self.posted(queue);
         let successor = queue.offset + queue.at(posted.wrapping_add(1));
@@ -71,7 +71,7 @@ impl<B: Bus> Driver<B> {
         self.bus.store(2, u64::from(UAR) * 4096 + 0x10, &doorbell.emit());
     }
 
-    /// The counter in the doorbell record of a queue.
+    /// Returns the counter in the doorbell record of a queue.
     fn posted(&mut self, queue: &WorkQueue) -> u16 {
         let record = self.bus.peek(queue.record, 4);
         u16::from_be_bytes([record[2], record[3]])

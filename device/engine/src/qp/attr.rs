@@ -16,9 +16,10 @@ use crate::limits::GRH_BYTES;
 pub enum Service {
     /// Reliable connection (RC), IBTA 9.7.
     Rc,
-    /// Initiator of an extended reliable connection (XRC): it only sends. Each request names an SRQ at the target.
+    /// Initiator of an extended reliable connection (XRC), which only sends. Each request names an SRQ at the
+    /// target.
     XrcIni,
-    /// Target of an extended reliable connection (XRC): it only responds. Each request names the SRQ it is for, which
+    /// Target of an extended reliable connection (XRC), which only responds. Each request names an SRQ, which
     /// must belong to the XRC domain of the target.
     XrcTgt,
     /// Unreliable connection (UC), IBTA 9.8.2.
@@ -42,17 +43,17 @@ impl Service {
         matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
     }
 
-    /// Returns whether a QP has a send queue. Doorbells of others are ignored.
+    /// Returns whether a QP of this service has a send queue. If not, doorbells are ignored.
     pub const fn has_send_queue(self) -> bool {
         !matches!(self, Self::XrcTgt)
     }
 
-    /// Returns whether a QP receives messages, from its own queue or an SRQ.
+    /// Returns whether a QP of this service receives messages, from its own queue or an SRQ.
     pub const fn receives(self) -> bool {
         !matches!(self, Self::XrcIni)
     }
 
-    /// Returns the QP number used on the wire, if it is not the QP's own: 0 or 1.
+    /// Returns the QP number that the service uses on the wire in place of the QP's own: 0 or 1.
     pub(crate) const fn wire_number(self) -> Option<Qpn> {
         match self {
             Self::Smi => Some(Qpn::new(0)),
@@ -61,7 +62,7 @@ impl Service {
         }
     }
 
-    /// Returns the transport bits (7:5) of the BTH opcode.
+    /// Returns the transport type, bits 7:5 of the BTH opcode.
     pub(crate) const fn transport(self) -> Transport {
         match self {
             Self::Rc => Transport::Rc,
@@ -71,8 +72,8 @@ impl Service {
         }
     }
 
-    /// Returns whether packets with this opcode belong to the service. An XRC initiator takes responses only, an XRC
-    /// target requests only (IBTA annex A14).
+    /// Returns whether packets with this opcode belong to the service. An XRC initiator accepts only
+    /// responses, an XRC target only requests (IBTA annex A14).
     pub(crate) fn accepts(self, opcode: Opcode) -> bool {
         opcode.transport == self.transport()
             && match self {
@@ -86,13 +87,13 @@ impl Service {
 /// Remote operations enabled on a QP, in addition to the permissions of each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAccess {
-    /// Peers can execute RDMA READ.
+    /// Peers can execute RDMA READs.
     pub read: bool,
-    /// Peers can execute RDMA WRITE.
+    /// Peers can execute RDMA WRITEs.
     pub write: bool,
     /// Peers can execute atomic operations.
     pub atomic: bool,
-    /// Peers can execute SEND with invalidate.
+    /// Peers can execute SENDs with invalidate.
     pub invalidate: bool,
 }
 
@@ -118,8 +119,8 @@ pub enum GrhArea {
     None,
     /// RoCE: 40 bytes with the IP header (IBTA annex A17, section A17.4.5.1).
     Roce,
-    /// InfiniBand: 40 bytes with the GRH. A datagram received over IPv6 has a GRH; for others the area is left
-    /// unchanged.
+    /// InfiniBand: 40 bytes with the GRH. A datagram received over IPv6 has a GRH. For a datagram received
+    /// over IPv4, the area is left unchanged.
     InfiniBand,
 }
 
@@ -133,14 +134,15 @@ impl GrhArea {
     }
 }
 
-/// Whether the engine flushes the requests of a QP in error.
+/// Whether the engine or its owner flushes the requests of a QP after an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
     /// The engine completes each request, including those posted later.
     #[default]
     Each,
-    /// The owner of the engine completes them. The engine reports the failed request only; it neither fetches nor
-    /// reports those behind it, and discards those already fetched. After SQE the queue resumes at the next doorbell.
+    /// The owner of the engine completes them. The engine reports only the failed request. It neither fetches
+    /// nor reports later requests, and discards those already fetched. After SQE the queue resumes at the
+    /// next doorbell.
     Owner,
 }
 
@@ -158,7 +160,7 @@ pub enum State {
     Err,
 }
 
-/// Formats the state as in the specification, such as `RTS`.
+/// Formats the state as the specification names it, such as `RTS`.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -247,10 +249,11 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier ones for the same packet: each asks for four
-    /// times as long, at most `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks
+    /// for four times as long as the previous one, but for at most `most`.
     pub(crate) fn after(self, others: u8, most: Self) -> Self {
-        /// Times double every two codes. Code 0 is the longest.
+        /// Number of codes by which a fourfold time differs: times double every two codes. Code 0 is the
+        /// longest time.
         const FOURFOLD: u8 = 4;
         let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
         match code {
@@ -260,7 +263,8 @@ impl RnrTimer {
         }
     }
 
-    /// Returns the shortest timer that is at least this timer and at least `wait`, or the longest timer.
+    /// Returns the shortest timer that is no shorter than this timer and `wait`, or the longest timer if none
+    /// is.
     pub(crate) fn at_least(self, wait: Duration) -> Self {
         // Code 0 is the longest timer.
         let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);
@@ -294,13 +298,13 @@ impl AckTimeout {
         Self { first: timeout, doubles: false }
     }
 
-    /// Doubles the timeout with each retry without progress. A lost packet is then retried early, and a stalled peer
-    /// or link is given more time.
+    /// Doubles the timeout with each retry without progress. A lost packet is then retried early, while a
+    /// stalled peer or link is given more time.
     pub const fn doubling(first: Duration) -> Self {
         Self { first, doubles: true }
     }
 
-    /// Returns the timeout after `retries` retries without progress, at most 7.
+    /// Returns the timeout after `retries` retries without progress. `retries` above 7 count as 7.
     pub fn after(self, retries: u8) -> Duration {
         if self.doubles { self.first * (1 << retries.min(7)) } else { self.first }
     }
@@ -314,8 +318,8 @@ pub struct QpAttrs {
     pub service: Service,
     /// Protection domain. An XRC target uses that of the SRQ instead.
     pub pd: Pdn,
-    /// A second QP number accepted on the wire, with the same low bits. For interfaces whose software passes QP
-    /// numbers without their high bits.
+    /// A second QP number accepted on the wire, with the same low bits. Used by interfaces whose software
+    /// omits the high bits of QP numbers.
     pub alias: Option<Qpn>,
     /// Largest payload of a packet.
     pub mtu: Mtu,
@@ -323,18 +327,20 @@ pub struct QpAttrs {
     pub max_message_len: u32,
     /// QP number of the connected peer (RC, XRC, UC).
     pub remote_qpn: Qpn,
-    /// Addresses of the connection (RC, XRC, UC). `src_port` carries the entropy of this QP.
+    /// Addresses of the connection (RC, XRC, UC). The UDP source port `src_port` distinguishes the flow of
+    /// this QP.
     pub path: Encap,
-    /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False if a
-    /// connection does not know which of the port's addresses its peer uses.
+    /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False
+    /// if it is unknown which of the port's addresses the peer uses.
     pub own_address: bool,
     /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
-    /// Q_Key (UD): required of incoming datagrams, and sent if a request has a controlled Q_Key.
+    /// Q_Key (UD): required in incoming datagrams, and sent in place of the request's own if that is a
+    /// controlled Q_Key.
     pub qkey: Qkey,
-    /// Accept datagrams with any Q_Key (UD).
+    /// Whether datagrams with any Q_Key are accepted (UD).
     pub any_qkey: bool,
-    /// ACK timeout; `None` waits indefinitely.
+    /// ACK timeout; `None` to wait indefinitely.
     pub ack_timeout: Option<AckTimeout>,
     /// Retries after timeouts and sequence NAKs without progress, 0 to 7.
     pub retry_count: u8,
@@ -342,21 +348,22 @@ pub struct QpAttrs {
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// Longest timer code sent: each further RNR NAK for the same packet asks for four times as long. Equal to
-    /// `min_rnr_timer` if software knows the time and relies on it.
+    /// Timer code with the longest time that is sent. Each further RNR NAK for the same packet asks for four
+    /// times as long as the previous one, up to this time. Equal to `min_rnr_timer` if software knows the
+    /// time and relies on it.
     pub max_rnr_timer: RnrTimer,
-    /// READs and atomics this QP can have outstanding as requester.
+    /// Number of READs and atomics that this QP can have outstanding as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics the peer can have outstanding at this QP.
+    /// Number of READs and atomics that the peer can have outstanding at this QP.
     pub max_dest_rd_atomic: u8,
     /// Remote operations enabled for the peer.
     pub remote: RemoteAccess,
     /// Layout of the area in front of a received datagram.
     pub grh_area: GrhArea,
-    /// Receive requests come from the shared receive queue (SRQ) of the QP. Has no effect on XRC, where each message
-    /// names an SRQ.
+    /// Whether receive requests come from the shared receive queue (SRQ) of the QP. This has no effect on
+    /// XRC, where each message names an SRQ.
     pub srq: bool,
-    /// Work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
+    /// Whether work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,
     /// Whether the engine or its owner flushes requests after an error.
     pub flush: Flush,
@@ -366,15 +373,15 @@ pub struct QpAttrs {
 /// executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modify {
-    /// New state; the current one to change attributes only.
+    /// New state. To change only attributes, pass the current state.
     pub to: State,
     /// Attributes after the transition.
     pub attrs: QpAttrs,
-    /// New PSN of the next packet to send, and oldest unacknowledged PSN.
+    /// New value for both the PSN of the next packet to send and the oldest unacknowledged PSN.
     pub send_psn: Option<Psn>,
-    /// PSN of the next request expected from the peer.
+    /// New PSN of the next request expected from the peer.
     pub recv_psn: Option<Psn>,
-    /// For a transition to SQD: raise an event once the send queue is drained.
+    /// For a transition to SQD: whether to raise an event once the send queue is drained.
     pub notify_drained: bool,
 }
 
@@ -383,7 +390,7 @@ pub struct Modify {
 pub struct QpSnapshot {
     /// State of the queue pair.
     pub state: State,
-    /// In SQD with started messages still outstanding.
+    /// Whether the QP is in SQD with started messages still outstanding.
     pub draining: bool,
     /// PSN of the next packet to send.
     pub send_psn: Psn,
@@ -391,6 +398,6 @@ pub struct QpSnapshot {
     pub unacked_psn: Psn,
     /// Expected PSN of the responder.
     pub recv_psn: Psn,
-    /// Message sequence number: messages completed as responder.
+    /// Message sequence number: the number of messages completed as responder.
     pub msn: Msn,
 }

@@ -30,9 +30,9 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) pkeys: &'a Pkeys,
-    /// Slots taken by all QPs, as of the start of the call.
+    /// Number of slots taken by all QPs at the start of the call.
     pub(crate) pooled: PooledSlots,
-    /// ICRC setting for outgoing frames.
+    /// Whether outgoing frames carry an ICRC.
     pub(crate) icrc: IcrcField,
 }
 
@@ -50,7 +50,8 @@ pub(crate) enum FatalError {
     XrcSrq(Srqn),
 }
 
-/// What a received request acts on: the identity of its memory accesses, and the queue of its receive request.
+/// The resources of a received request: the identity against which its memory accesses are checked, and the
+/// queue of its receive request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestContext {
     pub(crate) initiator: Initiator,
@@ -77,9 +78,9 @@ pub(crate) struct Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Frame(Frame),
-    /// No frame, but more work is left.
+    /// No frame was produced, but more work is left.
     Again,
-    /// Nothing to do until the next input or deadline.
+    /// No work is left until the next input or deadline.
     Idle,
 }
 
@@ -110,7 +111,7 @@ impl Core {
         Initiator { pd, qpn: self.qpn, reserved_lkey }
     }
 
-    /// Returns what requests of a service other than XRC act on.
+    /// Returns the request context for services other than XRC.
     pub(crate) fn request_context(&self) -> RequestContext {
         RequestContext { initiator: self.initiator(), source: RecvSource::Qp(self.qpn) }
     }
@@ -136,7 +137,7 @@ impl Core {
 }
 
 impl<H: Host> Ctx<'_, H> {
-    /// Reports a completion of a queue of the QP; see [`Ctx::complete_from`].
+    /// Reports a completion for a queue of the QP; see [`Ctx::complete_from`].
     pub(crate) fn complete(
         &mut self,
         core: &Core,
@@ -147,8 +148,8 @@ impl<H: Host> Ctx<'_, H> {
         self.complete_from(core, (queue, None), wr_id, result);
     }
 
-    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushes itself. `srqn` is
-    /// the XRC SRQ of the request, if it came from one.
+    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushed
+    /// requests itself. `srqn` is the XRC SRQ of the request, if it came from one.
     pub(crate) fn complete_from(
         &mut self,
         core: &Core,

@@ -1,8 +1,9 @@
-//! Record of the requests a responder has executed, for detecting duplicates and replaying READs and atomics.
+//! Record of the requests a responder has executed, for detecting duplicates and for replaying READs and
+//! atomics.
 //!
-//! A PSN behind the expected one does not make a packet a duplicate. The packet may belong to an earlier connection
-//! between the same QP numbers, or be forged. A duplicate repeats a request of this connection, and a READ or atomic
-//! is replayed only from its record.
+//! A PSN behind the expected one does not make a packet a duplicate. The packet may belong to an earlier
+//! connection between the same QP numbers, or be forged. A duplicate repeats a request of this connection,
+//! and a READ or atomic is replayed only from its record.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4.1.2 (duplicate requests), 9.7.5.1 and 9.7.5.1.3 (responder resources).
@@ -66,8 +67,9 @@ impl RequestHistory {
         self.resources.push_back(Resource { first: self.packets, request });
     }
 
-    /// Returns whether `reth` at `packet` repeats all or part of an executed READ. A requester that received some
-    /// responses asks again from the first missing one, with the same key and the address matching the PSN.
+    /// Returns whether `reth` at `packet` repeats all or part of an executed READ. A requester that received
+    /// some responses repeats the request from the first missing response on, with the same key and with the
+    /// address that matches the PSN.
     pub(crate) fn covers_read(&self, packet: u64, reth: &Reth, mtu: usize) -> bool {
         self.resources.iter().any(|Resource { first, request }| {
             let (Request::Read(whole), Some(skipped)) = (request, packet.checked_sub(*first)) else {

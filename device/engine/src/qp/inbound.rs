@@ -37,9 +37,9 @@ pub(crate) struct Origin {
 /// Why a request packet was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestError {
-    /// The packet is malformed or breaks the opcode sequence.
+    /// The packet is malformed or violates the opcode sequence.
     Invalid,
-    /// The packet names an SRQ that it must not use (XRC).
+    /// The packet names an SRQ that it may not use (XRC).
     Xrceth(Srqn, XrcError),
     /// No receive request is posted.
     NotReady,
@@ -53,12 +53,12 @@ pub(crate) enum RequestError {
     Scatter(AccessError),
     /// The memory access of a WRITE was denied.
     NoAccess(AccessError),
-    /// A SEND with invalidate named a key that must not be invalidated. Its data has been written.
+    /// A SEND with invalidate named a key that it may not invalidate. The data of the SEND has been written.
     Invalidate(AccessError),
 }
 
 impl RequestError {
-    /// Returns the reason to count the packet under, and the denied access if that was the cause.
+    /// Returns the reason under which to count the packet, and the denied access if that was the cause.
     pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
         match self {
             Self::Invalid if service.is_reliable() => (DropReason::InvalidRequest, None),
@@ -90,7 +90,8 @@ impl Inbound {
         self.message.is_some()
     }
 
-    /// Returns whether a packet for the SRQ `srqn` cannot belong to the incomplete message, because that names another.
+    /// Returns whether a packet for the SRQ `srqn` cannot belong to the incomplete message, because that
+    /// message names another SRQ.
     pub(crate) fn is_for_other_srq(&self, srqn: Option<Srqn>) -> bool {
         self.is_open() && self.srqn != srqn
     }
@@ -108,8 +109,8 @@ impl Inbound {
         self.message = None;
     }
 
-    /// Returns whether `operation` breaks the opcode sequence (IBTA volume 1, section 9.7.4.1): it must continue an
-    /// incomplete message, or else begin one.
+    /// Returns whether `operation` violates the opcode sequence (IBTA volume 1, section 9.7.4.1): if a
+    /// message is incomplete, the operation must continue it; otherwise it must begin one.
     pub(crate) fn breaks_opcode_sequence(&self, operation: Operation) -> bool {
         let begins = operation.position().begins();
         match self.message {
@@ -126,8 +127,8 @@ impl Inbound {
         }
     }
 
-    /// Executes a SEND or WRITE packet that is valid in the opcode sequence. Returns whether it ended its message. If
-    /// so, the receive request that the message consumed is completed.
+    /// Executes a SEND or WRITE packet that the opcode sequence permits. Returns whether the packet ended its
+    /// message. If so, the receive request that the message consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,
@@ -216,7 +217,7 @@ impl Inbound {
         }
         let (initiator, key) = (on.initiator, rkey.as_lkey());
         if begins && len > 0 {
-            // Check the whole range once. The host checks the part of each packet again.
+            // Check the whole range once. The host checks the range of each packet again.
             ctx.host
                 .check(initiator, key, va, u64::from(len), Access::RemoteWrite)
                 .map_err(RequestError::NoAccess)?;

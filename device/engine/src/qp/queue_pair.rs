@@ -1,4 +1,4 @@
-//! A queue pair: QP state, requester and responder, and error handling that affects both.
+//! A queue pair consists of the QP state, a requester, a responder, and the error handling that affects both.
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
-    /// RC uses both. The responder of an XRC initiator and the requester of an XRC target stay idle.
+    /// RC uses both. In an XRC initiator the responder stays idle, in an XRC target the requester.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }
@@ -29,15 +29,15 @@ pub(crate) struct Qp {
     core: Core,
     machines: Machines,
     window_packets: u32,
-    /// SQD: started messages are still outstanding, and whether to raise an event once they are done.
+    /// In SQD while started messages are outstanding: whether to raise an event once they are done.
     draining: bool,
     notify_drained: bool,
-    /// The event for the first packet in RTR was raised.
+    /// Whether the event for the first packet in RTR has been raised.
     established: bool,
-    /// Posted requests remain to be flushed.
+    /// Whether posted send requests remain to be flushed.
     flush_send: bool,
     flush_recv: bool,
-    /// Requests are served before replies in this turn.
+    /// Whether requests are served before replies in this turn.
     requests_first: bool,
     notifier: Notifier,
     pace: Option<Pace>,
@@ -45,8 +45,8 @@ pub(crate) struct Qp {
     last_packet_at: Option<Instant>,
     /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
-    /// Bookkeeping of the engine: in the ready list, in the dirty list, in the list of QPs in ERR, and the registered
-    /// deadline.
+    /// Bookkeeping of the engine: whether the QP is in the ready list, the dirty list and the list of QPs in
+    /// ERR, and its registered deadline.
     pub(crate) scheduled: bool,
     pub(crate) dirty: bool,
     pub(crate) in_error_list: bool,
@@ -87,7 +87,7 @@ impl Qp {
         number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
     }
 
-    /// Returns the slots this QP has taken from the shared pool.
+    /// Returns the number of slots that this QP has taken from the shared pool.
     pub(crate) fn pooled_slots(&self) -> PooledSlots {
         match &self.machines {
             Machines::Reliable(requester, responder) => {
@@ -105,8 +105,8 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Returns whether the receive queue must be polled in ERR, because no doorbell announces receive requests to
-    /// flush.
+    /// Returns whether the receive queue must be polled in ERR, because no doorbell announces the receive
+    /// requests to be flushed.
     pub(crate) fn polls_receives(&self) -> bool {
         !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }
@@ -130,7 +130,7 @@ impl Qp {
         let old = self.core.attrs;
         self.core.attrs = with_ecn(QpAttrs { service: old.service, ..modify.attrs });
         if !from.is_unconnected() {
-            // Segmented messages may be in flight, so the path MTU must not change.
+            // Segments of a message may be in flight, so the path MTU must not change.
             self.core.attrs.mtu = old.mtu;
         }
         match &mut self.machines {
@@ -176,7 +176,7 @@ impl Qp {
         QpSnapshot { state, draining, send_psn, unacked_psn, recv_psn, msn }
     }
 
-    /// Returns what the QP is waiting for. `pooled` counts the slots taken by all QPs.
+    /// Returns what the QP is doing or waiting for. `pooled` counts the slots taken by all QPs.
     pub(crate) fn explain(&self, pooled: PooledSlots, now: Instant) -> QpStatus {
         let core = &self.core;
         let ended = self.ended.map(|(at, by)| Ended { ago: now.saturating_since(at), by });
@@ -299,11 +299,11 @@ impl Qp {
         self.apply_failure(ctx, result.map(|_| ()));
     }
 
-    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet must be
-    /// dropped.
+    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet
+    /// must be dropped.
     ///
     /// # Spec
-    /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, QP1 any in the port's table.
+    /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, QP1 every P_Key in the port's table.
     fn partition(&self, pkeys: &Pkeys, found: Pkey) -> Option<u16> {
         let own = self.core.attrs.pkey_index;
         match self.core.attrs.service {
@@ -353,7 +353,8 @@ impl Qp {
         self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
-    /// Starts a turn. Requests and replies alternate in going first, so that neither starves the other.
+    /// Starts a turn. Requests and replies take turns at being served first, so that neither starves the
+    /// other.
     pub(crate) fn begin_turn(&mut self) {
         self.requests_first = !self.requests_first;
     }
@@ -487,10 +488,11 @@ impl Qp {
         self.flush(ctx);
     }
 
-    /// Flushes requests announced before software leaves SQE; they belong to the failed batch.
+    /// Flushes the requests that were announced before software leaves SQE, because they belong to the failed
+    /// batch.
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        // Bounded, because a guest can link a request to itself. Whatever remains then is executed instead of
-        // flushed.
+        // Bounded, because a guest can link a request to itself. Any requests that remain are executed
+        // instead of flushed.
         for _ in 0..limits::EVENT_BACKLOG {
             if !self.flush_send {
                 return;
@@ -501,8 +503,8 @@ impl Qp {
         self.flush_send = false;
     }
 
-    /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in
-    /// order. Anything beyond the bound follows in later turns.
+    /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue,
+    /// each in order. Requests beyond the bound are flushed in later turns.
     fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         let each = self.engine_flushes();
         let core = &self.core;
@@ -594,7 +596,8 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     }
 }
 
-/// Returns the attributes with ECN-capable marking: congested switches can mark the packets of a connection.
+/// Returns the attributes with their traffic class marked as ECN-capable, so that congested switches can mark
+/// the packets of a connection.
 fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
     if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);
@@ -603,8 +606,8 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 }
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
-/// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path that is
-/// not resolved yet has no MAC.
+/// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path
+/// that has not been resolved yet has no MAC address, so any is accepted.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {

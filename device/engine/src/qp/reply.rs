@@ -1,14 +1,15 @@
 //! Replies of a responder: acknowledgements, READ responses and atomic results, in request order.
 //!
-//! READ responses are built packet by packet when the QP has its turn, from memory as it is at that moment.
-//! Consecutive acknowledgements coalesce into the newest, which covers the older ones.
+//! READ responses are built packet by packet when the QP has its turn, from the contents of memory at that
+//! moment. Consecutive acknowledgements coalesce into the newest, which covers the older ones.
 //!
 //! A peer cannot use the responder to amplify traffic:
 //!
 //! - Replies go to the address of the connection, never to an address taken from a packet.
-//! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
-//! - A READ returns the bytes it asks for, which its key must permit. Repeated while being answered, it restarts instead
-//!   of being answered twice.
+//! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a
+//!   result.
+//! - A READ returns only the bytes it asks for, and only if its key permits. If a READ is repeated while
+//!   being answered, its responses restart instead of being sent twice.
 //! - Datagrams, and packets that no QP accepts, cause no reply.
 //!
 //!
@@ -41,7 +42,7 @@ const _: () = assert!(size_of::<Reply>() <= 48, "the table of limits says what a
 pub(crate) enum ReplyKind {
     /// The request was executed just now.
     Original,
-    /// The request is a duplicate: a reply was sent before.
+    /// The request is a duplicate: a reply to it has been sent before.
     Duplicate,
 }
 
@@ -52,13 +53,13 @@ struct ReadReply {
     va: Va,
     rkey: Rkey,
     len: u32,
-    /// Index of the next response packet, and the number of response packets.
+    /// Index of the next response packet. The number of response packets follows.
     next: u32,
     packets: u32,
-    /// Index of the first response packet; not 0 if only the end of the READ was requested again.
+    /// Index of the first response packet. Not 0 if only the last part of the READ was requested again.
     begin: u32,
     msn: Msn,
-    /// XRC: protection domain of the SRQ that the request named.
+    /// Protection domain of the SRQ that the request named (XRC).
     srq_pd: Option<Pdn>,
     kind: ReplyKind,
 }
@@ -66,7 +67,7 @@ struct ReadReply {
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
-    /// The shared pool is used up: only the slots reserved for this QP may be used.
+    /// Whether the shared pool is used up, so that only the slots reserved for this QP can be used.
     pool_exhausted: bool,
 }
 
@@ -94,7 +95,7 @@ impl Replies {
         self.queue.capacity().saturating_sub(limits::KEPT_REPLIES)
     }
 
-    /// Sets whether the shared pool is used up, so that only the slots reserved for this QP remain.
+    /// Sets whether the shared pool is used up, so that only the slots reserved for this QP can be used.
     pub(crate) fn set_pool_exhausted(&mut self, pool_exhausted: bool) {
         self.pool_exhausted = pool_exhausted;
     }
@@ -104,8 +105,8 @@ impl Replies {
         self.queue.len() < self.limit(limits::PENDING_REPLIES)
     }
 
-    /// Returns the number of READs and atomics executed and not yet answered. Duplicates do not count: a late copy
-    /// must not be held against a peer that only waits for newer responses.
+    /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count: a peer
+    /// that merely waits for newer responses must not be rejected because of a late copy.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
             Reply::Acknowledge { .. } => false,
@@ -115,8 +116,9 @@ impl Replies {
         self.queue.iter().filter(first).count()
     }
 
-    /// Acknowledges everything up to `psn`, replacing a pending ACK. A pending NAK stays, even if the missing packet
-    /// has arrived since: only ACKs may be coalesced (IBTA volume 1, section 9.7.5.1.4).
+    /// Acknowledges all packets up to `psn`, replacing a pending ACK. A pending NAK stays even if the missing
+    /// packet has arrived in the meantime, because only ACKs may be coalesced (IBTA volume 1, section
+    /// 9.7.5.1.4).
     pub(crate) fn push_ack(&mut self, psn: Psn, msn: Msn) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
         match self.queue.back_mut() {
@@ -139,7 +141,8 @@ impl Replies {
         }
     }
 
-    /// An acknowledgement that does not fit is dropped as if lost on the wire: the requester times out and retries.
+    /// Queues an acknowledgement. If the queue is full, the acknowledgement is dropped as if lost on the
+    /// wire, and the requester times out and retries.
     fn push_acknowledgement(&mut self, psn: Psn, aeth: Aeth) {
         if self.queue.len() < self.limit(limits::PENDING_ANSWERS) {
             self.queue.push_back(Reply::Acknowledge { psn, aeth });
@@ -178,8 +181,8 @@ impl Replies {
         }));
     }
 
-    /// Restarts a READ still being answered at `psn`, beginning with FIRST or ONLY. Returns false if no such READ is
-    /// pending.
+    /// Restarts the responses of a pending READ at `psn`, beginning with FIRST or ONLY. Returns false if no
+    /// such READ is pending.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
@@ -257,7 +260,7 @@ impl Replies {
         let len = match sent {
             Ok(len) => len,
             Err(reason) => {
-                // The key was invalidated after the READ was accepted.
+                // The key was invalidated after the READ had been accepted.
                 let drop = |why| Dropped {
                     qpn: core.qpn,
                     opcode: Opcode {
@@ -268,7 +271,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never causes a NAK: it could be forged, or a late copy.
+                // A duplicate never causes a NAK, because it could be forged or a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();
@@ -294,7 +297,7 @@ impl Replies {
 fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     match aeth.syndrome {
         Syndrome::Ack { .. } => {
-            // IBTA 9.7.7.2: a responder on a shared receive queue gives no credits.
+            // IBTA 9.7.7.2: a responder on a shared receive queue advertises no credits.
             let posted = if core.uses_srq() { None } else { ctx.host.posted_receives(core.qpn) };
             let credits = credit_code(posted);
             Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }

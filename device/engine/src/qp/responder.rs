@@ -8,17 +8,19 @@
 //! | duplicate of an executed request | SEND, WRITE: ACK the newest PSN; READ: read memory again; atomic: return the saved result |
 //! | behind, but not a duplicate | drop |
 //!
-//! A fatal NAK moves the QP to ERR. Earlier responses still pending and the NAK itself are sent. Only a packet with
-//! the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so a forged duplicate
-//! cannot tear down the connection.
+//! A fatal NAK moves the QP to ERR. Earlier responses still pending and the NAK itself are sent. Only a
+//! packet with the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so
+//! a forged duplicate cannot tear down the connection.
 //!
-//! Every XRC request names an SRQ, even if it takes no receive request from it. The target rejects a request for an SRQ
-//! that does not exist, is no XRC SRQ or belongs to another XRC domain, and a message whose packets name different SRQs:
-//! NAK Invalid Request. The specification names the local events, but leaves the NAK code open. Memory accesses of an
-//! accepted request are checked against the protection domain of the SRQ.
+//! Every XRC request names an SRQ, even if it takes no receive request from it. The target rejects a request
+//! for an SRQ that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a
+//! message whose packets name different SRQs. In all these cases it sends NAK Invalid Request, because the
+//! specification names the local events but not the NAK code. Memory accesses of an accepted request are
+//! checked against the protection domain of the SRQ.
 //!
 //! # Spec
-//! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
+//! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and
+//! 11.3.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Msn, Pdn};
@@ -55,9 +57,10 @@ const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 pub(crate) struct Responder {
     expected: Psn,
     msn: Msn,
-    /// A NAK for `expected` is outstanding; further NAKs are suppressed until that packet arrives.
+    /// Whether a NAK for `expected` is outstanding. If so, further NAKs are suppressed until that packet
+    /// arrives.
     nak_sent: bool,
-    /// RNR NAKs sent for the packet with the expected PSN.
+    /// Number of RNR NAKs sent for the packet with the expected PSN.
     rnr_naks: u8,
     inbound: Inbound,
     replies: Replies,
@@ -110,8 +113,8 @@ impl Responder {
         self.replies.pooled_slots()
     }
 
-    /// Returns whether a reply can be sent. While data is paused by congestion control, only replies without data
-    /// can.
+    /// Returns whether a reply can be sent. While data is paused by congestion control, only replies without
+    /// data can be sent.
     pub(crate) fn has_work(&self, data_waits: bool) -> bool {
         !self.replies.is_empty() && (!data_waits || !self.replies.has_data_next())
     }
@@ -130,8 +133,8 @@ impl Responder {
         self.replies.clear();
     }
 
-    /// Completes the receive request of the current message as flushed. The caller flushes those still in the receive
-    /// queue.
+    /// Completes the receive request of the current message as flushed. The caller flushes the requests still
+    /// in the receive queue.
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         self.inbound.abandon();
         self.inbound.fail_receive(core, ctx, Status::Flushed);
@@ -204,8 +207,8 @@ impl Responder {
         }
     }
 
-    /// Rejects the expected request with a fatal NAK. If the request had consumed a receive request, completes that
-    /// too.
+    /// Rejects the expected request with a fatal NAK. If the request had consumed a receive request, that is
+    /// completed too.
     fn reject<H: Host>(
         &mut self,
         core: &Core,
@@ -289,13 +292,15 @@ impl Responder {
         }
     }
 
-    /// Returns whether the peer has reached `max_dest_rd_atomic`. One more READ or atomic is then an invalid request.
+    /// Returns whether the peer has reached `max_dest_rd_atomic`. One more READ or atomic is then an invalid
+    /// request.
     ///
-    /// The specification also allows the responder to execute it, as soft-RoCE does. Adapters reject it, so rejecting
-    /// keeps software that works here working on hardware.
+    /// The specification also allows the responder to execute it, as soft-RoCE does. Hardware adapters reject
+    /// it. Rejecting it here ensures that software which works with this device also works with them.
     ///
     /// # Spec
-    /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs or atomics).
+    /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs
+    /// or atomics).
     fn at_rd_atomic_limit(&self, core: &Core) -> bool {
         self.replies.unanswered() >= usize::from(core.attrs.max_dest_rd_atomic)
     }
@@ -361,13 +366,13 @@ impl Responder {
     fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
         let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
-            // A duplicate SEND or WRITE is not executed. It is acknowledged with the newest PSN, whatever its own PSN
-            // and AckReq.
+            // A duplicate SEND or WRITE is not executed. It is acknowledged with the newest PSN, regardless
+            // of its own PSN and AckReq bit.
             (Some(_), Kind::Send | Kind::Write, _) => {
                 self.replies.push_ack(self.expected.retreat(1), self.msn);
                 true
             }
-            // A duplicate READ is executed again, if it covers a part of a READ that is still on record.
+            // A duplicate READ is executed again if it covers part of a READ that is still on record.
             (Some(at), Kind::Read, Ext::Reth(reth)) if self.history.covers_read(at, &reth, core.mtu()) => {
                 self.replay_read(core, ctx, packet, &reth)
             }
@@ -396,7 +401,7 @@ impl Responder {
         if self.replies.rewind_read(psn) {
             return true;
         }
-        // The key may have been invalidated, or the SRQ destroyed, since the READ was executed.
+        // Since the READ was executed, the key may have been invalidated or the SRQ destroyed.
         let Ok(on) = request_context(core, ctx, packet) else { return false };
         if check_read(on.initiator, ctx, reth).is_err() || !self.replies.has_room() {
             return false;
@@ -416,10 +421,10 @@ impl Responder {
     }
 }
 
-/// Returns what a request acts on.
+/// Returns the request context: the identity of its memory accesses, and the queue of its receive request.
 ///
 /// # Errors
-/// An XRC request that must not use the SRQ it names, or that names none because its opcode is reserved.
+/// Fails if an XRC request names an SRQ that it may not use, or none because its opcode is reserved.
 fn request_context<H: Host>(
     core: &Core,
     ctx: &Ctx<'_, H>,

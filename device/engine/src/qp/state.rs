@@ -1,4 +1,5 @@
-//! QP state machine: the transitions software can request, and how each state treats work requests and packets.
+//! QP state machine: the transitions software can request, and how each state treats work requests and
+//! packets.
 //!
 //! | state | send queue | receive queue | packets |
 //! |---|---|---|---|
@@ -9,15 +10,16 @@
 //! | SQE | flushed | processed | accepted (UC, UD) |
 //! | ERR | flushed | flushed | dropped |
 //!
-//! An XRC initiator has no receive queue, and an XRC target no send queue. Both pass through the same states.
+//! An XRC initiator has no receive queue, and an XRC target has no send queue. Both pass through the same
+//! states.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.3.1; JingZhao interface, sections 10.1, 10.2 and 10.5.
 
 use super::attr::{Service, State};
 
-/// A transition software can request, and the services that support it. Transitions to RESET and ERR are always legal
-/// and not listed.
+/// A transition that software can request, and the services that support it. Transitions to RESET and ERR are
+/// always legal and not listed.
 struct Transition {
     from: State,
     to: State,
@@ -58,7 +60,7 @@ impl State {
         matches!(self, Self::Rts | Self::Sqd)
     }
 
-    /// Returns whether the path is still open to change, including its MTU.
+    /// Returns whether the path, including its MTU, can still be changed.
     pub(crate) fn is_unconnected(self) -> bool {
         matches!(self, Self::Reset | Self::Init)
     }

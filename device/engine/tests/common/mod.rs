@@ -1,4 +1,4 @@
-//! Two engines, a wire controlled by the test packet by packet, and a clock advanced by the test.
+//! Two engines, a wire on which the test controls each packet, and a clock that the test advances.
 #![allow(clippy::unwrap_used, reason = "test code")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
@@ -59,13 +59,13 @@ impl Node {
 }
 
 pub const PD: u32 = 3;
-/// Region on both sides with all permissions, at [`VA`], 64 KiB.
+/// Key of a region on both sides with all permissions, 64 KiB at [`VA`].
 pub const KEY: u32 = 0x21;
 pub const VA: u64 = 0x10_0000;
 pub const REGION: usize = 65536;
-/// Region on both sides with local read permission only.
+/// Key of a region on both sides with only local read permission.
 pub const LOCKED: u32 = 0x22;
-/// ACK timeout: code 14.
+/// The ACK timeout, code 14.
 pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
 pub fn psn_a() -> Psn {
@@ -217,7 +217,7 @@ impl Pair {
         side.collect();
     }
 
-    /// Delivers a packet of the peer made up by the test.
+    /// Delivers a packet that the test makes up on behalf of the peer.
     pub fn inject(&mut self, to: Node, operation: Operation, psn: Psn, ext: Ext, payload: &[u8]) {
         self.inject_with(to, operation, psn, ext, payload, |_| {});
     }
@@ -274,7 +274,7 @@ impl Pair {
         self.run(|_, _| true)
     }
 
-    /// Exchanges packets, losing the `n`-th packet (from 0) that `node` sends.
+    /// Exchanges packets, but loses the `n`-th packet (from 0) that `node` sends.
     pub fn lose(&mut self, node: Node, n: usize) -> Vec<String> {
         let mut count = 0;
         self.run(|from, _| {
@@ -318,7 +318,7 @@ impl Pair {
     }
 }
 
-/// Creates a QP and moves it to RTS with the first PSNs to send and to expect.
+/// Creates a QP and moves it to RTS with these first PSNs to send and to expect.
 fn bring_up(engine: &mut Engine, host: &mut SimHost, qpn: Qpn, attrs: QpAttrs, (mine, theirs): (Psn, Psn)) {
     engine.create_qp(qpn, attrs).unwrap();
     for to in [State::Init, State::Rtr, State::Rts] {

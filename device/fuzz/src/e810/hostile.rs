@@ -1,4 +1,5 @@
-//! Invalid operations of a driver. About half are almost valid, because a device rejects most random ones.
+//! Invalid operations of a driver. About half of them are almost valid, because a device rejects most
+//! operations that are entirely random.
 
 use device::frontend::e810::E810;
 use drivers::Bus as _;
@@ -22,7 +23,7 @@ use super::{ATTACKER, EXPERIMENTAL, NEIGHBOUR, PAGE, SEALED};
 
 type Guest = Driver<Machine<E810>>;
 
-/// Element above the leaf of the default tree.
+/// Scheduler element above the leaf of the default tree.
 const PARENT: Teid = Teid::new(8);
 
 /// Executes an operation of a driver.
@@ -128,7 +129,7 @@ fn reopen(guest: &mut Guest) {
     guest.open_queues();
 }
 
-/// Returns valid parameters and buffer of a command, with numbers of objects that may exist.
+/// Returns valid parameters and a valid buffer for a command. The object numbers in them may exist.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     let mut parameters = [0; PARAMETERS_LEN];
     let mut count = u16::from(input.byte() % 6);
@@ -233,7 +234,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let recipe = input.byte() % 11;
     let action = match input.byte() % 4 {
         0 => input.word(),
-        // Actions: to a VSI, to a list, to a VLAN's list.
+        // The actions forward to a VSI, to a VSI list, or to the list of a VLAN.
         1 => 0x2_000c | u32::from(small(input)) << 4,
         2 => 0x2_4008 | u32::from(small(input)) << 4,
         _ => 0x1_8002 | u32::from(input.byte() & 1) << 14 | u32::from(small(input)) << 4,
@@ -244,7 +245,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a look-up rule for frames to an address, with a VLAN tag in its header.
+/// Returns a look-up rule that matches frames to a MAC address with a VLAN tag.
 fn lookup(kind: u8, recipe: u8, source: u16, action: u32, mac: MacAddr, tci: u16) -> Vec<u8> {
     let [low, high] = source.to_le_bytes();
     [
@@ -309,7 +310,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Posts several admin descriptors with one write of the tail, with buffers anywhere.
+/// Posts several admin descriptors with a single write of the tail. Their buffers may be anywhere.
 fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     let entries = u32::from(ENTRIES);
     let mut tail = guest.read(Register::PfFwAtqt) % entries;
@@ -328,7 +329,7 @@ fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         tail = (tail + 1) % entries;
     }
     guest.write(Register::PfFwAtqt, if input.byte() < 224 { tail } else { value(input) });
-    // The driver's tail is out of date now.
+    // The driver's copy of the tail is now out of date.
     guest.open_admin_queue();
 }
 
@@ -379,7 +380,7 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         let at = address(input, 0);
         let buffer = TRANSMIT_BUFFERS + u64::from(guest.interface.transmit_next) * STRIDE;
         let [first, second] = match choice % 8 {
-            // A descriptor of any type, known or not.
+            // A descriptor of any type, defined or undefined.
             0 => [at, word],
             // A context descriptor: segmentation, tags, tunnels.
             1 => [word, word & !0xf | 1],
@@ -400,7 +401,8 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Sends a frame with tags, checksums and segmentation as a driver requests them, apart from changed bits.
+/// Sends a frame with the tags, checksums and segmentation that a driver would request, except that some bits
+/// are changed.
 fn frame(guest: &mut Guest, input: &mut Input<'_>) {
     if input.byte() < 96 {
         reopen(guest);
@@ -408,7 +410,7 @@ fn frame(guest: &mut Guest, input: &mut Input<'_>) {
     let bytes = packet(input, NEIGHBOUR);
     let flags = input.byte();
     let len = bytes.len() as u64;
-    // Headers of 14, 20 and 20 bytes.
+    // Ethernet, IP and TCP headers of 14, 20 and 20 bytes.
     let mut word = 7 << 16 | 5 << 23 | 5 << 30;
     word |= u64::from(flags & 1) << 7 | u64::from(flags >> 1 & 3) << 9 | u64::from(flags >> 3 & 3) << 12;
     word |= u64::from(tci(input)) << 48;
@@ -437,7 +439,8 @@ fn arrive(guest: &mut Guest, input: &mut Input<'_>) {
     guest.hca.handle_frame(&frame);
 }
 
-/// Returns an Ethernet frame that is at most slightly too long. Most of its tags, IP and transport headers are valid.
+/// Returns an Ethernet frame that is at most slightly too long. Its tags, IP header and transport header are
+/// valid in most cases.
 fn packet(input: &mut Input<'_>, to: MacAddr) -> Vec<u8> {
     let to = if input.byte() < 160 { to } else { mac(input) };
     let mut frame = [&to.0[..], &mac(input).0].concat();
@@ -506,7 +509,7 @@ fn receive_queue(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Loads of all widths.
+/// Reads from a BAR with loads of all widths.
 fn load(guest: &mut Guest, input: &mut Input<'_>) {
     let at = match input.byte() % 4 {
         0 => u64::from(input.word()) % ((8 << 20) - 8),
@@ -524,7 +527,7 @@ fn load(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Returns a register of the device, which may be one of many.
+/// Returns a register of the device, possibly one from an array of registers.
 fn register(input: &mut Input<'_>) -> Register {
     use Register as R;
     let choice = input.byte();
@@ -593,7 +596,7 @@ fn address(input: &mut Input<'_>, right: u64) -> u64 {
     }
 }
 
-/// Returns a number of a VSI, rule, list or queue. About half of them exist.
+/// Returns the number of a VSI, rule, list or queue. About half of these numbers are in use.
 fn small(input: &mut Input<'_>) -> u16 {
     match input.byte() {
         byte @ 0..224 => u16::from(byte % 8),
@@ -601,7 +604,7 @@ fn small(input: &mut Input<'_>) -> u16 {
     }
 }
 
-/// Returns one of two queues, or any queue that has registers.
+/// Returns the number of one of two queues, or of any queue that has registers.
 fn queue(input: &mut Input<'_>) -> u16 {
     if input.byte() < 192 { u16::from(input.byte() % 2) } else { input.half() }
 }
@@ -614,7 +617,7 @@ fn teids(input: &mut Input<'_>, count: u16) -> Vec<u8> {
     (0..count).flat_map(|_| (u32::from(input.byte()) % 40).to_le_bytes()).collect()
 }
 
-/// Returns the MAC of a station, of a group, or an unknown one.
+/// Returns the MAC address of a station or a group, or an unknown one.
 fn mac(input: &mut Input<'_>) -> MacAddr {
     match input.byte() % 8 {
         0..3 => ATTACKER,
@@ -626,7 +629,7 @@ fn mac(input: &mut Input<'_>) -> MacAddr {
     }
 }
 
-/// Returns VLAN and priority of a tag. VLANs are few, so that rules match.
+/// Returns the VLAN and priority of a tag. Few VLANs are used, so that rules match.
 fn tci(input: &mut Input<'_>) -> u16 {
     u16::from(input.byte()) << 8 | u16::from(input.byte() % 4)
 }

@@ -28,7 +28,7 @@ use super::{AIM, ATTACKER, NEIGHBOUR, PAGE, SEALED};
 
 type Guest = Driver<Machine<E810>>;
 
-/// Queue pairs connected to an imaginary peer, to itself, and for datagrams.
+/// Numbers of a queue pair connected to an imaginary peer, one connected to itself, and one for datagrams.
 pub(super) const QPNS: [u32; 3] = [PEER.get(), LOOPED.get(), DATAGRAM.get()];
 const PEER: Qpn = Qpn::new(3);
 const LOOPED: Qpn = Qpn::new(4);
@@ -49,7 +49,7 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries of the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Limits of objects without a table.
+/// Maximum numbers of objects without a table.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
@@ -148,7 +148,7 @@ fn context(qpn: Qpn) -> QpContext {
     }
 }
 
-/// Posts a message of the looped queue pair to itself.
+/// Posts a message from the looped queue pair to itself.
 pub(super) fn post_looped(guest: &mut Guest) {
     const SEND_SIGNALED: u64 = 0x03 << 32 | 1 << 62;
     guest.poke(DATA, &[0x77; 300]);
@@ -166,7 +166,7 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits of objects without rows.
+/// Checks the limits of objects that have no table rows.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
@@ -190,7 +190,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         12 => modify(guest, input),
         13 => many(guest, input),
         14 => {
-            // Starts or stops the control queue, with the correct context or another.
+            // Starts or stops the control queue, with the correct context address or another one.
             let context = [HOST_CONTEXT, 0, address(input, HOST_CONTEXT)][usize::from(input.byte() % 3)];
             guest.write(Register::PfpeCcqphigh, u32::try_from(context >> 32).unwrap_or_default());
             guest.write(Register::PfpeCcqplow, u32::try_from(context & 0xffff_ffff).unwrap_or_default());
@@ -231,7 +231,7 @@ fn control(guest: &mut Guest, input: &mut Input<'_>) {
     execute(guest, &wqe);
 }
 
-/// Returns the words of an operation that is almost valid.
+/// Returns the words of an almost valid operation.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
     let number = u64::from(if input.byte() < 224 { u16::from(input.byte() % 8) } else { input.half() });
     let small = u64::from(input.byte());
@@ -361,7 +361,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     ];
     let register = registers[usize::from(input.byte()) % registers.len()];
     let number = if input.byte() < 192 { u32::from(input.byte() % 8) } else { input.word() };
-    // The arm word in the format of software.
+    // Encodes the arm word as software does.
     let arm = u64::from(input.byte()) << 10;
     guest.poke(CONTEXTS + 0x2_0000 + u64::from(number % 8) * 64 + 32, &arm.to_le_bytes());
     guest.write(register, number);
@@ -420,7 +420,7 @@ fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Posts many requests of one kind with one doorbell.
+/// Posts many requests of one kind and rings one doorbell.
 fn many(guest: &mut Guest, input: &mut Input<'_>) {
     const AT_ONCE: u32 = 200;
     const KINDS: [Opcode; 8] = [

@@ -20,7 +20,7 @@ use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Qpn};
 
 use super::super::machine::{Aim, LIDS, Machine, PSN};
 
-/// First bus address behind ICM, with one page for each table.
+/// First bus address of the memory mapped to ICM, with one page per table.
 const ICM: u64 = 0x8000;
 
 /// ICM addresses of the tables.
@@ -41,7 +41,7 @@ const DATA_PAGES: u64 = 4;
 const KEY: u32 = 5;
 const VA: u64 = 0x7f00_0000_0800;
 
-/// RC connected to the peer, RC connected to itself, and UD.
+/// Numbers of an RC QP connected to the peer, an RC QP connected to itself, and a UD QP.
 pub(crate) const CONNECTED: u32 = 5;
 pub(crate) const LOOPED: u32 = 6;
 const DATAGRAM: u32 = 7;
@@ -135,8 +135,8 @@ fn options(bits: u16) -> Options {
     }
 }
 
-/// Returns a WQE that is well-formed except for the damage that `flags` selects: an operation on the data region, and a
-/// link to another slot.
+/// Returns a WQE with an operation on the data region and a link to another slot. It is well-formed except
+/// for the damage that `flags` selects.
 pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     if flags & 1 != 0 {

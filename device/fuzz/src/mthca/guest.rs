@@ -22,7 +22,8 @@ use protocol::roce::Imm;
 
 use super::super::machine::{Aim, LIDS, Machine};
 
-/// Bus addresses behind ICM: a page of doorbell records for each UAR page, then a page of the MTT.
+/// Bus addresses of the memory mapped to ICM: a page of doorbell records for each UAR page, then a page of
+/// the MTT.
 const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;
@@ -49,8 +50,8 @@ pub(crate) const VA: u64 = 0x7f00_0000_0000;
 pub(crate) const PD: u32 = 3;
 const QKEY: u32 = 0x1111;
 
-/// RC connected to the peer, RC connected to itself, UD, RC with a shared receive queue connected to itself, QP0 and
-/// QP1.
+/// Numbers of an RC QP connected to the peer, an RC QP connected to itself, a UD QP, an RC QP that uses an
+/// SRQ and is connected to itself, QP0 and QP1.
 pub(crate) const CONNECTED: u32 = 20;
 pub(crate) const LOOPED: u32 = 21;
 const DATAGRAM: u32 = 22;
@@ -62,7 +63,7 @@ const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA, ends: LIDS };
 
 const SLOTS: u16 = 16;
 
-/// Returns a QP's send queue, with the doorbell record of its number.
+/// Returns the send queue of a QP. The QP number determines its doorbell record.
 pub(crate) fn sq(qpn: u32) -> WorkQueue {
     WorkQueue { bus: SQ, offset: 0x1000, slot: 256, slots: SLOTS, record: record(sq_record(qpn)) }
 }
@@ -77,7 +78,7 @@ pub(crate) fn rq(qpn: u32) -> WorkQueue {
 const CQ_RECORD: u32 = 100;
 const SRQ_RECORD: u32 = 101;
 
-/// Returns the index of a send queue's record; that of the receive queue follows.
+/// Returns the index of the doorbell record of a send queue. That of the receive queue follows it.
 const fn sq_record(qpn: u32) -> u32 {
     2 * (qpn % 32)
 }
@@ -147,18 +148,18 @@ fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (u32, u32)>) {
     }
 }
 
-/// Issues a command whose modifier and event bit are in `op`.
+/// Issues a command whose op_modifier and event bit are in `op`.
 pub(crate) fn with_inbox(guest: &mut Guest, op: u32, in_modifier: u32, inbox: &[u8]) {
     guest.poke(INBOX, inbox);
     execute(guest, INBOX, op, in_modifier);
 }
 
-/// Issues a command with any in_param.
+/// Issues a command with this in_param.
 pub(crate) fn execute(guest: &mut Guest, in_param: u64, op: u32, in_modifier: u32) {
     guest.issue(in_param, in_modifier, OUTBOX, 0xffff, hcr::GO | op);
 }
 
-/// Writes a send doorbell, with one store or in two halves.
+/// Writes a send doorbell, in one store or in two halves.
 pub(crate) fn ring(guest: &mut Guest, page: u64, doorbell: [u8; 8], halves: bool) {
     let at = page * 0x1000 + 0x10;
     if halves {
@@ -173,7 +174,8 @@ pub(crate) fn data(len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(VA) }
 }
 
-/// Returns a WQE that is well-formed except for the damage that `flags` selects: an operation on the data region.
+/// Returns a WQE with an operation on the data region. It is well-formed except for the damage that `flags`
+/// selects.
 pub(crate) fn wqe(opcode: u8, qpn: u32, len: u32, flags: u8) -> Vec<u8> {
     if matches!(qpn, SMI | GSI) {
         return management_wqe(len, flags);
@@ -221,8 +223,8 @@ fn management_wqe(len: u32, flags: u8) -> Vec<u8> {
     wqe
 }
 
-/// Returns headers of a management datagram to QP0 or QP1 in software's format, for the start of the data region,
-/// followed by the MAD.
+/// Returns the contents for the start of the data region: the headers of a management datagram to QP0 or QP1
+/// in software's format, followed by the MAD.
 pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     let [high, low] = dlid.to_be_bytes();
     let mut bytes = vec![0xf0, 2, high, low, 0, 72, 0, 0];
@@ -292,7 +294,7 @@ pub(crate) fn number(op: Op, choice: u8) -> u32 {
     }
 }
 
-/// Returns the MPT entry of a key: the pages of its queue, or those of the data region.
+/// Returns the MPT entry of a key. It covers the pages of a queue or those of the data region.
 fn region(index: u32) -> Vec<u8> {
     let (flags, start, len, entry) = match index {
         CQ_KEY => (Mpt::LOCAL, 0, 0x1000, 0),

@@ -1,4 +1,4 @@
-//! Checks that congestion notifications are sent when due, and not too often.
+//! Checks that congestion notifications are sent when due but not too often.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use protocol::roce::{Bth, Opcode, RoceFrame};
 use super::{Checker, SideId, Violation, ensure};
 use engine::{Instant, Service};
 
-/// Minimum time between notifications for a flow; IBTA annex A17 leaves it to the device.
+/// Minimum time between notifications for a flow; the value is left to the device by IBTA annex A17.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// Tolerance for a rate-limited flow or a slow link: several bursts at the minimum rate.
+/// Tolerance for a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
 const SLOW: Duration = Duration::from_millis(20);
 
 /// Congestion state of one side.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// Marked data arrived since the last notification was sent.
+    /// Whether marked data has arrived since the last notification was sent.
     marked: bool,
     last_sent_at: Option<Instant>,
-    /// It received a notification.
+    /// Whether the side has received a notification.
     notified: bool,
 }
 
@@ -47,8 +47,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns how late a due action can be. Simulated time advances from event to event, so only rate limits and
-    /// slow links cause delay.
+    /// Returns how late a due action can be. Simulated time advances from event to event, so only rate limits
+    /// and slow links cause delays.
     pub(super) fn slack(&self, id: SideId) -> Duration {
         if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
             SLOW

@@ -8,7 +8,7 @@ use crate::key_op::KeyOp;
 use crate::plan::{Area, CELLS, Op, Pair, va};
 use engine::{Access, AtomicOp, Fence, SendOp};
 
-/// Part of a request's effect that a [`Cursor`] follows.
+/// The part of the requests' effects that a [`Cursor`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Data written at the responder by SENDs, WRITEs and atomics.
@@ -26,7 +26,7 @@ pub(super) enum Role {
 pub(super) struct Cursor {
     role: Role,
     op: usize,
-    /// Progress in `op`, in bytes. An atomic at the responder and a key operation count 1.
+    /// Progress in `op`, in bytes. An atomic at the responder or a key operation counts as 1.
     offset: usize,
 }
 
@@ -47,7 +47,7 @@ impl Cursor {
         }
     }
 
-    /// Returns whether all effects of the requests up to and including `nth` have happened.
+    /// Returns whether all effects of requests 0 to `nth` have happened.
     pub(super) fn has_done(&self, ops: &[Op], nth: usize) -> bool {
         let left = ops.iter().enumerate().take(nth + 1).skip(self.op);
         left.into_iter().all(|(index, op)| {
@@ -101,7 +101,7 @@ fn is_send(op: &Op) -> bool {
     matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
 }
 
-/// Returns the area with byte `offset` of a list, and the offset in the area.
+/// Returns the area of a list that contains byte `offset`, and the offset in that area.
 pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
     let mut skip = offset;
     for &area in areas {
@@ -114,7 +114,7 @@ pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
 }
 
 impl Checker<'_> {
-    /// Checks a memory access at a side, caused by a packet for it.
+    /// Checks a memory access at a side, caused by a packet for that side.
     pub(super) fn on_reliable_access(&mut self, id: SideId, event: &HostEvent) -> Result<(), Violation> {
         let pair: &Pair = self.pair(id);
         let peer = id.peer();
@@ -122,7 +122,7 @@ impl Checker<'_> {
         match event {
             HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
                 let ops = &pair.lives[life].sides[id.side].ops;
-                // Original values at the peer; unset before the peer executed the atomic.
+                // Original values at the peer. A value is unset until the peer has executed the atomic.
                 let originals = self.side(peer).originals.clone();
                 let bytes = |index: usize, op: &Op| match op.request.op {
                     SendOp::Read { .. } => pair.source_bytes(peer.side, &op.from),
@@ -164,7 +164,7 @@ impl Checker<'_> {
                 side.originals[index] = Some(*original);
                 Ok(())
             }
-            // After the last byte, and before the receive request completes.
+            // The key is invalidated after the last byte and before the receive request completes.
             HostEvent::Invalidated { key, .. } => {
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
                 let side = self.side_mut(id);
@@ -179,7 +179,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a local key operation: it must be the next one due, happen once, and not too early.
+    /// Checks a local key operation. It must be the next one due, must happen only once, and must not be
+    /// early.
     pub(super) fn on_key_access(&mut self, id: SideId, op: &KeyOp) -> Result<(), Violation> {
         let (ops, side) = (self.ops(id), self.side_mut(id));
         let ops = &ops[..side.sends.posted];

@@ -1,6 +1,6 @@
 //! Checks what an RC requester sends, given the responses it has received.
 //!
-//! The model sees the requests and the delivered responses and derives from them what is acknowledged. PSNs are
+//! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are
 //! relative to the first PSN of the life.
 //!
 //! # Spec
@@ -23,39 +23,42 @@ const PROBE: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Flight {
     start: Psn,
-    /// One past the last PSN of each request.
+    /// For each request, the PSN after its last PSN.
     ends: Vec<u32>,
     unacked: u32,
-    /// One past the highest PSN sent, and one past the last one sent.
+    /// The PSN after the highest PSN sent. The next field is the PSN after the PSN sent last.
     high: u32,
     next: u32,
     /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
     /// Start of the ACK timeout.
     timer_from: Option<Instant>,
-    /// A response justifies a retry.
+    /// Whether a response justifies a retry.
     retry_allowed: bool,
-    /// PSN of the newest sequence NAK since the last progress. Another NAK for it justifies no retry.
+    /// PSN of the newest sequence NAK since the last progress. Another NAK for the same PSN does not justify
+    /// a retry.
     last_nak_psn: Option<u32>,
-    /// Transmissions of the oldest unacknowledged PSN since the last progress.
+    /// Number of transmissions of the oldest unacknowledged PSN since the last progress.
     transmissions: u32,
-    /// Retries since then: minimum and maximum, where the model cannot tell.
+    /// Number of retries since the last progress. This is a range, because the model cannot always determine
+    /// the exact number.
     retries: RangeInclusive<u8>,
-    /// The cause of a retry precedes the last progress, so a retry that already happened is not counted.
+    /// Whether the cause of a retry precedes the last progress. If the retry has already happened, it is not
+    /// counted.
     retry_optional: bool,
     rnr_until: Option<Instant>,
-    /// RNR NAKs since the last progress.
+    /// Number of RNR NAKs since the last progress.
     rnr_naks: u32,
 }
 
-/// Parameters of a connection.
+/// Parameters of a connection that limit its requester.
 struct Limits {
     window: u32,
     retries: u32,
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: AckTimeout,
-    /// Time by which a deadline may be missed.
+    /// Maximum delay with which a due action can occur.
     slack: Duration,
 }
 
@@ -87,7 +90,7 @@ impl Flight {
         self.ends[nth] <= self.unacked
     }
 
-    /// Returns whether all packets of the requests up to `nth` were sent, and none of later ones.
+    /// Returns whether all packets of requests 0 to `nth`, and no packets of later requests, have been sent.
     pub(super) fn ends_with(&self, nth: usize) -> bool {
         self.ends[nth] == self.high
     }
@@ -104,7 +107,8 @@ impl Flight {
         psn.get().wrapping_sub(self.start.get()) & 0xff_ffff
     }
 
-    /// Returns the request that a sent packet with `psn` belongs to, and the index of the packet.
+    /// Returns the request to which a sent packet with `psn` belongs, and the index of the packet in the
+    /// request.
     pub(super) fn find(&self, psn: Psn) -> (Option<usize>, u32) {
         let psn = self.relative(psn);
         let nth = self.ends.partition_point(|&end| end <= psn);
@@ -178,7 +182,7 @@ impl Flight {
         Ok(())
     }
 
-    /// Returns the possible expiry times of the ACK timeout.
+    /// Returns the possible expiry times of the ACK timer.
     fn due(&self, timeout: AckTimeout) -> impl Iterator<Item = Instant> + use<> {
         let times = self.retries.clone();
         self.timer_from
@@ -234,7 +238,7 @@ impl Flight {
         self.progress(now, before, overdue);
     }
 
-    /// Acknowledges everything before `to` that needs no response data.
+    /// Acknowledges all packets before `to` that needs no response data.
     fn advance(&mut self, ops: &[Op], to: u32) {
         while self.unacked < to {
             let nth = self.ends.partition_point(|&end| end <= self.unacked);

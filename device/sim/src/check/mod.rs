@@ -1,20 +1,20 @@
-//! Checks a simulation run against the plan. Observes the actions of software, memory accesses, completions and
-//! frames, and shares no protocol code with the engines.
+//! Checks a simulation run against the plan. The checker observes the actions of software, memory accesses,
+//! completions and frames, and shares no protocol code with the engines.
 //!
 //! | invariant | module |
 //! |---|---|
-//! | every request completes once, in posting order, with the expected status; flushed after a failure; never after RESET | `side` |
-//! | RC and XRC execute every request once, in order, with the right bytes, and accesses no other byte | `execution` |
+//! | every request completes once, in posting order, with the expected status; requests are flushed after a failure, and none completes after RESET | `side` |
+//! | RC and XRC execute every request once, in order, with the right bytes, and access no other byte | `execution` |
 //! | RC and XRC send, retry, wait and give up as specified | `flight` |
-//! | READ responses carry the right bytes, only for executed READs | `reads` |
+//! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
 //! | replies never exceed the requests that cause them | `amplification` |
 //! | a request of a shared queue belongs to one QP, and the last-WQE event is raised; an XRC message takes it from the SRQ it names | `shared` |
 //! | congestion notifications are sent when due, and take effect | `congestion` |
 //! | UC and UD deliver messages complete or not at all, and only what keys permit | `unreliable` |
 //!
-//! Every memory access is checked when the engine makes it. A byte written twice, early or late is found even if its
-//! final value is right.
+//! Every memory access is checked when the engine makes it. It therefore detects a byte that is written
+//! twice, too early or too late, even if the final value is right.
 
 mod amplification;
 mod congestion;
@@ -68,7 +68,8 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered, one per receiver, until each is received.
+    /// Datagrams being delivered. There is one entry per receiver, which is removed when that has received
+    /// the datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,
     /// Current P_Keys of each side.
@@ -99,12 +100,12 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Sets the time of everything that follows until the next call.
+    /// Sets the current time, which holds until the next call.
     pub fn at(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Records that software connected both sides of a pair for life `life`.
+    /// Records that software connected both sides of a pair for `life`.
     pub fn on_connect(&mut self, pair: usize, life: usize) {
         let plan = &self.plan.pairs[pair];
         self.sides[pair] = [Side::new(plan, 0, life), Side::new(plan, 1, life)];
@@ -134,10 +135,10 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Records that the network delivers nothing to a side any more.
+    /// Records that from now on the network delivers nothing to a side.
     pub fn on_blackhole(&mut self, pair: usize, side: usize) {
         let now = self.now;
-        // The side receives no responses. Its peer receives requests but no responses either.
+        // The side receives no responses. Its peer receives requests, but no responses either.
         for side in [side, 1 - side] {
             self.sides[pair][side].unreachable_since.get_or_insert(now);
         }
@@ -149,7 +150,7 @@ impl<'a> Checker<'a> {
         self.sides[pair][side].on_post(queue, count, now);
     }
 
-    /// Checks an event at the host of `node`; `cause` is the QP of the packet being handled, if any.
+    /// Checks an event at the host of `node`. `cause` is the QP of the packet being handled, if any.
     pub fn on_host_event(
         &mut self,
         node: usize,
@@ -183,7 +184,7 @@ impl<'a> Checker<'a> {
         outcome.map_err(|problem| format!("{id:?}: {event:x?}: {problem}"))
     }
 
-    /// Checks an event reported by a node; `host` is its memory at that moment.
+    /// Checks an event reported by a node. `host` is the node's memory at that moment.
     pub fn on_event(&mut self, node: usize, event: &Event, host: &SimHost) -> Result<(), Violation> {
         let outcome = match event {
             Event::Completion(completion) => {
@@ -210,7 +211,7 @@ impl<'a> Checker<'a> {
         self.check_frame(id, sent, &parsed).map_err(|problem| format!("{id:?} sent a frame: {problem}"))
     }
 
-    /// Records a frame about to be delivered to a node.
+    /// Records a frame that is about to be delivered to a node.
     pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
         if frame.packet.bth.dest_qp == GROUP_QPN {
             self.expect_multicast_copies(node, frame);
@@ -226,7 +227,7 @@ impl<'a> Checker<'a> {
         match self.plan.pairs[id.pair].service_of(id.side) {
             Service::Rc | Service::XrcIni if response => self.on_response(id, &frame.packet),
             Service::Rc | Service::XrcTgt if !response => self.on_request(id, &frame.packet),
-            // An initiator drops requests, and a target responses.
+            // An initiator drops requests, and a target drops responses.
             Service::Rc | Service::XrcIni | Service::XrcTgt => {}
             Service::Uc => {}
             _ => self.arrivals.extend(self.expect_datagram(id, frame, 0)),
@@ -248,7 +249,7 @@ impl<'a> Checker<'a> {
         self.sides.iter().flatten().all(Side::is_finished)
     }
 
-    /// Describes the progress, for the report of a run that does not finish.
+    /// Describes the progress for the report of a run that does not finish.
     pub fn progress(&self) -> String {
         let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
             sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))
@@ -268,7 +269,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks at the end of the run that requests a side had to leave in its queues are still there.
+    /// Checks at the end of the run that the requests which a side had to leave in its queues are still
+    /// there.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };
         self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))
@@ -285,7 +287,7 @@ impl<'a> Checker<'a> {
         &self.plan.pairs[id.pair]
     }
 
-    /// Send requests of a side in its current life.
+    /// Returns the send requests of a side in its current life.
     fn ops(&self, id: SideId) -> &'a [Op] {
         &self.pair(id).lives[self.side(id).life].sides[id.side].ops
     }

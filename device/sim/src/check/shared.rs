@@ -1,4 +1,4 @@
-//! Checks shared receive queues: which QP fetched which request.
+//! Checks shared receive queuesand tracks which QP fetched which request.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.2.9.
@@ -21,7 +21,7 @@ pub(super) struct FetchedRequest {
 }
 
 impl FetchedRequest {
-    /// Returns the key and the area of its buffer.
+    /// Returns the key and the area of the request's buffer.
     pub(super) fn buffer(&self) -> (u32, Area) {
         (slots_key(self.srq), self.area)
     }
@@ -67,8 +67,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the SRQ that the message being received names (XRC): the first that consumes a receive request and has
-    /// not completed.
+    /// Returns the SRQ that the current message names (XRC). This message is the first one that consumes a
+    /// receive request and has not completed.
     fn named_srq(&self, id: SideId) -> Option<Srqn> {
         let (side, peer) = (self.side(id), self.side(id.peer()));
         let ops = &self.ops(id.peer())[..peer.sends.posted];
@@ -85,8 +85,8 @@ impl Checker<'_> {
         self.side(id).fetched.map(|fetched| fetched.area)
     }
 
-    /// Returns the buffers for the next message of a side. `skip` requests of a shared queue are fetched by others
-    /// first.
+    /// Returns the buffers for the next message of a side. Other QPs first fetch `skip` requests of a shared
+    /// queue.
     pub(super) fn next_areas(&self, id: SideId, skip: usize) -> Option<Vec<Area>> {
         let side = self.side(id);
         match self.srq(id) {

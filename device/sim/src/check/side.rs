@@ -1,5 +1,5 @@
-//! Checks completions and events of a side: one per request, in order, and consistent with the state known to
-//! software.
+//! Checks the completions and events of a side. Each request must complete once, in order, and consistently
+//! with the state known to software.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use engine::{
     Status, Success, Transmit,
 };
 
-/// Time within which a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
+/// Maximum time after which a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Requests posted to and completed from a queue.
+/// Tracks the requests posted to and completed from a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
@@ -35,42 +35,42 @@ pub(super) struct Ledger {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) life: usize,
-    /// State as known to software from its own moves, completions and events.
+    /// QP state as known to software from the transitions it has requested, completions and events.
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
-    /// When each request was posted.
+    /// Time at which each request was posted.
     pub(super) sent_at: Vec<Instant>,
     received_at: Vec<Instant>,
     /// Time of the transition to ERR.
     broken_at: Option<Instant>,
-    /// Packets seen of each send request.
+    /// Number of packets seen of each send request.
     pub(super) packets: Vec<u32>,
-    /// One past the newest send request of which a packet was seen.
+    /// One past the index of the newest send request of which a packet has been seen.
     started: usize,
-    /// SQD: index of the first send request that must not start.
+    /// In SQD, the index of the first send request that must not start.
     may_start: usize,
-    /// SQD: the drained event is due.
+    /// In SQD, whether the drained event is due.
     drain_due: bool,
-    /// The communication-established event was raised.
+    /// Whether the communication-established event has been raised.
     established: bool,
-    /// Software moved the QP to ERR or RESET: it must not send any more.
+    /// Whether software has moved the QP to ERR or RESET, after which it must not send.
     muted: bool,
-    /// Time from which its packets may not reach the peer.
+    /// Time from which packets of the side may fail to reach the peer.
     pub(super) unreachable_since: Option<Instant>,
-    /// Whether its receive requests come from a shared queue, the request it has fetched, and whether the last-WQE
-    /// event was raised.
+    /// Whether the side's receive requests come from a shared queue. The next fields are the request that it
+    /// has fetched, and whether the last-WQE event was raised.
     pub(super) shared: bool,
     pub(super) fetched: Option<FetchedRequest>,
     pub(super) last_wqe: bool,
-    /// Whether the engine or its owner flushes.
+    /// Whether the engine or its owner flushes requests.
     flush: Flush,
-    /// A receive request was needed and none was posted.
+    /// Whether a receive request was needed when none was posted.
     pub(super) missed_receive: bool,
-    /// Executed requests of the peer, and original values of the atomics among them.
+    /// Executed requests of the peer. The next field has the original values of the atomics among them.
     pub(super) executed: Cursor,
     pub(super) originals: Vec<Option<u64>>,
-    /// Response data of its own requests.
+    /// Response data for the side's own requests.
     pub(super) returned: Cursor,
     /// Local key operations, and keys invalidated by READs.
     pub(super) worked: Cursor,
@@ -150,17 +150,17 @@ impl Side {
         self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
     }
 
-    /// Returns whether a drained SQD was not reported.
+    /// Returns whether the event for a drained SQD is missing.
     pub(super) fn missing_drained_event(&self) -> bool {
         self.drain_due && self.sends.done >= self.started
     }
 
-    /// Returns whether a message received in RTR was not reported.
+    /// Returns whether the event for a message received in RTR is missing.
     pub(super) fn missing_established_event(&self) -> bool {
         self.state == State::Rtr && self.recvs.done > 0 && !self.established
     }
 
-    /// Returns whether all packets of a request were seen.
+    /// Returns whether all packets of a request have been seen.
     pub(super) fn sent_whole(&self, nth: usize, packets: u32) -> bool {
         self.packets[nth] == packets
     }
@@ -261,7 +261,8 @@ impl Checker<'_> {
                     side.flight.transmissions()
                 );
                 if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
-                    // Each timeout once, plus packets in flight or an RNR wait when the connection was cut.
+                    // The sum of all timeouts, plus the time for packets in flight or an RNR wait when the
+                    // connection was cut.
                     let timeouts: Duration =
                         (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
                     let longest = timeouts
@@ -314,7 +315,8 @@ impl Checker<'_> {
             }
             Err(Status::Flushed) => {
                 ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
-                // The rest of the message named another SRQ. Its request is flushed before the event is raised.
+                // The remaining packets of the message named another SRQ. Its receive request is flushed
+                // before the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
                 if takers.nth(nth).is_some_and(|op| op.changes_srq.is_some()) {
                     let now = self.now;
@@ -323,7 +325,7 @@ impl Checker<'_> {
                 let side = self.side(id);
                 let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
                 ensure!(side.sends.done == side.sends.posted, "flushed before the send queue");
-                // A request posted late is found by polling, at least every 10 ms.
+                // Polling, at least every 10 ms, finds a request that is posted late.
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
@@ -345,7 +347,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that the n-th receive request completes for the n-th message that consumes one.
+    /// Checks that the n-th receive request completes for the n-th message that consumes a receive request.
     fn receive_reliable(&self, id: SideId, nth: usize, done: &RecvDone) -> Result<(), Violation> {
         let (side, peer) = (self.side(id), self.side(id.peer()));
         let ops = &self.ops(id.peer())[..peer.sends.posted];
@@ -358,7 +360,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that a side whose owner flushes fetched no request without need.
+    /// Checks that a side whose owner flushes requests has not fetched a request unnecessarily.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);
@@ -500,7 +502,7 @@ impl Checker<'_> {
     }
 }
 
-/// Checks a receive completion against its message.
+/// Checks a receive completion against the message.
 pub(super) fn fits(op: &Op, done: &RecvDone) -> Result<(), Violation> {
     let kind = match op.request.op {
         SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Kind::Send,

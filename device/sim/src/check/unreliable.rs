@@ -1,4 +1,4 @@
-//! Checks what UC and UD deliver: complete messages as posted, and none that must be rejected.
+//! Checks that UC and UD deliver complete messages as posted, and none that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
@@ -14,13 +14,13 @@ use engine::{Access, GrhArea, RecvDone, SendOp, State};
 /// Messages that a side has received from its peer.
 #[derive(Debug)]
 pub(super) struct Received {
-    /// On a network that keeps order: index of the first message that can still arrive.
+    /// Index of the first message that can still arrive, if the network keeps packets in order.
     next: usize,
-    /// WRITE being received, and its bytes so far.
+    /// WRITE being received, and the number of its bytes received so far.
     writing: Option<(usize, usize)>,
-    /// Bytes written for the receive request at the head of the queue.
+    /// Number of bytes written for the receive request at the head of the queue.
     filled: usize,
-    /// For each message, whether all its packets arrived.
+    /// For each message, whether all its packets have arrived.
     whole: Vec<bool>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Arrival {
     imm: Option<Imm>,
     solicited: bool,
     source: (Qpn, MacAddr),
-    /// It has a GRH.
+    /// Whether the datagram has a GRH.
     grh: bool,
 }
 
@@ -77,8 +77,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a write to the receive request at the head of the queue: it starts at the beginning or continues
-    /// without a gap.
+    /// Checks a write to the receive request at the head of the queue. It must start at the beginning or
+    /// continue without a gap.
     fn fill_receive(
         &mut self,
         id: SideId,
@@ -129,7 +129,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that everything posted after the network was healed, and that could be received, was received.
+    /// Checks that every message posted after the network was healed has been received, if it could be
+    /// received.
     pub(super) fn check_nothing_lost(&self, id: SideId) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(id), id.peer());
         let (side, sender) = (self.side(id), self.side(peer));
@@ -150,7 +151,7 @@ impl Checker<'_> {
         };
         let ops = self.ops(peer)[..sender.sends.done].iter().enumerate();
         let mut due = ops.filter(|(index, op)| {
-            // A message of a few bytes may have been matched to another one.
+            // A message of a few bytes may have been mistaken for another one.
             let known = op.imm().is_some() || (op.len >= 8 && op.request.op != SendOp::Nop);
             let fits = op.imm().is_none() && !op.takes_receive() || Some(op.len as usize) <= shortest;
             let sent = op.fails.is_empty() && !op.refused && sender.sent_at[*index] > self.clean_from;
@@ -162,8 +163,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Determines the receivers of a multicast datagram. Each member receives a copy under the conditions of a
-    /// unicast datagram.
+    /// Determines the receivers of a multicast datagram. Each member receives a copy under the same
+    /// conditions as for a unicast datagram.
     pub(super) fn expect_multicast_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
         let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);
         let mut taken = std::collections::BTreeMap::<_, usize>::new();
@@ -194,8 +195,8 @@ impl Checker<'_> {
         ids.find(is_of).ok_or_else(|| format!("multicast datagram was stored: {event:x?}"))
     }
 
-    /// Returns the expected delivery of a datagram, or `None` if it must be dropped. `ahead` other receivers fetch
-    /// requests of a shared queue first.
+    /// Returns the expected delivery of a datagram, or `None` if it must be dropped. `ahead` other receivers
+    /// first fetch requests from the same shared queue.
     pub(super) fn expect_datagram(&self, id: SideId, frame: &RoceFrame<'_>, ahead: usize) -> Option<Arrival> {
         let (pair, side) = (self.pair(id), self.side(id));
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = frame.packet.ext else { return None };
@@ -250,7 +251,7 @@ impl Checker<'_> {
             (GrhArea::None, _) | (GrhArea::InfiniBand, false) => true,
             (GrhArea::Roce, false) => found[20] == 0x45,
             (GrhArea::Roce, true) => (found[0] >> 4, found[6]) == (6, 17),
-            // IBTA volume 1, section 8.3.3.
+            // IBTA volume 1, section 8.3.3: IP version 6, next header 1Bh.
             (GrhArea::InfiniBand, true) => (found[0] >> 4, found[6]) == (6, 0x1b),
         };
         ensure!(header, "the GRH area begins with {:02x?}", &found[..head(pair)]);
@@ -266,7 +267,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the datagram of the `nth` request of a side.
+    /// Checks a datagram sent for the `nth` request of a side.
     pub(super) fn check_datagram(
         &self,
         id: SideId,
@@ -280,7 +281,7 @@ impl Checker<'_> {
         };
         let to = op.request.ud.as_ref().ok_or("no destination")?;
         let own = pair.ends[id.side].qkey;
-        // IBTA 10.2.5: a controlled Q_Key is replaced by that of the QP.
+        // IBTA 10.2.5: a controlled Q_Key is replaced with the Q_Key of the QP.
         let qkey = if to.qkey.get() >> 31 == 1 { own } else { to.qkey };
         ensure!((deth.qkey, deth.src_qp) == (qkey, pair.ends[id.side].qpn), "{deth:?}");
         ensure!(frame.packet.bth.dest_qp == to.qpn && frame.encap.ip == to.path.ip, "wrong destination");
@@ -300,7 +301,7 @@ fn range(area: &Area) -> std::ops::Range<u64> {
     first..first + area.len as u64
 }
 
-/// Returns the first `len` bytes of areas of a side, or `None` if these are shorter.
+/// Returns the first `len` bytes in the areas of a side, or `None` if the areas are shorter.
 fn stored(host: &SimHost, pair: &Pair, side: usize, areas: &[Area], len: usize) -> Option<Vec<u8>> {
     let bytes = areas.iter().flat_map(|area| {
         &host.regions[&pair.key(side, area.region)].bytes[area.offset..area.offset + area.len]

@@ -32,7 +32,7 @@ pub fn draw(seed: u64) -> Plan {
     let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
-    // XRC is best tested by several targets that share SRQs, so some worlds have little else.
+    // XRC is best tested with several targets that share SRQs, so some worlds consist mostly of XRC pairs.
     let services: &[_] = if rng.random_ratio(1, 4) {
         &[Service::XrcIni, Service::XrcIni, Service::XrcIni, Service::Rc]
     } else {
@@ -86,7 +86,7 @@ fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {
 fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     let mtu = *pick(rng, &[Mtu::Mtu256, Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096]);
     let service = *pick(rng, services);
-    // Some pairs are inside one node.
+    // In some pairs, both sides are on the same node.
     let nodes = if rng.random_ratio(1, 8) { [index % NODES; 2] } else { [0, 1] };
     let pd = rng.random_range(1..=super::PDS);
     let pkeys = draw_pkeys(rng, service);
@@ -98,7 +98,7 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
         let own_srq = rng.random_ratio(1, 3) && service != Service::XrcIni;
         let srq = own_srq.then(|| srq_of(nodes[side], pd));
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        // Flushing by the owner needs its own queue.
+        // If the owner flushes, the side needs its own receive queue.
         let target = service == Service::XrcIni && side == 1;
         let owner = srq.is_none() && !target && rng.random_ratio(1, 4);
         let flush = if owner { Flush::Owner } else { Flush::Each };
@@ -121,7 +121,8 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     }
 }
 
-/// Every other pair uses a doubling timeout from a lower start, so that no connection takes long to fail.
+/// Draws the ACK timeout. Every other pair uses a doubling timeout that starts lower, so that no connection
+/// takes long to fail.
 fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));
     if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }
@@ -138,7 +139,7 @@ fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
     groups
 }
 
-/// Returns the buffer size for each shared queue: enough for the longest message of its QPs.
+/// Returns the buffer size for each shared queue, which is large enough for the longest message of its QPs.
 fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     let mut slots = BTreeMap::new();
     for pair in pairs {
@@ -156,7 +157,7 @@ fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     slots
 }
 
-/// Draws P_Keys: matching ones for connections, arbitrary ones for datagrams.
+/// Draws P_Keys: matching P_Keys for connections, arbitrary ones for datagrams.
 fn draw_pkeys(rng: &mut ChaCha8Rng, service: Service) -> [Pkey; 2] {
     const FULL: u16 = 0x8000;
     let keys = if service.is_datagram() {
@@ -222,7 +223,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     }
 }
 
-/// Draws the next request of the current key sequence, or a single request.
+/// Draws the next request of the current sequence that uses a key, or a single request.
 fn draw_reliable(
     rng: &mut ChaCha8Rng,
     pair: &mut Pair,
@@ -236,7 +237,7 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Draws a request of an XRC initiator that must fail because of its SRQ.
+/// Draws a request of an XRC initiator that must fail because of the SRQ that it names.
 fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
     loop {
         let (mut op, recv) = reliable::draw_op(rng, pair, 0);
@@ -279,7 +280,7 @@ pub(super) fn of_bytes(op: SendOp, payload: Payload, len: usize, from: Vec<Area>
     Op { len: u32::try_from(len).expect("messages are short"), from, to, ..bare(op, payload) }
 }
 
-/// Draws a message length: around packet boundaries, or any.
+/// Draws a message length, which is either near a packet boundary or arbitrary.
 pub(crate) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
     match rng.random_range(0..6) {
         0 => 0,

@@ -27,7 +27,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     let (own, theirs) = (side, 1 - side);
     let (op, fails) = match rng.random_range(0..9) {
         8 => {
-            // A region with a bound window.
+            // A key of a region to which a window is bound.
             let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
             let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
             let key = valid(pair, own, KeyKind::Fast, area, rights);
@@ -58,7 +58,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             let op = of_bytes(SendOp::Send { imm: None }, list([sge]), 1, Vec::new(), Vec::new());
             (op, Status::LocalProtection(AccessError::Invalid))
         }
-        // A key of another QP, or one that is not valid.
+        // A key of another QP, or a key that is not valid.
         4 => {
             let area = pair.allocate(theirs, len);
             let key = valid(pair, theirs, KeyKind::Window(WindowKind::Type2B), area, Rights::all());
@@ -76,7 +76,8 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
         }
         nth => {
-            // Keys that no SEND may invalidate: one that is not valid, an ordinary region, a type 1 window.
+            // Keys that no SEND may invalidate: an invalid key, and those of an ordinary region and of a type
+            // 1 window.
             let key = match nth {
                 5 => new_key(pair, theirs, KeyKind::Fast, None),
                 _ if rng.random() => pair.key(theirs, SOURCE),
@@ -93,7 +94,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     (Op { fails: vec![fails], ..op }, None)
 }
 
-/// Registers a region repeatedly, each time with another key and other memory.
+/// Registers a region repeatedly, each time with a different key and different memory.
 fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let number = new_key(pair, side, KeyKind::Fast, None);
     let mut work = Vec::new();
@@ -106,7 +107,7 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
             false => (draw_source(rng, pair, side, len), Rights::empty()),
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
-        // An earlier READ with invalidate ends the previous key only when its data has arrived.
+        // An earlier READ with invalidate invalidates the previous key only when its data has arrived.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));
@@ -183,8 +184,8 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// Binds a window repeatedly to different memory: of an ordinary region, or of one that is registered for each
-/// binding and invalidated after the window.
+/// Binds a window repeatedly to different memory. The memory is part of an ordinary region, or of a region
+/// that is registered for each binding and invalidated after the window.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);
@@ -199,7 +200,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
                 let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
                 let (register, start) = loop {
-                    // A bind uses addresses of the region, so it must not be zero-based.
+                    // A bind uses addresses of the region, so the region must not be zero-based.
                     let (register, start) = fast_register(rng, pair, side, parent, area, rights);
                     if start != 0 {
                         break (register, start);
@@ -229,7 +230,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// Returns the same bind for another region, whose first address is `start`.
+/// Returns the bind operation changed to another region, whose first address is `start`.
 fn within(op: KeyOp, parent: u32, start: u64) -> KeyOp {
     match op {
         KeyOp::Bind(bind) => KeyOp::Bind(Bind {
@@ -241,7 +242,7 @@ fn within(op: KeyOp, parent: u32, start: u64) -> KeyOp {
     }
 }
 
-/// Creates a key for a side and returns it in full; its low 8 bits are 0.
+/// Creates a key for a side and returns the complete key. Its low 8 bits are 0.
 fn new_key(pair: &mut Pair, side: usize, kind: KeyKind, mapping: Option<Mapping>) -> u32 {
     let nth = u32::try_from(pair.index << 12 | pair.keys.len()).expect("there are few keys");
     let key = (0x20_0000 + nth) << 8;
@@ -263,7 +264,7 @@ fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights
     new_key(pair, side, kind, Some(mapping))
 }
 
-/// Returns a fast registration, and the address of the first byte as used with the key.
+/// Returns a fast registration, and the address that the first byte has in accesses through the key.
 fn fast_register(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

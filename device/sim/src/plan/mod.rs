@@ -1,15 +1,17 @@
-//! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run starts.
+//! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run
+//! starts.
 //!
-//! Two connected queue pairs form a *pair*; of XRC, an initiator and its target. The time from one connection to the next RESET is a *life*. Each side of
-//! a pair has four regions on its node:
+//! Two connected queue pairs form a *pair*, or an initiator and its target with XRC. The time from one
+//! connection to the next RESET is a *life*. Each side of a pair has four regions on its node:
 //!
-//! - SOURCE: constant random bytes, used for gathers and for READs by the peer;
+//! - SOURCE: random bytes that never change, used for gathers and for READs by the peer;
 //! - TARGET: one area per incoming message, separated by gaps that must not be written;
-//! - HOT: WRITEs overlap here, so that wrong ordering is visible;
+//! - HOT: overlapping WRITEs, which reveal wrong ordering;
 //! - PRIVATE: no remote permissions, for requests that must fail.
 //!
-//! In addition, each protection domain of a node has CELLS: words for the atomics of all its queue pairs. A pair also
-//! has keys that give access to parts of these regions until a work request or the peer invalidates them.
+//! In addition, each protection domain of a node has CELLS, words for the atomics of all its queue pairs. A
+//! pair also has keys that give access to parts of these regions until a work request or the peer invalidates
+//! them.
 
 pub(crate) mod draw;
 mod keys;
@@ -50,21 +52,21 @@ pub const CELLS: u32 = 5;
 /// Region number of the receive slots of a shared receive queue.
 pub const SHARED: u32 = 6;
 
-/// Bytes at the start of a UD receive area that hold the GRH.
+/// Number of bytes at the start of a UD receive area that hold the GRH.
 pub const GRH_BYTES: usize = 40;
 pub const HOT_BYTES: usize = 8192;
 pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
-/// Protection domains in use.
+/// Number of protection domains in use.
 pub const PDS: u32 = 2;
-/// Protection domain of XRC targets, without any memory.
+/// Protection domain of XRC targets, which contains no memory.
 pub const KERNEL_PD: u32 = 9;
 /// Number of receive slots of a shared receive queue.
 pub const SLOTS: usize = 32;
 /// Destination QP of multicast packets.
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
-/// A range of a region of one side.
+/// A range in a region of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     pub region: u32,
@@ -78,16 +80,17 @@ pub struct Op {
     pub request: SendRequest,
     /// Message length in bytes.
     pub len: u32,
-    /// Source of the data: local areas, or areas of the peer for a READ.
+    /// Source of the data: local areas or, for a READ, areas of the peer.
     pub from: Vec<Area>,
-    /// Destination of the data: areas of the peer, or local ones for READs and atomics. Empty if the receiver's next
-    /// request determines it (SENDs of UC and UD). For a request that fails: areas that can be partly written.
+    /// Destination of the data: areas of the peer or, for READs and atomics, local areas. Empty if the
+    /// receiver's next request determines the destination (SENDs on UC and UD). For a request that fails, the
+    /// areas may be partly written.
     pub to: Vec<Area>,
-    /// Permitted error statuses; empty if it must succeed.
+    /// Permitted error statuses. Empty if the request must succeed.
     pub fails: Vec<Status>,
-    /// The request completes, but the receiver must reject it.
+    /// Whether the receiver must reject the message, even though the request completes.
     pub refused: bool,
-    /// XRC: the packets behind the first name another SRQ when they arrive, as those of a hostile peer would.
+    /// XRC: SRQ that all packets but the first name when they arrive, as if sent by a hostile peer.
     pub changes_srq: Option<Srqn>,
 }
 
@@ -95,18 +98,19 @@ pub struct Op {
 pub struct Recv {
     /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// Required status if the message for it is rejected because of this request.
+    /// Required status if the message that consumes it is rejected because of this request.
     pub fails: Option<Status>,
 }
 
 /// Requests of one side in one life.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// First PSN it sends.
+    /// First PSN that the side sends.
     pub psn: Psn,
     /// Send requests in posting order.
     pub ops: Vec<Op>,
-    /// Receive requests in posting order. On RC the n-th is for the peer's n-th message that consumes one.
+    /// Receive requests in posting order. On RC, the n-th receive request is for the peer's n-th message that
+    /// consumes one.
     pub recvs: Vec<Recv>,
 }
 
@@ -115,10 +119,11 @@ pub struct Work {
 pub struct Life {
     /// Requests of each side.
     pub sides: [Work; 2],
-    /// Retry limit for timeouts and sequence NAKs. Below 7 the network can exhaust it.
+    /// Retry limit for timeouts and sequence NAKs. A limit below 7 can be exhausted by the faults of the
+    /// network.
     pub retry_count: u8,
     pub rnr_retry: RnrRetry,
-    /// Nanoseconds for which side 1 stays in RTR.
+    /// Time in nanoseconds for which side 1 stays in RTR.
     pub late_ns: u64,
 }
 
@@ -137,7 +142,7 @@ pub struct End {
     pub srq: Option<usize>,
     /// P_Key of the side, initially and after each connection.
     pub pkey: Pkey,
-    /// Whether the engine or its owner flushes in ERR.
+    /// Whether the engine or its owner flushes requests in ERR.
     pub flush: Flush,
 }
 
@@ -145,9 +150,10 @@ pub struct End {
 pub struct Pair {
     /// Index in the plan.
     pub index: usize,
-    /// Transport service; for XRC that of side 0, the initiator. Side 1 is the target.
+    /// Transport service; for XRC, side 0 is the initiator and side 1 the target.
     pub service: Service,
-    /// Protection domain of both sides. An XRC target is in [`KERNEL_PD`] instead, but its memory is in this one.
+    /// Protection domain of both sides. An XRC target is in [`KERNEL_PD`] instead, but its memory is in this
+    /// domain.
     pub pd: u32,
     /// XRC domain of the target.
     pub xrc_domain: u32,
@@ -157,11 +163,12 @@ pub struct Pair {
     pub lives: Vec<Life>,
     pub ack_timeout: AckTimeout,
     pub rnr_timer: u8,
-    /// Limit of outstanding READs and atomics.
+    /// Maximum number of outstanding READs and atomics.
     pub rd_atomic: u8,
     /// Layout of the area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, with their side, as before the first life. Each is used in one life.
+    /// Keys that work requests can modify, each with its side, in the state before the first life. Each is
+    /// used in one life.
     pub keys: Vec<(usize, Key)>,
 }
 
@@ -169,7 +176,7 @@ pub struct Pair {
 pub struct Group {
     /// MGID of the group.
     pub gid: Ipv6Addr,
-    /// Attached QPs as pair and side, of any service.
+    /// Attached QPs of any service, each identified by pair and side.
     pub members: Vec<(usize, usize)>,
 }
 
@@ -180,15 +187,15 @@ pub enum Action {
     Send { pair: usize, side: usize, count: usize },
     /// Posts the next `count` receive requests of a side.
     Recv { pair: usize, side: usize, count: usize },
-    /// Posts requests to a shared queue, while there are free slots.
+    /// Posts requests to a shared queue, as long as slots are free.
     Share { srq: usize, count: usize },
     /// Moves a QP, if the transition is legal.
     Move { pair: usize, side: usize, to: State },
-    /// Moves both sides from RESET to RTS (side 1 possibly to RTR only) and starts their next life.
+    /// Moves both sides from RESET to RTS (or side 1 only to RTR) and starts their next life.
     Connect { pair: usize },
     /// Replaces the P_Key of a side until the pair is connected again.
     Partition { pair: usize, side: usize, pkey: Pkey },
-    /// The network loses every packet to a side until the pair is connected again.
+    /// Makes the network lose every packet to a side until the pair is connected again.
     Silence {
         pair: usize,
         /// Side that becomes unreachable.
@@ -205,14 +212,14 @@ pub struct Plan {
     pub heal_at: Instant,
     /// Window of the engines in packets.
     pub window_packets: u32,
-    /// Frames that a node's link accepts per microsecond.
+    /// Number of frames that a node's link accepts per microsecond.
     pub frames_per_step: u32,
     /// Whether responders advertise credits.
     pub credits: bool,
     /// Pairs of queue pairs.
     pub pairs: Vec<Pair>,
     pub groups: Vec<Group>,
-    /// Buffer size in bytes of the requests of each shared queue in use.
+    /// Buffer size in bytes of the requests in each shared queue that is used.
     pub slots: BTreeMap<usize, usize>,
     /// Actions in order of time.
     pub actions: Vec<(Instant, Action)>,
@@ -323,7 +330,7 @@ impl Pair {
         }
     }
 
-    /// Returns a scatter/gather list of areas of a side.
+    /// Returns a scatter/gather list that covers areas of a side.
     pub fn sges(&self, side: usize, areas: &[Area]) -> Vec<Sge> {
         let sge = |area: &Area| Sge {
             va: Va::new(va(area.region) + area.offset as u64),
@@ -339,7 +346,7 @@ impl Pair {
         Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }
     }
 
-    /// Returns the content of areas of a side's SOURCE.
+    /// Returns the content of areas in a side's SOURCE.
     pub fn source_bytes(&self, side: usize, areas: &[Area]) -> Vec<u8> {
         let source = &self.ends[side].source;
         areas.iter().flat_map(|area| &source[area.offset..area.offset + area.len]).copied().collect()
@@ -375,9 +382,9 @@ impl Pair {
         }
     }
 
-    /// Allocates the next area of a side's TARGET.
+    /// Allocates the next area in a side's TARGET.
     fn allocate(&mut self, side: usize, len: usize) -> Area {
-        /// Bytes between two areas.
+        /// Number of bytes between two areas.
         const GAP: usize = 8;
         let end = &mut self.ends[side];
         let offset = end.target_len + GAP;
@@ -405,7 +412,7 @@ impl Op {
         }
     }
 
-    /// Returns the local key that a READ invalidates when its data has arrived.
+    /// Returns the local key that a READ invalidates after its data has arrived.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,

@@ -9,7 +9,7 @@ use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_sou
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
 use engine::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
-/// Values used by compare-and-swap. Few, so that one QP often finds a value stored by another.
+/// Values used by compare-and-swap. There are few, so that a QP often finds a value stored by another QP.
 const SWAPPED: std::ops::Range<u64> = 0..4;
 
 /// Draws a request that must succeed, and the receive request it consumes.
@@ -51,8 +51,8 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 
-/// Draws an atomic on a cell shared by all QPs of a protection domain. Added values are random, to identify each
-/// request.
+/// Draws an atomic on a cell shared by all QPs of a protection domain. Added values are random, so that each
+/// identifies its request.
 fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let cell = rng.random_range(0..CELLS_BYTES / 8);
     let remote = pair.remote(1 - side, Area { region: CELLS, offset: cell * 8, len: 8 });

@@ -1,4 +1,4 @@
-//! Fault scripts of a pair, and the times at which its requests are posted.
+//! The fault script of a pair, and the times at which its requests are posted.
 
 use protocol::ids::Pkey;
 use rand::RngExt;
@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
-/// Nanoseconds from the RESET of both sides to their next connection. By then the network has delivered or lost all
-/// earlier packets, as the time-wait state of a connection manager ensures.
+/// Nanoseconds from the RESET of both sides to their next connection. By then, the network has delivered or
+/// lost all earlier packets. On a real network, the time-wait state of a connection manager ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
 /// Fault script of a pair in its first life. Instants are in nanoseconds.
@@ -18,7 +18,7 @@ pub(super) enum Script {
     Plain,
     /// One request of side 0 fails. If the QP enters SQE, software recovers it.
     Poison,
-    /// Few RNR retries, with receive requests posted late.
+    /// Few RNR retries are allowed, and receive requests are posted late.
     Unready,
     /// Software moves a side to ERR.
     Error { side: usize, at: u64, connects_again: bool },

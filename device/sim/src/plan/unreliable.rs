@@ -11,7 +11,7 @@ use engine::{
     AccessError, Payload, Remote, SendOp, SendRequest, Service, Sge, SgeList, Status, UdDestination,
 };
 
-/// Draws a request that completes with success, whether or not the receiver accepts it.
+/// Draws a request that completes successfully, whether or not the receiver accepts it.
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let imm = rng.random_bool(0.5).then(|| Imm(rng.random()));
     let op = match (pair.service, rng.random_range(0..10)) {
@@ -57,7 +57,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             (bare(SendOp::Send { imm: None }, payload), Status::LocalLength)
         }
         _ => {
-            // On UC, fails after some packets were sent.
+            // On UC, the request fails after some packets have been sent.
             let before = if pair.service == Service::Ud { 0 } else { mtu * rng.random_range(0..3) };
             let (payload, from) = draw_gather(rng, pair, side, before);
             let mut sges = match payload {
@@ -90,7 +90,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     }
 }
 
-/// Assigns a destination to every datagram, among all UD QPs and multicast groups, and a Q_Key that can be wrong.
+/// Assigns every datagram a destination among all UD QPs and multicast groups, and a Q_Key that may be wrong.
 pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups: &[Group]) {
     let ends = pairs.iter().filter(|pair| pair.service == Service::Ud).flat_map(|pair| &pair.ends);
     let destinations: Vec<_> = ends.map(|end| (end.node, end.qpn, end.qkey)).collect();
@@ -101,7 +101,7 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups
                     let &(node, qpn, right) = pick(rng, &destinations);
                     let qkey = match rng.random_range(0..10) {
                         0 => Qkey::new(rng.random_range(1..1 << 31)),
-                        // A controlled Q_Key is replaced by that of the sender.
+                        // A controlled Q_Key is replaced with that of the sending QP.
                         1 => Qkey::new(rng.random_range(1 << 31..=u32::MAX)),
                         _ => right,
                     };

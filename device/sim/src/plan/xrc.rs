@@ -9,25 +9,25 @@ use super::{Op, PDS, Pair};
 use crate::host::XrcSrq;
 use engine::{SendOp, Status};
 
-/// XRC domains of a node.
+/// Number of XRC domains of a node.
 const DOMAINS: u32 = 2;
-/// SRQs of an XRC domain, alternating between protection domains.
+/// Number of SRQs in an XRC domain. They alternate between the protection domains.
 const PER_DOMAIN: u32 = 4;
 /// Number of the first XRC SRQ. Smaller numbers are ordinary shared queues.
 const FIRST: usize = 0x10;
-/// XRC SRQs of a node.
+/// Number of XRC SRQs of a node.
 pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
 
-/// What the number of an XRC SRQ stands for.
+/// The location that the number of an XRC SRQ encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrqId {
     pub node: usize,
-    /// Index on its node.
+    /// Index of the SRQ on its node.
     pub index: u32,
 }
 
 impl XrcSrqId {
-    /// Decodes a number; `None` for an ordinary shared queue or an unused number.
+    /// Decodes an SRQ number. Returns `None` for an ordinary shared queue or an unused number.
     pub fn of(srq: usize) -> Option<Self> {
         let from_first = srq.checked_sub(FIRST)?;
         let (node, index) = (from_first / XRC_SRQS as usize, from_first % XRC_SRQS as usize);
@@ -40,7 +40,7 @@ impl XrcSrqId {
         FIRST + self.node * XRC_SRQS as usize + self.index as usize
     }
 
-    /// Returns the number as in the XRCETH.
+    /// Returns the number as it appears in the XRCETH.
     pub fn srqn(self) -> Srqn {
         Srqn::new(u32::try_from(self.number()).expect("there are few SRQs"))
     }
@@ -55,7 +55,7 @@ impl XrcSrqId {
         self.index % PDS + 1
     }
 
-    /// Returns the properties for the host.
+    /// Returns the properties of the SRQ for the host.
     pub fn properties(self) -> XrcSrq {
         XrcSrq { domain: self.domain(), pd: Pdn::new(self.pd()) }
     }
@@ -72,12 +72,13 @@ fn srqs(pair: &Pair, condition: impl Fn(XrcSrqId) -> bool) -> Vec<Srqn> {
     all.filter(|id| condition(*id)).map(XrcSrqId::srqn).collect()
 }
 
-/// Draws an SRQ whose protection domain is that of the target's memory.
+/// Draws an SRQ that is in the same protection domain as the target's memory.
 pub(crate) fn draw_target_srq(rng: &mut ChaCha8Rng, pair: &Pair) -> Srqn {
     *pick(rng, &srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() == pair.pd))
 }
 
-/// Draws an SRQ of the domain for a request. A SEND takes any; others also access the target's memory.
+/// Draws an SRQ of the domain for a request. A SEND can use any such SRQ. Other requests also access the
+/// target's memory, so the protection domain must match.
 pub(super) fn draw_srq_for(rng: &mut ChaCha8Rng, pair: &Pair, op: &Op) -> Srqn {
     match op.request.op {
         SendOp::Send { .. } => *pick(rng, &srqs(pair, |id| id.domain() == pair.xrc_domain)),
@@ -85,15 +86,15 @@ pub(super) fn draw_srq_for(rng: &mut ChaCha8Rng, pair: &Pair, op: &Op) -> Srqn {
     }
 }
 
-/// Makes a request fail that would have succeeded, because of the SRQ that it names. Returns false if it has no
-/// packets.
+/// Changes the SRQ that a request names so that the request must fail instead of succeeding. Returns false if
+/// the request sends no packets.
 pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
     if op.packets(pair.mtu) == 0 {
         return false;
     }
     let other_domain = srqs(pair, |id| id.domain() != pair.xrc_domain);
     let (srqn, fails) = match rng.random_range(0..5) {
-        // No such SRQ, or an ordinary one.
+        // A number that no SRQ has, or that of an ordinary SRQ.
         0 => (Srqn::new(0xff_ff00), Status::RemoteInvalidRequest),
         1 => (Srqn::new(rng.random_range(0..4)), Status::RemoteInvalidRequest),
         2 => (*pick(rng, &other_domain), Status::RemoteInvalidRequest),

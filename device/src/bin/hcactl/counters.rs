@@ -1,4 +1,4 @@
-//! Counters of devices, once or repeatedly with their rates.
+//! Prints the counters of devices, either once or repeatedly with their rates.
 
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 use crate::table::Text;
 use crate::{Daemon, json, print};
 
-/// Minimum period: each sample takes an iteration of the device's event loop.
+/// Minimum period, because each sample takes an iteration of the device's event loop.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Puts the cursor at the top left of a terminal and clears what is below.
+/// Moves the cursor to the top left of the terminal and clears the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// A period in seconds.
+/// Parses a period in seconds.
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     let seconds: f64 = text.parse().context("the interval is not a valid number of seconds")?;
     let period = Duration::try_from_secs_f64(seconds).context("the interval is out of range")?;
@@ -24,7 +24,7 @@ pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     Ok(period)
 }
 
-/// The counters of a device.
+/// Returns the counters of a device.
 pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     match daemon.ask(&Request::Counters { device })? {
         Response::Counters(counters) => Ok(*counters),
@@ -32,7 +32,8 @@ pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     }
 }
 
-/// The counters of some devices. As JSON those of several are an object with a key for each.
+/// Returns the counters of the given devices as text or JSON. The JSON of several devices is an object with
+/// one key per device.
 pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyhow::Result<String> {
     let all = Sample::take(daemon, devices)?;
     match (as_json, all.devices.as_slice()) {
@@ -129,7 +130,7 @@ impl Sample {
         text.finish()
     }
 
-    /// JSON output: the totals, and rates with the same keys.
+    /// Returns the totals as JSON, and the rates under the same keys.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -142,7 +143,7 @@ impl Sample {
         json!({ "seconds": seconds, "counters": self.to_json(), "per_second": rates })
     }
 
-    /// Counters by path, each with the value of every device that has it.
+    /// Returns the counters by path, each with the value of every device that has the counter.
     fn flat(&self) -> Vec<(String, Vec<Option<u64>>)> {
         let mut all: Vec<(String, Vec<Option<u64>>)> = Vec::new();
         let mut places = std::collections::HashMap::new();
@@ -161,7 +162,7 @@ impl Sample {
     }
 }
 
-/// A counter that decreased was reset together with its device.
+/// Returns the rate of a counter. A counter that decreased was reset together with its device.
 pub(crate) fn rate(earlier: u64, now: u64, seconds: f64) -> f64 {
     let gained = now.checked_sub(earlier).unwrap_or(now);
     #[expect(clippy::cast_precision_loss, reason = "for people, and far below 2^53")]
@@ -193,7 +194,7 @@ fn walk(name: &str, value: &Value, each: &mut impl FnMut(&str, u64)) {
                 walk(&name, value, each);
             }
         }
-        // Histogram buckets are omitted from the list.
+        // The list omits histogram buckets.
         Value::Array(_) => {}
         leaf => each(name, leaf.as_u64().unwrap_or(0)),
     }

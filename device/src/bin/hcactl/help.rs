@@ -1,10 +1,10 @@
-//! `hcactl --help`: commands in groups, and examples.
+//! Builds the text of `hcactl --help`: commands in groups, and examples.
 
 use clap::{Command, CommandFactory as _};
 
 use super::Cli;
 
-/// Commands by subject. Clap can group options, but not commands.
+/// Commands grouped by subject. Clap can group options, but not commands.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Devices", &["devices", "device", "reload"]),
     ("Diagnostics", &["explain", "counters", "top", "capture", "trace", "record"]),
@@ -26,7 +26,7 @@ const EXAMPLES: &[(&str, &str)] = &[
 /// Width of the column of command names.
 const NAMES: usize = 11;
 
-/// The command line of `hcactl` with grouped commands in its help.
+/// Returns the command line of `hcactl` with grouped commands in its help.
 pub(crate) fn command() -> Command {
     let mut command = Cli::command();
     // Adds the `help` command.

@@ -120,8 +120,8 @@ impl Add {
     }
 }
 
-/// Returns the cells of a row: number, direction, action, selectors, which frames are affected, numbers of matched and
-/// affected frames.
+/// Returns the cells of a row: number, direction, action, selectors, affected frames, and the numbers of
+/// frames that matched and that were affected.
 pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     let rule = &row.rule;
     let direction = match rule.direction {
@@ -163,7 +163,7 @@ pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     ]
 }
 
-/// Decimal, or hexadecimal with 0x.
+/// Parses a decimal number, or a hexadecimal one with the prefix 0x.
 pub(crate) fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),

@@ -24,10 +24,11 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEn
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Limit of one response in bytes. A page of a table has about 200 kB.
+/// Maximum size of one response in bytes. A page of a table has about 200 kB.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
-/// Limit of all responses to one command in bytes. The longest table, all QPs of a device, takes about 80 MB.
+/// Maximum total size of the responses to one command in bytes. The longest table, that of all QPs of a
+/// device, takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Exit status of an invalid command line, as in clap.
@@ -370,7 +371,7 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// The table of one device, or of several devices with a column for the device.
+/// Returns the table of one device, or of several devices with an additional column for the device.
 fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();
@@ -441,7 +442,7 @@ impl Daemon {
         }
     }
 
-    /// Sends a request that returns nothing.
+    /// Sends a request whose response contains no data.
     fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
         match self.ask(request)? {
             Response::Done {} => Ok(()),
@@ -485,8 +486,8 @@ impl Daemon {
         })
     }
 
-    /// Requests pages from index 0 on. `take` returns the index of the next page, if there is one, or `None` if the
-    /// response is not a page.
+    /// Requests pages from index 0 on. `take` returns the index of the next page, if another page follows.
+    /// `take` returns `None` if the response is not a page.
     fn each_page(
         &mut self,
         device: u16,
@@ -499,14 +500,14 @@ impl Daemon {
             let response = self.ask(&Request::List { device, table: table.to_owned(), from, text })?;
             match take(response)?.context("unexpected response from hcad")? {
                 None => return Ok(()),
-                // `from` must increase, so that hcad cannot keep us here forever.
+                // `from` must increase, so that hcad cannot keep this loop running forever.
                 Some(next) if next > from => from = next,
                 Some(_) => bail!("hcad sent list pages out of order"),
             }
         }
     }
 
-    /// The only device, for commands that apply to one device.
+    /// Returns the only chosen device, for commands that apply to one device.
     fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
         match self.several(chosen)?.as_slice() {
             [only] => Ok(*only),
@@ -521,7 +522,7 @@ impl Daemon {
         }
     }
 
-    /// The chosen devices without duplicates, or all devices if none was chosen.
+    /// Returns the chosen devices without duplicates, or all devices if none was chosen.
     fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
         if chosen.is_empty() {
             return Ok(self.devices()?.iter().map(|device| device.id).collect());

@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// The address of the peer to add or remove.
+    /// Returns the address of the peer to add or remove.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {
             Self::List => None,
@@ -67,7 +67,7 @@ impl Peer {
     }
 }
 
-/// Cells of a row: address, kind, received frames, sent frames, MACs.
+/// Returns the cells of a row: address, kind, received frames, sent frames, MACs.
 pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     vec![
         row.addr.to_string(),
@@ -80,7 +80,7 @@ pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     ]
 }
 
-/// Cells of a row: MAC, state, received frames, sent frames, MACs.
+/// Returns the cells of a row: MAC, state, received frames, sent frames, MACs.
 pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
     vec![
         row.mac.clone(),

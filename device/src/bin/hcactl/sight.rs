@@ -112,7 +112,7 @@ pub(crate) struct Records {
 }
 
 impl Capture {
-    /// The request, and the destination of the capture after it.
+    /// Returns the request, and the destination of the capture once it has been executed.
     pub(crate) fn request(&self, device: u16) -> anyhow::Result<(Request, Option<PathBuf>)> {
         Ok(match self {
             Self::On { file, bound: Bound { max, files }, frames } => {
@@ -140,7 +140,7 @@ impl Capture {
 }
 
 impl Trace {
-    /// The request, and the destination of the trace after it.
+    /// Returns the request, and the destination of the trace once it has been executed.
     pub(crate) fn request(&self, device: u16, json: bool) -> anyhow::Result<(Request, Option<PathBuf>)> {
         let format = if json { TraceFormat::Json } else { TraceFormat::Text };
         Ok(match self {
@@ -188,7 +188,7 @@ fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(file).with_context(|| file.display().to_string())
 }
 
-/// A number of bytes, with K, M or G for powers of 1024.
+/// Parses a number of bytes, with suffix K, M or G for powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size such as 512K, 100M or 2G");
     let (digits, shift) = match text.char_indices().last() {

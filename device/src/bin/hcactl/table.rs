@@ -10,7 +10,7 @@ use device::frontend::table::or_dash;
 
 use crate::sanitize;
 
-/// Columns as wide as their widest cell; the first line is the head.
+/// A text table. Each column is as wide as its widest cell, and the first line is the heading.
 #[derive(Default)]
 pub(crate) struct Text {
     lines: Vec<Vec<String>>,
@@ -23,7 +23,7 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table. `of` is the device, if the table shows several.
+    /// Adds a page of a table. `of` is the device, if the table shows several devices.
     pub(crate) fn add(&mut self, page: &TextPage, of: Option<u16>) {
         let with_device = |device: Option<String>, cells: &[String]| {
             device.into_iter().chain(cells.iter().cloned()).collect::<Vec<_>>()
@@ -64,7 +64,7 @@ impl Text {
     }
 }
 
-/// The devices of a daemon.
+/// Formats the devices of a daemon.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
     text.head(&[
@@ -114,7 +114,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     text.finish()
 }
 
-/// The peers of a device.
+/// Formats the peers of a device.
 pub(crate) fn peers(rows: &[PeerRow]) -> String {
     let mut text = Text::default();
     text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS"]);
@@ -122,7 +122,7 @@ pub(crate) fn peers(rows: &[PeerRow]) -> String {
     text.finish()
 }
 
-/// The members of the ring that a device is on.
+/// Formats the members of the ring to which a device belongs.
 pub(crate) fn members(rows: &[MemberRow]) -> String {
     let mut text = Text::default();
     text.head(&[
@@ -139,7 +139,7 @@ pub(crate) fn members(rows: &[MemberRow]) -> String {
     text.finish()
 }
 
-/// The impairments of a device.
+/// Formats the impairments of a device.
 pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     let mut text = Text::default();
     text.head(&["ID", "DIRECTION", "ACTION", "MATCH", "WHEN", "MATCHED", "APPLIED"]);
@@ -147,7 +147,7 @@ pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     text.finish()
 }
 
-/// The tables that a daemon can list.
+/// Formats the list of tables that a daemon offers.
 pub(crate) fn tables(rows: &[TableRow]) -> String {
     let mut text = Text::default();
     text.head(&["TABLE", "CONTENTS"]);

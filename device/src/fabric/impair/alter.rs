@@ -1,14 +1,14 @@
-//! Damages and marks frames as a bad wire or a congested switch does.
+//! Corrupts and marks frames as a faulty wire or a congested switch would.
 
 use protocol::net::checksum::Checksum;
 use rand::{Rng, RngExt};
 
 use super::summary::{ETHER_LEN, FrameSummary};
 
-/// ECN codepoint Congestion Experienced (RFC 3168, section 5).
+/// The ECN codepoint "Congestion Experienced" (RFC 3168, section 5).
 const CE: u8 = 3;
 
-/// Inverts one bit and returns the index of its byte. In a RoCE packet the ICRC covers that bit.
+/// Inverts one bit and returns the index of its byte. In a RoCE packet, the ICRC covers this bit.
 pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl Rng) -> Option<usize> {
     let len = frame.len().checked_sub(summary.body).filter(|len| *len > 0)?;
     let mut byte = summary.body + rng.random_range(0..len);
@@ -20,7 +20,7 @@ pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl R
     Some(byte)
 }
 
-/// Sets the ECN field of an IP header to CE. The ICRC does not cover it, but the IPv4 checksum does.
+/// Sets the ECN field of an IP header to CE. The field is not covered by the ICRC, but by the IPv4 checksum.
 pub(super) fn mark_ce(frame: &mut [u8], summary: &FrameSummary) {
     let Some(ip) = &summary.ip else { return };
     let Some(header) = frame.get_mut(ETHER_LEN..) else { return };

@@ -1,4 +1,4 @@
-//! Frames held back for later.
+//! Frames that are held back and sent later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use engine::Instant;
 
 use crate::fabric::Origin;
 
-/// Bound: held frames of one direction, and their bytes. Frames beyond it are dropped, as in the queue of a switch.
+/// Maximum number of held frames of one direction. The next constant limits their total length. Frames beyond
+/// these limits are dropped, as in the queue of a switch.
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Bound: frames that wait to be overtaken. Each is checked for every frame that passes.
+/// Maximum number of frames that wait to be overtaken. Each of them is checked for every frame that passes.
 const MAX_WAITING: usize = 256;
 
-/// HoldQueue frames of one direction.
+/// The held frames of one direction.
 #[derive(Debug, Default)]
 pub(super) struct HoldQueue {
-    /// Ordered by release time, then by arrival.
+    /// Delayed frames, ordered by release time and then by arrival.
     delayed: BTreeMap<(Instant, u64), Frame>,
-    /// In order of arrival.
+    /// Frames that wait to be overtaken, in order of arrival.
     waiting: Vec<Waiting>,
     came: u64,
     bytes: usize,
@@ -27,16 +28,16 @@ pub(super) struct HoldQueue {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Number of frames that still have to overtake it.
+    /// Number of frames that still have to overtake the frame.
     by: u32,
-    /// Time at which it is released in any case.
+    /// Time at which the frame is released even if it has not been overtaken.
     until: Instant,
     frame: Frame,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Contents from the Ethernet header on.
+    /// Contents of the frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
     /// Origin of an outbound frame.
     pub origin: Origin,
@@ -47,7 +48,7 @@ impl HoldQueue {
         self.delayed.is_empty() && self.waiting.is_empty()
     }
 
-    /// Holds a frame for a time. Returns false if there is no room.
+    /// Holds a frame for the duration `by`. Returns false if there is no room.
     #[must_use]
     pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Frame) -> bool {
         self.take_in(&frame.bytes) && {
@@ -56,7 +57,8 @@ impl HoldQueue {
         }
     }
 
-    /// Holds a frame until `by` others have passed, or until a time. Returns false if there is no room.
+    /// Holds a frame until `by` other frames have passed, but no later than `until`. Returns false if there
+    /// is no room.
     #[must_use]
     pub(super) fn hold(&mut self, until: Instant, by: u32, frame: Frame) -> bool {
         self.waiting.len() < MAX_WAITING && self.take_in(&frame.bytes) && {
@@ -72,7 +74,7 @@ impl HoldQueue {
         }
     }
 
-    /// Returns the next frame whose time has come.
+    /// Returns the next frame that is due.
     pub(super) fn release(&mut self, now: Instant) -> Option<Frame> {
         let passed = self.waiting.iter().position(|waiting| waiting.by == 0 || waiting.until <= now);
         let frame = match passed {

@@ -1,4 +1,4 @@
-//! Rules: which frames, when, and what is done to them.
+//! Rules, which define the frames they apply to, when they apply, and their effect.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,10 +12,11 @@ use thiserror::Error;
 
 use super::summary::FrameSummary;
 
-/// Bound: how long a frame may be held, in microseconds. Far above any timeout of a QP under test.
+/// Maximum time for which a frame may be held, in microseconds. This is far above any timeout of a QP under
+/// test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Bound: frames that one frame may wait for.
+/// Maximum number of frames for which one frame may wait.
 const MAX_OVERTAKERS: u32 = 1024;
 
 /// Default of `within_us`, in microseconds.
@@ -147,7 +148,7 @@ impl TryFrom<f64> for Probability {
 pub struct RuleError {
     /// Key of the invalid value.
     pub key: &'static str,
-    /// What is wrong, in one line.
+    /// Description of the problem, in one line.
     pub problem: &'static str,
 }
 
@@ -161,11 +162,11 @@ pub struct Rule {
     when: When,
 }
 
-/// Which of the matching frames a rule hits.
+/// Selects which of the matching frames a rule applies to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Always,
-    /// Counted from 1; `count` consecutive frames.
+    /// Applies to `count` consecutive frames, beginning with the frame of this number, counted from 1.
     Nth {
         first: u64,
         count: u64,
@@ -231,7 +232,7 @@ impl Peer {
 }
 
 impl Rule {
-    /// Returns the rule as it was written.
+    /// Returns the rule in its original form.
     pub fn entry(&self) -> &RuleEntry {
         &self.entry
     }
@@ -252,7 +253,7 @@ impl Rule {
         self.entry.seed.unwrap_or(0)
     }
 
-    /// A number that differs between kinds of rules.
+    /// Returns a number that differs between kinds of rules.
     pub(super) fn stream(&self) -> u64 {
         let action = match self.entry.action {
             Action::Drop => 0,

@@ -1,4 +1,5 @@
-//! The fields of a frame that rules match. Nothing is verified: damaged frames can be impaired too.
+//! The fields of a frame that rules can match. The frame is not verified, because rules also apply to damaged
+//! frames.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,7 +27,8 @@ pub(super) struct FrameSummary {
     pub(super) ip: Option<Addrs>,
     /// BTH of a RoCE packet.
     pub(super) bth: Option<Bth>,
-    /// Where a bit error may occur: from the BTH of a RoCE packet, otherwise after the Ethernet header.
+    /// Offset from which bit errors may occur: that of the BTH in a RoCE packet, and otherwise that after the
+    /// Ethernet header.
     pub(super) body: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The test frames were built with scapy: from 02:00:00:00:00:01 and 10.77.0.1 to 02:00:00:00:00:02 and 10.77.0.2, QP
-//! abcdefh.
+//! Tests impairments. The test frames were built with scapy. They go from 02:00:00:00:00:01 and 10.77.0.1 to
+//! 02:00:00:00:00:02 and 10.77.0.2, QP abcdefh.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;
@@ -15,7 +15,7 @@ fn frame(name: &str) -> Vec<u8> {
     pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// An ARP request built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 const ARP: [u8; 42] = *b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\x01\x08\x06\
     \0\x01\x08\0\x06\x04\0\x01\x02\0\0\0\0\x01\x0a\x4d\0\x01\0\0\0\0\0\0\x0a\x4d\0\x02";
 
@@ -42,7 +42,7 @@ fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8
     out
 }
 
-/// Returns which of `count` equal frames a rule drops.
+/// Returns which of `count` equal frames the rule drops.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");
@@ -108,7 +108,7 @@ fn probability_is_exact_and_seeded() {
     let rule =
         |seed| format!(r#"{{"direction": "tx", "action": "drop", "probability": 0.05, "seed": {seed}}}"#);
     let hits = dropped(&rule(7), 20_000);
-    // Five standard deviations.
+    // The bounds are five standard deviations from the mean.
     assert!((846..=1154).contains(&hits.len()), "{}", hits.len());
     assert_eq!(dropped(&rule(7), 20_000), hits);
     assert_ne!(dropped(&rule(8), 20_000), hits);

@@ -1,18 +1,18 @@
 //! How the members of a ring find each other and create links.
 //!
-//! A message goes to the socket named after the receiver's MAC, where only that member can read it. A message that
-//! repeats a token sent there therefore comes from that member. Every connecting member has to repeat one before it
-//! is trusted:
+//! A message goes to the socket named after the receiver's MAC, where only that member can read it. A message
+//! that repeats a token sent there therefore comes from that member. Every connecting member must repeat such
+//! a token before it is trusted:
 //!
 //! ```text
 //! newcomer  call, token a             ->  to the member's socket
 //!           <-  answer, token b, repeats a    to the newcomer's socket
 //! ```
 //!
-//! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory and sends
-//! it with token b. Otherwise it calls again with token b and another token, and the member creates the memory. If
-//! two members call each other at once, the same one creates the memory, so they end up with one link. A member that
-//! proves its MAC replaces an existing link.
+//! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory
+//! and sends it with token b. Otherwise it calls again with token b and another token, and the member creates
+//! the memory. If two members call each other at once, the same one creates the memory, so they end up with
+//! one link. A member that proves its MAC replaces an existing link.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -33,7 +33,7 @@ use super::{MAX_CALLERS, RingFabric, share, token, watch};
 use crate::identity::Identity;
 use crate::limited;
 
-/// Bound: members called in one partial scan. The next scan continues after them.
+/// Maximum number of members called in one partial scan. The next scan continues after them.
 const CALLS: usize = 128;
 
 /// Suffix of a socket name, after the MAC.
@@ -42,9 +42,9 @@ const SUFFIX: &str = ".ring";
 /// How much of a directory is scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// All of it, when a member joins.
+    /// Scans the whole directory, when a member joins.
     Full,
-    /// At most [`CALLS`] names, after those of the last scan.
+    /// Scans at most [`CALLS`] names, continuing after those of the last scan.
     Partial,
 }
 
@@ -91,7 +91,7 @@ impl RingFabric {
         let mut found: Vec<MacAddr> =
             names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
         if scan == Scan::Partial && found.len() > CALLS {
-            // Killed members leave their sockets in the directory, in any number. Each scan continues where the last
+            // Killed members leave any number of sockets in the directory. Each scan continues where the last
             // one ended, so that dead sockets do not hide live members.
             found.sort_unstable_by_key(|mac| mac.0);
             let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
@@ -117,7 +117,7 @@ impl RingFabric {
     fn connect_to(&self, mac: MacAddr) -> Option<UnixStream> {
         match connect(&socket_path(&self.folder, mac)) {
             Ok(socket) => Some(socket),
-            // The member was killed or has left. It calls when it is back.
+            // The member was killed or has left. It calls again when it returns.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
                 limited!(warn, %mac, %error, "cannot connect to a ring member");
@@ -127,7 +127,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // Bound: as many as can be kept.
+        // Accepts at most as many connections as can be kept.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,
@@ -192,7 +192,7 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // The answer crossed with a message that has created the link.
+            // The answer has crossed a message that has created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
             // An existing link stays until another connection proves the MAC.
             Kind::Call | Kind::Answer if !proven => {
@@ -207,7 +207,7 @@ impl RingFabric {
         }
     }
 
-    /// Creates memory for a member that has proved its MAC, and sends it.
+    /// Creates memory for a member that has proved its MAC, and sends the memory to it.
     fn hand_over(&mut self, member: &Identity, answered: Option<Token>) -> std::io::Result<()> {
         let mac = member.mac;
         let Some(socket) = self.connect_to(mac) else { return Ok(()) };

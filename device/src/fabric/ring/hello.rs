@@ -1,4 +1,4 @@
-//! Messages that two HCAs exchange before frames flow.
+//! Messages that two HCAs exchange before they can exchange frames.
 //!
 //! ```text
 //! 0  8  "hcadring"
@@ -13,8 +13,8 @@
 //! 52 8  token of the message that this one answers, 0 if none
 //! ```
 //!
-//! Numbers are little-endian, addresses in network byte order. A message is a single send, with one descriptor if its
-//! kind is 1.
+//! Numbers are little-endian, addresses in network byte order. A message is a single send, with one
+//! descriptor if its kind is 1.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -70,11 +70,11 @@ pub(super) struct Hello {
 /// Kind of a message.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The rings are in this memfd.
+    /// The sender has created the shared memory with the rings, and passes its memfd.
     Memory { len: RingLen, memfd: OwnedFd },
     /// The sender has no link to the receiver and requests one.
     Call,
-    /// Answers a call, and asks the caller to prove that it owns the socket of its MAC.
+    /// Answers a call, and requires the caller to prove that it owns the socket of its MAC.
     Answer,
 }
 
@@ -134,7 +134,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Receives the message of a new connection, if it has arrived.
+/// Receives the message of a new connection, if the message has arrived.
 pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, HelloError> {
     let mut bytes = [0; size_of::<Raw>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

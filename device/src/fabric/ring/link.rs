@@ -1,4 +1,4 @@
-//! A link to one member: the shared memory, and the socket that wakes the member and detects its end.
+//! A link to one member: the shared memory, and the socket that wakes the member and shows when it ends.
 
 use std::os::unix::net::UnixStream;
 
@@ -16,22 +16,23 @@ use crate::fabric::RxBatch;
 pub struct MemberRow {
     /// MAC of the member.
     pub mac: String,
-    /// MACs that are reached through it, at most 16: its own and those of its NIC.
+    /// MACs reached through the member, at most 16: its own MAC and those of its NIC.
     pub macs: Vec<String>,
-    /// The member sleeps until frames arrive.
+    /// Whether the member is sleeping until frames arrive.
     pub asleep: bool,
-    /// Frames received from it.
+    /// Number of frames received from the member.
     pub rx_frames: u64,
-    /// Frames from it that were dropped because their source MAC belongs to another member.
+    /// Number of frames from the member that were dropped because their source MAC belongs to another member.
     pub rx_foreign_mac: u64,
-    /// Frames from it that were dropped because their source IP address belongs to another member.
+    /// Number of frames from the member that were dropped because their source IP address belongs to another
+    /// member.
     #[serde(default)]
     pub rx_foreign_ip: u64,
-    /// Frames put into its ring.
+    /// Number of frames put into the member's ring.
     pub tx_frames: u64,
-    /// Frames dropped because its ring was full.
+    /// Number of frames dropped because the member's ring was full.
     pub tx_refused: u64,
-    /// Bytes in its ring that it has not taken yet.
+    /// Number of bytes in the member's ring that it has not taken yet.
     pub tx_waiting_bytes: u32,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct Counters {
 /// Why a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkError {
-    /// The other side closed it.
+    /// The other side closed the link.
     Closed,
     /// The other side violated the protocol of the shared memory.
     Invalid(RingError),
@@ -66,7 +67,7 @@ pub(super) struct Link {
     socket: UnixStream,
     producer: Producer,
     consumer: Consumer,
-    /// Frames were pushed that the other side does not see yet.
+    /// Whether frames have been pushed that the other side does not see yet.
     unpublished: bool,
     pub(super) counters: Counters,
 }
@@ -84,7 +85,7 @@ impl Link {
         &self.socket
     }
 
-    /// Pushes frames until one does not fit, and returns how many did.
+    /// Pushes frames until one does not fit, and returns the number that fitted.
     pub(super) fn put<'a>(
         &mut self,
         frames: impl Iterator<Item = (&'a [u8], IcrcField)>,
@@ -101,7 +102,7 @@ impl Link {
         Ok(put)
     }
 
-    /// Returns the link as `hcactl` shows it; `macs` are reached through it.
+    /// Returns the link as `hcactl` shows it. `macs` are the MACs reached through the link.
     pub(super) fn row(&self, macs: Vec<String>) -> MemberRow {
         let Counters { rx_frames, rx_foreign_mac, rx_foreign_ip, tx_frames, tx_refused } = self.counters;
         MemberRow {
@@ -117,7 +118,7 @@ impl Link {
         }
     }
 
-    /// Publishes the pushed frames. Returns whether the other side had to be woken.
+    /// Publishes the pushed frames. Returns whether the other side must be woken.
     pub(super) fn publish(&mut self) -> bool {
         let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
         if woken {
@@ -126,7 +127,8 @@ impl Link {
         woken
     }
 
-    /// Requests a wake-up once the other side has made room. Returns false if there is room already.
+    /// Requests a wake-up once the other side has freed space. Returns false if there is already enough
+    /// space.
     pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, LinkError> {
         // The other side can only take published frames.
         self.publish();
@@ -137,7 +139,7 @@ impl Link {
         self.consumer.has_frames()
     }
 
-    /// Appends the frames that have arrived, and releases their room.
+    /// Appends the frames that have arrived, and releases their space.
     pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), LinkError> {
         self.consumer.take(batch, max_frames)?;
         if self.consumer.release() {
@@ -155,8 +157,8 @@ impl Link {
     }
 
     fn wake_peer(&self) {
-        // An error means that the socket is full, and then a wake-up is pending; or that the other side has closed it, and
-        // then `drain_wakeups` reports it.
+        // An error means one of two things. If the socket is full, a wake-up is already pending. If the other
+        // side has closed the socket, `drain_wakeups` reports it.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 

@@ -1,4 +1,5 @@
-//! Memory shared by two HCAs: two rings of frames, one per direction. No sockets, no clock.
+//! Memory shared by two HCAs: two rings of frames, one per direction. This module uses neither sockets nor a
+//! clock.
 //!
 //! ```text
 //! 0     counters of the first direction: head, sleeping, tail, starving, each in a cache line of its own
@@ -6,13 +7,13 @@
 //! 8192  data of the first, then of the second
 //! ```
 //!
-//! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word, the
-//! frame, and padding to eight bytes. The highest bit of the length word means that the frame has no ICRC. The
-//! creator of the memory sends in the first direction.
+//! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word,
+//! the frame, and padding to eight bytes. The highest bit of the length word means that the frame has no
+//! ICRC. The creator of the memory sends in the first direction.
 //!
-//! The other side may write anything anywhere at any time. So each side keeps its own counter privately and never
-//! reads it back. A value of the other side is loaded once, checked, and used from the copy. A frame is copied out
-//! before it is parsed.
+//! The other side may write any value to any place at any time. Each side therefore keeps a private copy of
+//! its own counter and never reads it back from the memory. A value written by the other side is loaded once
+//! and checked, and only the copy is used. A frame is copied out before it is parsed.
 
 use std::io;
 use std::sync::Arc;
@@ -25,22 +26,23 @@ use vm_memory::{MmapRegion, VolatileMemory as _};
 use crate::fabric::wake_flag::WakeFlag;
 use crate::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 
-/// Offset of the data.
+/// Offset of the data in the memory.
 const DATA_AT: usize = 2 * COUNTERS_LEN;
 const COUNTERS_LEN: usize = 4096;
 
-// Offsets for one direction, far enough apart that no two share a cache line or a pair of adjacent lines.
+// Offsets of the counters of one direction. They are far enough apart that no two share a cache line or a
+// pair of adjacent lines.
 const HEAD_AT: usize = 0;
 const SLEEPING_AT: usize = 256;
 const TAIL_AT: usize = 512;
 const STARVING_AT: usize = 768;
 
-/// Length of the length word.
+/// Number of bytes in the length word.
 const PREFIX: u32 = 4;
-/// Bit of the length word. It says what was computed, not what to trust: a malicious peer could compute a valid ICRC
-/// too.
+/// Bit of the length word that is set if the frame has no ICRC. The bit does not determine whether a frame is
+/// trusted, because a malicious peer could also compute a valid ICRC.
 const ICRC_LEFT_OUT: u32 = 1 << 31;
-/// Records begin at multiples of it, so no length word wraps around the end of the ring.
+/// Records begin at multiples of this value, so that no length word wraps around at the end of the ring.
 const ALIGNMENT: usize = 8;
 
 /// Length of one direction's data in bytes.
@@ -50,10 +52,10 @@ pub struct RingLen(u32);
 /// The other side wrote an invalid value. The link cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingError {
-    /// It claims to have sent more than fits into the ring.
+    /// The other side claims to have sent more than fits into the ring.
     #[error("invalid ring head: {0} bytes ahead of the tail")]
     Head(u32),
-    /// It claims to have taken bytes that were not sent.
+    /// The other side claims to have taken bytes that were not sent.
     #[error("invalid ring tail: {0} bytes behind the head")]
     Tail(u32),
     /// The frame length is out of range, or exceeds the bytes sent.
@@ -61,12 +63,12 @@ pub enum RingError {
     Length(u32),
 }
 
-/// Which side of the memory this is.
+/// The role of a side, which determines its directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It created the memory.
+    /// This side created the memory.
     Creator,
-    /// It received the memory.
+    /// This side received the memory.
     Receiver,
 }
 
@@ -82,9 +84,9 @@ struct Ring {
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
-    /// End of the last frame, published or not.
+    /// End of the last frame, whether published or not.
     head: u32,
-    /// Last checked tail of the consumer.
+    /// Last valid tail of the consumer.
     tail: u32,
 }
 
@@ -95,12 +97,12 @@ pub struct Consumer {
 }
 
 impl RingLen {
-    /// Several windows of a few QPs fit, and most of the ring fits into an L2 cache.
+    /// Default length. Several windows of a few QPs fit into it, and most of the ring fits into an L2 cache.
     pub const DEFAULT: Self = Self(2 << 20);
     const MIN: u32 = 64 << 10;
     const MAX: u32 = 64 << 20;
 
-    /// Returns `None` unless `bytes` is a power of two within the limits.
+    /// Creates a ring length. Returns `None` unless `bytes` is a power of two within the limits.
     pub fn new(bytes: u32) -> Option<Self> {
         (bytes.is_power_of_two() && (Self::MIN..=Self::MAX).contains(&bytes)).then_some(Self(bytes))
     }
@@ -115,16 +117,16 @@ impl RingLen {
         DATA_AT + 2 * self.0 as usize
     }
 
-    /// Returns the offset of a byte count in the ring.
+    /// Returns the offset in the ring that corresponds to a byte count.
     const fn offset(self, count: u32) -> usize {
         (count & (self.0 - 1)) as usize
     }
 }
 
-/// Returns both ends that a side uses.
+/// Returns the two ends that this side uses.
 ///
 /// # Errors
-/// The region is shorter than the rings.
+/// Fails if the region is shorter than the rings.
 pub fn ends(region: Arc<MmapRegion>, len: RingLen, side: Side) -> io::Result<(Producer, Consumer)> {
     if region.size() < len.memory_len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -142,7 +144,7 @@ pub fn ends(region: Arc<MmapRegion>, len: RingLen, side: Side) -> io::Result<(Pr
     Ok((Producer { ring: out, head: 0, tail: 0 }, Consumer { ring: inward, tail: 0 }))
 }
 
-/// Bytes that a frame occupies in a ring.
+/// Returns the number of bytes that a frame occupies in a ring.
 const fn record_len(frame: usize) -> usize {
     (PREFIX as usize + frame).next_multiple_of(ALIGNMENT)
 }
@@ -161,7 +163,7 @@ impl Ring {
         self.word(self.data + self.len.offset(count))
     }
 
-    /// Offsets and lengths of the bytes from a count on, split where the ring ends.
+    /// Returns the offsets and lengths of the bytes from a byte count on, split at the end of the ring.
     fn pieces(&self, count: u32, len: usize) -> [(usize, usize); 2] {
         let start = self.len.offset(count);
         let first = len.min(self.len.get() as usize - start);
@@ -192,7 +194,8 @@ impl Ring {
 }
 
 impl Producer {
-    /// Pushes a frame, which the consumer sees after [`Producer::publish`]. Returns false if there is no room.
+    /// Pushes a frame, which the consumer sees after [`Producer::publish`]. Returns false if the frame does
+    /// not fit.
     ///
     /// # Errors
     /// [`RingError::Tail`].
@@ -214,14 +217,14 @@ impl Producer {
         Ok(true)
     }
 
-    /// Publishes the pushed frames. Returns true if the consumer sleeps and has to be woken.
+    /// Publishes the pushed frames. Returns true if the consumer is sleeping and must be woken.
     #[must_use]
     pub fn publish(&mut self) -> bool {
         self.ring.counter(HEAD_AT).store(self.head, Ordering::Release);
         WakeFlag(self.ring.counter(SLEEPING_AT)).take()
     }
 
-    /// Requests a wake-up when there is room for `frame` bytes. Returns false if there is room already.
+    /// Requests a wake-up for when a frame of `frame` bytes fits. Returns false if it already fits.
     ///
     /// # Errors
     /// [`RingError::Tail`].
@@ -231,13 +234,13 @@ impl Producer {
         Ok(self.room() < record_len(frame))
     }
 
-    /// Bytes that the consumer has not taken, as it reports.
+    /// Returns the number of bytes that the consumer has not taken, according to the consumer.
     pub fn waiting(&self) -> u32 {
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Relaxed);
         self.head.wrapping_sub(tail).min(self.ring.len.get())
     }
 
-    /// Returns whether the consumer reports that it sleeps.
+    /// Returns whether the consumer reports that it is sleeping.
     pub fn is_asleep(&self) -> bool {
         self.ring.counter(SLEEPING_AT).load(Ordering::Relaxed) != 0
     }
@@ -248,10 +251,10 @@ impl Producer {
 
     /// Loads the consumer's tail.
     fn load_tail(&mut self) -> Result<(), RingError> {
-        // Acquire: the consumer has read the old bytes before this side overwrites them.
+        // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // The tail must not go back either: more bytes would be waiting than before.
+        // The tail must not move back either, because more bytes would then be waiting than before.
         if waiting > self.head.wrapping_sub(self.tail) {
             return Err(RingError::Tail(waiting));
         }
@@ -266,12 +269,12 @@ impl Consumer {
         self.ring.counter(HEAD_AT).load(Ordering::Relaxed) != self.tail
     }
 
-    /// Appends frames that have arrived to `batch`, at most `max_frames` and while it has room.
+    /// Appends frames that have arrived to `batch`, at most `max_frames` and as long as they fit.
     ///
     /// # Errors
-    /// [`RingError`]. The frames appended before it are intact.
+    /// [`RingError`]. Frames that were appended before the error are intact.
     pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), RingError> {
-        // Acquire: the frames were written before the head.
+        // Acquire ordering ensures that the frames were written before the head.
         let head = self.ring.counter(HEAD_AT).load(Ordering::Acquire);
         let mut waiting = head.wrapping_sub(self.tail);
         if waiting > self.ring.len.get() || !(waiting as usize).is_multiple_of(ALIGNMENT) {
@@ -298,14 +301,15 @@ impl Consumer {
         Ok(())
     }
 
-    /// Releases the room of the frames taken. Returns true if the producer waits for room and has to be woken.
+    /// Releases the space of the frames taken. Returns true if the producer is waiting for space and must be
+    /// woken.
     #[must_use]
     pub fn release(&mut self) -> bool {
         self.ring.counter(TAIL_AT).store(self.tail, Ordering::Release);
         WakeFlag(self.ring.counter(STARVING_AT)).take()
     }
 
-    /// Requests a wake-up by the next frame. Returns false if frames have arrived already.
+    /// Requests a wake-up when the next frame arrives. Returns false if frames have already arrived.
     #[must_use]
     pub fn enable_wakeups(&mut self) -> bool {
         WakeFlag(self.ring.counter(SLEEPING_AT)).request();

@@ -1,7 +1,7 @@
-//! Creating the shared memory of a link, and accepting that of a peer.
+//! Creates the shared memory of a link, and accepts that of a peer.
 //!
-//! The seals of a peer's file are checked before it is mapped, and cannot be removed. Only tmpfs files are accepted,
-//! because a page of hugetlbfs may be missing whatever the seals say.
+//! The seals of a peer's file are checked before it is mapped, and cannot be removed. Only tmpfs files are
+//! accepted, because a page of hugetlbfs may be missing regardless of the seals.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,16 +22,16 @@ const NAME: &str = "hcad-ring";
 /// Why a peer's memory is rejected.
 #[derive(Debug, Error)]
 pub(super) enum ShareError {
-    /// Its length could change.
+    /// The length of the memory could change.
     #[error("the shared memory is not sealed against resizing")]
     Unsealed,
-    /// Its length does not match the ring length.
+    /// The length of the memory does not match the ring length.
     #[error("the shared memory size, {0} bytes, does not match the ring size")]
     Len(u64),
-    /// It is on a file system where pages may be missing.
+    /// The memory is on a file system where pages may be missing.
     #[error("the shared memory must be a memfd that does not use huge pages")]
     FileSystem,
-    /// The host cannot map it.
+    /// The host cannot map the memory.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -46,7 +46,7 @@ pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
 
 /// Maps memory that a peer created, and returns this side's ends.
 pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), ShareError> {
-    // A file without seals, or a socket, returns EINVAL.
+    // A file without seals, or a socket, causes EINVAL.
     if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(LENGTH_SEALS)) {
         return Err(ShareError::Unsealed);
     }

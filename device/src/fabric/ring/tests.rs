@@ -30,7 +30,7 @@ fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
     RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
-/// Lets all members handle their events until nothing more arrives.
+/// Lets all members handle their events until no more arrive.
 fn settle(fabrics: &mut [&mut RingFabric]) {
     for _ in 0..8 {
         fabrics.iter_mut().for_each(|fabric| fabric.handle_ready().unwrap());
@@ -76,7 +76,7 @@ impl Stranger {
         socket
     }
 
-    /// Returns the last message to its socket.
+    /// Returns the last message sent to this member's socket.
     fn last(&self) -> Option<(UnixStream, Hello)> {
         let callers = std::iter::from_fn(|| self.listener.accept().ok());
         callers.filter_map(|(socket, _)| hello::receive(&socket).unwrap().map(|hello| (socket, hello))).last()
@@ -89,7 +89,7 @@ impl Stranger {
         self.last()?.1.token
     }
 
-    /// Sends memory as a member does.
+    /// Sends memory to a member, as a peer would.
     fn link(&self, member: &mut RingFabric, memfd: &OwnedFd) -> UnixStream {
         let token = self.call(member);
         let socket = self.send(member.own.mac, Message::Memory(memfd.as_fd()), token);
@@ -193,7 +193,7 @@ fn full_ring_blocks_sole_member_for_timeout() {
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(a.stats().tx_frames, 600);
 
-    // It does not take frames for so long that they are dropped.
+    // The member takes no frames for long enough that they are dropped.
     (0..600).for_each(|_| frames.push(&long));
     a.send(&mut frames);
     a.full_since = Instant::now().checked_sub(RING_FULL_TIMEOUT);
@@ -242,7 +242,7 @@ fn invalid_memory_ends_only_its_link() {
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let stranger = Stranger::new(&folder, of(C)).link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 2);
-    // An invalid head.
+    // Write an invalid head.
     rustix::io::pwrite(&memfd, &[0xff; 64], 0).unwrap();
     assert!(a.has_frames());
     assert_eq!(received(&mut a), Vec::<u8>::new());
@@ -297,8 +297,8 @@ fn caller_without_the_socket_is_refused() {
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let speaker = Stranger::new(&folder, of(E));
-    // The MACs of a member, of the receiver, of a member that never creates memory, a group MAC, and those of absent
-    // members.
+    // These are the MACs of a member, of the receiver, of a member that never creates memory, a group MAC,
+    // and those of absent members.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let liar = Stranger {
@@ -323,7 +323,8 @@ fn owner_of_the_socket_replaces_a_pretender() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each had the socket of an absent member and keeps its link. One creates memory and one receives it.
+    // Each stranger had the socket of an absent member, and keeps its link. One creates memory and one
+    // receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -348,7 +349,7 @@ fn owner_of_the_socket_replaces_a_pretender() {
     b.send(&mut batch(B, &[(A, 3), (C, 4)]));
     assert_eq!((received(&mut a), received(&mut c)), (vec![3], vec![4]));
 
-    // Tokens that the pretenders read before no longer prove anything.
+    // Tokens that the pretenders read before are no longer valid.
     for token in [spare.take(), proof] {
         let _late = greater.send(B, Message::Memory(memfd.as_fd()), token);
         let _late = lesser.send(B, Message::Call, token);
@@ -366,7 +367,7 @@ fn member_never_sends_from_anothers_ip() {
     let own =
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
-    // A malicious process that claims addresses of other members before they join.
+    // A malicious process claims addresses of other members before they join.
     let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
     let mut b = RingFabric::join(folder.path(), &liar).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
@@ -384,13 +385,14 @@ fn member_never_sends_from_anothers_ip() {
     }
     assert_eq!((a.stats().rx_foreign_ip, a.members().unwrap()[0].rx_foreign_ip), (refused, refused));
 
-    // The NIC of a member is checked before its frames leave.
+    // Frames from a member's NIC are checked before they leave.
     let mut frames = TxBatch::of_nic();
     frames_from(C, A, &own(1)).iter().for_each(|frame| frames.push(frame));
     c.send(&mut frames);
     assert_eq!((c.stats().tx_foreign_ip, a.has_frames()), (6, false));
 
-    // Its own address, an address without an owner, and, once its owner has left, also the third.
+    // The member may use its own address and an address without an owner. It may use the third address once
+    // that one's owner has left.
     for member in [elsewhere, identity(9)] {
         let mut frames = TxBatch::of_nic();
         frames_from(C, A, &member).iter().for_each(|frame| frames.push(frame));
@@ -419,7 +421,7 @@ fn dead_sockets_hide_no_member() {
     settle(&mut [&mut first, &mut last]);
     assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
 
-    // A member that starts and connects to no other is found by repeated bounded scans.
+    // A member that starts but does not connect to others is found by repeated bounded scans.
     let silent = Stranger::new(&folder, Identity { mac: MacAddr([6, 0, 0, 0, 0, 2]), ..of(C) });
     let found = (0..=1000 / 128 + 1).any(|_| {
         first.scan(Scan::Partial);

@@ -1,7 +1,8 @@
 //! Proof that a message comes from the member that it names.
 //!
-//! A token is sent to the socket named after a MAC, where only the process that listens there can read it. A message
-//! that repeats the token comes from that process, whatever the other members of the ring claim.
+//! A token is sent to the socket named after a MAC, where only the process that listens there can read it. A
+//! message that repeats the token comes from that process, regardless of what other members of the ring
+//! claim.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,10 +10,10 @@ use std::num::NonZeroU64;
 
 use protocol::ids::MacAddr;
 
-/// Bound: unanswered tokens of one member. A new one beyond it invalidates the oldest.
+/// Maximum number of unanswered tokens of one member. A further token invalidates the oldest.
 const MAX_OF_MEMBER: usize = 4;
 
-/// Bound: unanswered tokens of all members.
+/// Maximum number of unanswered tokens of all members.
 const MAX: usize = 512;
 
 /// A random number that is used once.
@@ -20,7 +21,7 @@ const MAX: usize = 512;
 pub(super) struct Token(NonZeroU64);
 
 impl Token {
-    /// Returns `None` for 0, which means no token.
+    /// Creates a token. Returns `None` for 0, which stands for no token.
     pub(super) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -30,12 +31,12 @@ impl Token {
     }
 }
 
-/// Tokens that were sent and not repeated yet.
+/// Tokens that have been sent but not repeated yet.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Tokens sent, oldest first.
+    /// Tokens that have been sent, oldest first.
     sent: VecDeque<(MacAddr, Token)>,
-    /// Keyed randomly by the host.
+    /// Source of random numbers, with keys from the host.
     random: RandomState,
     made: u64,
 }
@@ -60,8 +61,8 @@ impl Tokens {
         repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
     }
 
-    /// Invalidates a token that has created a link, and those before it. Later tokens are in messages that crossed
-    /// with that one.
+    /// Invalidates a token that has created a link, and all earlier tokens. Later tokens stay valid, because
+    /// they are in messages that crossed that one.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };

@@ -1,4 +1,4 @@
-//! Datagrams that the kernel dropped because the socket buffer was full.
+//! Counts datagrams that the kernel dropped because the socket buffer was full.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// How often the counter is read while frames arrive.
+/// Interval at which the counter is read while frames arrive.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Words of `SO_MEMINFO` up to the drop counter (linux/sock_diag.h: `SK_MEMINFO_DROPS` is 8).
+/// Number of words of `SO_MEMINFO` up to the drop counter (linux/sock_diag.h: `SK_MEMINFO_DROPS` is 8).
 const WORDS: usize = 9;
 
 /// The kernel's drop counter, read periodically. The alternative, `SO_RXQ_OVFL`, adds a control message to each
 /// datagram, and `quinn_udp` leaves no room for it.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// Counter when it was last read.
+    /// Value of the counter when it was last read.
     counted: u32,
     polled: Option<Instant>,
 }
@@ -27,7 +27,7 @@ impl Losses {
         self.polled.is_none_or(|polled| now.saturating_since(polled) >= PERIOD)
     }
 
-    /// Returns the datagrams dropped since the last call.
+    /// Returns the number of datagrams dropped since the last call.
     pub(super) fn poll(&mut self, now: Instant, socket: &UdpSocket) -> u32 {
         self.polled = Some(now);
         let Some(count) = drops(socket) else { return 0 };
@@ -37,7 +37,8 @@ impl Losses {
     }
 }
 
-/// Drops of a socket since its creation, modulo 2^32; `None` if the kernel does not report them.
+/// Returns the number of drops of a socket since its creation, modulo 2^32, or `None` if the kernel does not
+/// report it.
 fn drops(socket: &UdpSocket) -> Option<u32> {
     let mut words = [0_u32; WORDS];
     let mut len = libc::socklen_t::try_from(size_of_val(&words)).ok()?;

@@ -10,14 +10,14 @@ use protocol::ids::MacAddr;
 pub struct UdpPeer {
     pub addr: SocketAddr,
     pub mac: Option<MacAddr>,
-    /// Whether it sends to this HCA only.
+    /// Whether the peer sends only to this HCA.
     pub leaf: bool,
     /// Rate limit of its frames.
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 
 impl UdpPeer {
-    /// A peer with default settings.
+    /// Creates a peer with default settings.
     pub const fn at(addr: SocketAddr) -> Self {
         Self { addr, mac: None, leaf: false, max_frames_per_second: None }
     }

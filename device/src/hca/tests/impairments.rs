@@ -7,7 +7,7 @@ use super::*;
 use crate::fabric::Origin;
 use crate::fabric::impair::{Rule, RuleEntry};
 
-/// A device that is about to send one packet to the fabric, from QP 1 to LID 1.
+/// Returns a device that is about to send one packet to the fabric, from QP 1 to LID 1.
 fn about_to_send() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
@@ -22,7 +22,7 @@ fn add(hca: &mut Hca<Stub>, rule: &str) {
     hca.impair(Rule::try_from(entry).unwrap()).unwrap();
 }
 
-/// Returns direction flag and comment of every captured frame.
+/// Returns the direction flag and the comment of every captured frame.
 pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -93,7 +93,7 @@ fn inbound_frame_is_captured_before_impairment() {
     assert!(!packets[3].0.contains("impairment"));
 }
 
-/// Rules change when and how a frame is sent, not its origin: the fabric must not flood it.
+/// Rules change when and how a frame is sent, but not its origin. The fabric must still not flood an answer.
 #[test]
 fn impaired_answer_is_not_flooded() {
     for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {
@@ -110,7 +110,7 @@ fn impaired_answer_is_not_flooded() {
     }
 }
 
-/// An ARP request (RFC 826) of LID 9 for the MAC of LID 1.
+/// Returns an ARP request (RFC 826) of LID 9 for the MAC of LID 1.
 fn who_has_lid_1() -> Vec<u8> {
     let asker = [2, 0, 0, 0, 0, 9];
     [

@@ -1,4 +1,4 @@
-//! A device that is HCA and NIC, as seen by its driver's kernel and its peers.
+//! Tests a device that is both an HCA and a NIC, as seen by its driver's kernel and its peers.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -104,7 +104,7 @@ fn nic(lid: u16) -> Hca<Nic> {
     hca
 }
 
-/// A frame of an unused protocol.
+/// Returns a frame of an unused protocol.
 fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
     let head = [&dst.0[..], &src.0, &[0x88, 0xb5]].concat();
     let body = (0_u8..=255).cycle().take(len - head.len());
@@ -115,7 +115,7 @@ fn mac(lid: u16) -> MacAddr {
     MacAddr::from_lid(Lid::new(lid))
 }
 
-/// A RoCE packet from LID 9.
+/// Returns a RoCE packet from LID 9.
 fn roce_for_lid_1() -> Vec<u8> {
     let mut sender = ready();
     sender.port.addresses_mut().own = Identity::from_lid(Lid::new(9));
@@ -124,7 +124,7 @@ fn roce_for_lid_1() -> Vec<u8> {
     from_lid_9(sender.outbound().last().unwrap())
 }
 
-/// Runs turns until nothing is left. Returns the lengths of the frames sent, turn by turn.
+/// Runs turns until no work is left. Returns the lengths of the frames sent, turn by turn.
 fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     let mut turns = Vec::new();
     loop {
@@ -137,7 +137,7 @@ fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     }
 }
 
-/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// An ARP request built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 const ARP_REQUEST: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10,
     77, 0, 1, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
@@ -201,7 +201,7 @@ fn loopback_disconnects_port_from_wire() {
     assert!(!hca.drain().other);
     assert!(hca.frontend.received == sent);
     assert_eq!(hca.port_stats().dropped(DropReason::Loopback), 1);
-    // More frames than fit into a turn.
+    // These are more frames than fit into one turn.
     hca.frontend.to_send.extend(vec![sent[0].clone(); 1000]);
     while hca.drain() != (WorkLeft { frames: false, other: false }) {}
     assert_eq!((hca.frontend.received.len(), hca.outbound().len()), (1002, 0));
@@ -218,7 +218,7 @@ fn active_rdma_half_receives_roce() {
     hca.handle_frame(&roce);
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 0));
     let mut others = [roce.clone(), roce.clone(), plain(mac(1), mac(9), 60)];
-    // To another MAC and to another UDP port.
+    // These frames go to another MAC and to another UDP port.
     others[0][5] = 3;
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
@@ -235,7 +235,7 @@ fn active_rdma_half_receives_roce() {
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 5));
 }
 
-/// RoCE for the guest's own software, such as soft-RoCE, which checks the ICRC.
+/// The guest's own RoCE software, such as soft-RoCE, checks the ICRC.
 #[test]
 fn frames_to_nic_have_icrc() {
     let mut hca = nic(2);
@@ -294,7 +294,7 @@ fn nic_frames_are_unmodified_and_length_checked() {
 #[test]
 fn engine_and_nic_alternate_within_bound() {
     let mut hca = nic(9);
-    // A packet of QP 1 for LID 1, with a length different from those of the NIC.
+    // A packet of QP 1 for LID 1, whose length differs from that of the NIC's frames.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
@@ -302,7 +302,7 @@ fn engine_and_nic_alternate_within_bound() {
     assert_ne!(turns[0][0], 1000, "the engine began");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
-    // However many frames the NIC has, the engine sends after 32 of them.
+    // Regardless of how many frames the NIC has, the engine sends after 32 of them.
     let mut hca = nic(9);
     hca.sender = Sender::Nic;
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -311,7 +311,7 @@ fn engine_and_nic_alternate_within_bound() {
     assert_eq!((sent.iter().position(|len| *len != 1000), sent.len()), (Some(32), 101));
 }
 
-/// A device with more long frames than one turn sends to shared memory.
+/// Returns a device whose NIC has more long frames than one turn sends to shared memory.
 fn nic_with_long_frames() -> Hca<Nic> {
     let mut hca = nic(9);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 70].into();
@@ -324,7 +324,7 @@ fn lengths_of_turns(hca: &mut Hca<Nic>) -> Vec<usize> {
 
 #[test]
 fn long_frames_are_limited_per_turn() {
-    // The thirtieth frame is the first that exceeds 256 KiB.
+    // The thirtieth frame takes the total past 256 KiB.
     let expected = [("local", vec![30, 30, 10]), ("udp", vec![70]), ("tap", vec![70])];
     for ((name, [fabric, _]), expected) in fabrics().into_iter().zip(expected) {
         let mut hca = nic_with_long_frames().with_turn_bytes(fabric.turn_bytes());
@@ -382,7 +382,7 @@ fn link_down_stops_frames_and_notifies_nic() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
-/// Sends a datagram of the RDMA half and a plain frame, both from the addresses of LID 1.
+/// Sends a datagram from the RDMA half and a plain frame, both from the addresses of LID 1.
 fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
@@ -427,7 +427,7 @@ fn nic_and_rdma_never_spoof_sources() {
     }
 }
 
-/// Two ends of each fabric, for LID 1 and LID 2.
+/// Returns two ends of each fabric, for LID 1 and LID 2.
 fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     let mut networks = Networks::default();
     let local = [1, 2].map(|lid| {
@@ -460,7 +460,7 @@ fn exchange<A: Frontend, B: Frontend>(
         batch.iter().for_each(|(frame, icrc)| hca.handle_arrival(frame, icrc));
         let left = hca.drain();
         let sent = !hca.outbound().is_empty();
-        // Frames that do not fit into the other end now are sent later.
+        // Frames for which the other end currently has no room are sent later.
         let blocked = fabric.send(hca.outbound()) == Sent::Blocked;
         left.frames || left.other || sent || blocked || !batch.is_empty()
     }
@@ -480,8 +480,9 @@ fn nics_exchange_frames_over_every_fabric() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // To the other device, to an unknown MAC, to all, and from a guest behind the NIC. Includes runs of one
-        // length, a jumbo frame with two tags, and more frames than fit into a turn.
+        // Frames to the other device, to an unknown MAC and to all members, and frames from a guest behind
+        // the NIC. They include runs of equal length, a jumbo frame with two tags, and more frames than fit
+        // into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

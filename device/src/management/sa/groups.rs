@@ -30,7 +30,7 @@ pub(super) const RATE_20: u8 = 6;
 /// Packet life time code of one second: 4.096 us times 2 to this power.
 pub(super) const ONE_SECOND: u8 = 18;
 
-/// All groups, with the guest's own membership as join state.
+/// All groups, whose join state is the guest's own membership.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
@@ -44,7 +44,7 @@ impl Groups {
         let defaults = McMemberRecord {
             qkey: Qkey::new(0x0b1b),
             mtu_selector: EXACTLY,
-            // IPoIB would use a larger MTU than every port supports.
+            // Otherwise IPoIB would use a larger MTU than some ports support.
             mtu: mtu.min(4),
             pkey: Pkey::DEFAULT,
             rate_selector: EXACTLY,
@@ -148,7 +148,7 @@ fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
     let wanted = McMemberRecord::parse(request.attribute());
-    // A port joins only for itself: others have their own administration.
+    // A port may join only on its own behalf, because other ports have their own administration.
     if wanted.mgid[0] != 0xff || wanted.port_gid != gid(world.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }
@@ -182,8 +182,8 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
         )
 }
 
-/// Compares with a selector: greater than (0), less than (1) or exactly (2) the value. Selector 3 requests the
-/// largest available.
+/// Compares a value as the selector requires: greater than (0), less than (1) or equal to (2) the requested
+/// value. Selector 3 requests the largest available value.
 pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
     match selector {
         0 => is > wanted,
@@ -204,7 +204,8 @@ fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
     (value != 0).then_some(value)
 }
 
-/// Returns the LID of a group. Groups may share one: it only affects switches, and the virtual switch floods.
+/// Returns the LID of a group. Groups may share a LID, because it only affects switches and the virtual
+/// switch floods.
 pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
     if *mgid == BROADCAST {
         return Lid::new(FIRST_MLID);

@@ -52,7 +52,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
         };
         found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
     };
-    // Without a source, paths begin at the own port. So one end is always a single port.
+    // Without a source, paths begin at this HCA's port, so one end is always a single port.
     let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), vec![own]);
     let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
     let path = |source: &End, destination: &End| PathRecord {
@@ -61,7 +61,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
         sgid: source.gid,
         dlid: destination.lid,
         slid: source.lid,
-        // With hop limit 0 software adds no GRH, which LIDs do not need.
+        // With a hop limit of 0, software adds no GRH, which is not needed with LIDs.
         hop_limit: 0,
         traffic_class: wanted.traffic_class,
         reversible: true,
@@ -79,7 +79,8 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
     Ok(paths.map(|path| path.emit().to_vec()).collect())
 }
 
-/// Returns the P_Key of a path: the requested one if the port has it, or else its first valid one.
+/// Returns the P_Key of a path: the requested P_Key if the port has it, or the port's first valid one if none
+/// was requested.
 fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     let mut valid = world.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
     match wanted {
@@ -88,14 +89,15 @@ fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     }
 }
 
-/// Returns the port with a LID: a configured peer, or by the LID rule.
+/// Returns the port with a LID, which is a configured peer or follows from the LID rule.
 fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
     let known = world.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// Returns the port with a GID, which is derived from its MAC or is one of its IP addresses. Or a group.
+/// Returns the port with a GID, which is derived from the port's MAC or is one of its IP addresses. For a
+/// multicast GID, returns the group.
 fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });

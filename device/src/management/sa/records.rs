@@ -46,7 +46,7 @@ pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// Filters by capabilities if the request asks to match their bits. Returns the component mask that is left.
+/// Filters by capabilities if the request asks to match their bits. Returns the remaining component mask.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -83,7 +83,7 @@ pub(super) fn links(world: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Only the first block of others, which is all that an HCA has.
+/// Returns the GUID records. Those of other HCAs have only the first block, because an HCA has no more.
 pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
@@ -96,7 +96,7 @@ pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Only of the own port: the tables of others are not queried.
+/// Returns the P_Key records of this HCA's own port, because the tables of other ports are not queried.
 pub(super) fn pkeys(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let blocks = world.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {

@@ -1,7 +1,4 @@
-//! The sending side of RMPP: tables sent to the guest.
-//!
-//! # Spec
-//! IBTA volume 1, section 13.6.
+//! The sending side of RMPP, which sends tables to the guest.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,13 +12,15 @@ use protocol::mad::{Mad, MadStatus};
 
 use super::Records;
 
-/// Bound: transfers. A new one beyond it replaces the oldest.
+/// Maximum number of transfers. A further transfer replaces the oldest.
 const MAX_TRANSFERS: usize = 16;
 
-/// Bound: bytes of all transfers. The oldest are dropped; a table that is larger by itself is rejected.
+/// Maximum total length of all transfers in bytes. The oldest transfers are dropped to stay within it. A
+/// table that exceeds it alone is rejected.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Bound: segments sent per acknowledgment. The kernel opens a window of 64 and acknowledges at its end.
+/// Maximum number of segments sent per acknowledgement. The kernel opens a window of 64 and acknowledges the
+/// last segment.
 const MAX_BURST: u32 = 64;
 
 /// Retransmission time-out, and number of attempts.
@@ -36,9 +35,9 @@ struct Transfer {
     template: Mad,
     tid: u64,
     payload: Vec<u8>,
-    /// Segments that have been acknowledged.
+    /// Number of segments that have been acknowledged.
     acknowledged: u32,
-    /// Segments that have been sent.
+    /// Number of segments that have been sent.
     sent: u32,
     /// The last segment that may be sent.
     window: u32,
@@ -52,7 +51,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Starts sending a table and appends its first segment. The receiver's acknowledgment opens the window.
+    /// Starts sending a table and appends its first segment. The receiver's acknowledgement opens the window.
     ///
     /// # Errors
     /// NO_RESOURCES (section 15.2.4) if the table is too large.
@@ -147,12 +146,12 @@ impl Transfers {
 }
 
 impl Transfer {
-    /// Number of segments; an empty table has one.
+    /// Returns the number of segments. An empty table has one.
     fn segments(&self) -> u32 {
         u32::try_from(self.payload.len().div_ceil(DATA_LEN)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Handles an acknowledgment. Returns whether segments are left.
+    /// Handles an acknowledgement. Returns whether segments are left.
     fn acknowledge(&mut self, now: Instant, rmpp: &Rmpp) -> bool {
         // Acknowledging a segment that was not sent, or narrowing the window, is an error (section 13.6.2.3).
         if rmpp.segment > self.sent || rmpp.length_or_window < rmpp.segment {

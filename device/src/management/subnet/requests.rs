@@ -1,4 +1,5 @@
-//! Requests that wait for a response: unsolicited responses are ignored and cause no further requests.
+//! Tracks the requests that wait for a response. Unsolicited responses are ignored and cause no further
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,13 +10,15 @@ use protocol::mad::smp::attribute;
 
 use super::{MAX_MISSED_SWEEPS, MAX_NODES};
 
-/// Bound: open requests to single HCAs. Each may have three: NodeInfo, NodeDescription, PortInfo.
+/// Maximum number of open requests to single HCAs. Each HCA may have three: NodeInfo, NodeDescription,
+/// PortInfo.
 const MAX_REQUESTS: usize = 3 * MAX_NODES;
 
-/// Time for a response, during which the request is not repeated. An emulated guest may need long.
+/// Time to wait for a response, during which the request is not repeated. An emulated guest may take this
+/// long.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A Get(NodeInfo) to all HCAs, and those that have responded: at most every unicast LID.
+/// A Get(NodeInfo) to all HCAs, and the HCAs that have responded, at most one per unicast LID.
 #[derive(Clone, Debug)]
 struct Sweep {
     tid: u32,
@@ -25,7 +28,7 @@ struct Sweep {
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenRequests {
     last_tid: u32,
-    /// The last few, newest last.
+    /// The most recent sweeps, newest last.
     sweeps: VecDeque<Sweep>,
     /// Open requests by LID and attribute: transaction ID and start time.
     pending: BTreeMap<(Lid, u16), (u32, Instant)>,

@@ -1,4 +1,4 @@
-//! Subnet administration, queried as by ib_sa, IPoIB, rdma_cm and saquery.
+//! Subnet administration, queried as it is by ib_sa, IPoIB, rdma_cm and saquery.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn answer(management: &mut Management, mad: Mad) -> Mad {
     answers[0]
 }
 
-/// MGID, PortGID, then the fields of a request.
+/// Returns the MGID, the PortGID and the following fields of a request.
 fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     let mut record = [0; 52];
     record[..16].copy_from_slice(&mgid);
@@ -35,7 +35,7 @@ fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     record
 }
 
-/// mthca interface, section 9.3: the mask has no create parameters.
+/// mthca interface, section 9.3: the component mask has no parameters for creating a group.
 #[test]
 fn broadcast_group_join_needs_no_parameters() {
     let mut management = open(1);
@@ -124,7 +124,7 @@ fn path(dgid: [u8; 16], sgid: [u8; 16]) -> [u8; 64] {
     record
 }
 
-/// mthca interface, section 9.4.
+/// mthca interface, section 9.4: the LID of the destination is derived from its GID.
 #[test]
 fn path_follows_from_gid() {
     let mut management = open(1);
@@ -144,7 +144,7 @@ fn path_follows_from_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// Without source and destination, a subnet of n ports would have n times n paths.
+/// Without a source and a destination, a subnet of n ports would have n times n paths.
 #[test]
 fn path_table_has_one_source() {
     let mut management = open(1);
@@ -251,7 +251,8 @@ fn services_are_registered_found_and_removed() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
-/// An acknowledgment as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
+/// Returns an acknowledgement as the kernel sends it: version 1, type 2, active, with the segment and the end
+/// of the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
     // Linux uses the method of the request.
@@ -293,7 +294,7 @@ fn long_table_is_windowed_and_retransmitted() {
 
     let window = ask(&mut management, QP1, acknowledge(&first, 1, 65));
     assert_eq!(window.len(), 64);
-    // Without an acknowledgment it is retransmitted.
+    // Without an acknowledgement, the segment is retransmitted.
     management.handle_deadline(&at(1010));
     let again: Vec<_> = outputs(&mut management)
         .into_iter()

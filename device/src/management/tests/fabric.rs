@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// HCAs, and whether each has software that listens on QP0.
+/// The HCAs of a fabric, and whether each has software that listens on QP0.
 struct Fabric {
     all: Vec<(Management, bool)>,
     now: u64,
@@ -33,8 +33,8 @@ impl Fabric {
         assert_eq!(self.settle(usize::MAX), []);
     }
 
-    /// Exchanges datagrams until none are left, and returns the answers that one HCA's guest received. Guests answer
-    /// as the kernel does: by MAD_IFC, and advancing directed routes themselves.
+    /// Exchanges datagrams until none are left, and returns the answers that one HCA's guest received. Guests
+    /// answer as the kernel does: through MAD_IFC, advancing directed routes themselves.
     fn settle(&mut self, watched: usize) -> Vec<Datagram> {
         let mut seen = Vec::new();
         for _ in 0..100 {
@@ -80,8 +80,8 @@ impl Fabric {
         }
     }
 
-    /// Acts like a kernel: at the end of a directed route it notes the port and advances the route, answers, and goes
-    /// back.
+    /// Acts like a kernel: at the end of a directed route it stores the port, advances the route, answers,
+    /// and sends the answer back along the route.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -181,7 +181,8 @@ fn distant_lids_share_the_switch() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// The requests of ibnodes through saquery: every node, by its software's name if it has software.
+/// The requests of ibnodes through saquery: every node is listed, with the name that its software has set, if
+/// it has software.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
@@ -256,7 +257,7 @@ fn arrive(
     (admitted, outputs(management))
 }
 
-/// A NodeInfo response with an own transaction ID.
+/// Returns a NodeInfo response with a transaction ID of this module.
 fn node_info(tid: u32) -> Mad {
     let mut answer = request(1, 1, 0x81, 0x11, 0);
     answer[8..12].copy_from_slice(b"hcad");
@@ -277,7 +278,7 @@ fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
 
 #[test]
 fn unsolicited_response_is_ignored() {
-    // Opening the port started a sweep: transaction 1.
+    // Opening the port has started a sweep, which is transaction 1.
     let mut management = open(1);
     for tid in [0, 2, 0xffff_ffff] {
         for listening in [false, true] {
@@ -380,7 +381,7 @@ fn invented_nodes_do_not_displace_real_ones() {
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// Section 16.1, as ibqueryerrors queries the switch.
+/// Section 16.1: ibqueryerrors queries the switch in this way.
 #[test]
 fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
@@ -481,7 +482,7 @@ fn remote_set_without_m_key_is_rejected() {
                 let mut mad = request(class, 1, 2, attribute, 1);
                 (mad[6], mad[7]) = (2, 2);
                 mad[32..36].fill(0xff);
-                // Sets the port DOWN or disabled, or changes P_Keys.
+                // These requests set the port DOWN or disabled, or change P_Keys.
                 (mad[96], mad[97]) = (1, 0x30);
                 let arrived = arrive(&mut management, 2, QP0, mad, listening);
                 assert_eq!(arrived, (Admitted::Taken, vec![]), "attribute {attribute:#x}");

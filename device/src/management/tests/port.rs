@@ -1,4 +1,4 @@
-//! The agents of the port, queried by MAD_IFC.
+//! The agents of the port, queried through MAD_IFC.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn unknown_attribute_returns_specified_status() {
     assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
 }
 
-/// MAD_IFC answers; software advances the route (mthca interface, section 8.2).
+/// mthca interface, section 8.2: MAD_IFC answers, but software advances the route.
 #[test]
 fn directed_route_answer_keeps_route() {
     let mut management = open(1);
@@ -97,8 +97,8 @@ fn directed_route_answer_keeps_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: with protection level 1 anyone may Get, but only a request with the M_Key may Set,
-/// or see the key.
+/// IBTA volume 1, section 14.2.4: with protection level 1, any request may Get, but only a request with the
+/// M_Key may Set or receive the key.
 #[test]
 fn m_key_protects_port() {
     let mut management = open(1);
@@ -106,7 +106,7 @@ fn m_key_protects_port() {
     mad[3] = SET;
     mad[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 1 << 6;
-    // The current values: state and physical state do not change.
+    // Write the current values, so that state and physical state do not change.
     mad[96] &= 0xf0;
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
@@ -125,7 +125,7 @@ fn m_key_protects_port() {
     );
 }
 
-/// Set(PortInfo) as ibportstate sends it.
+/// Sends Set(PortInfo) as ibportstate does.
 #[test]
 fn link_can_be_disabled_enabled_and_reset() {
     let mut management = open(1);

@@ -77,8 +77,8 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Returns whether this maps the candidate's file including the given part. A file that has grown needs another
-    /// mapping.
+    /// Returns whether this mapping covers the given part of the candidate's file. A file that has grown
+    /// needs another mapping.
     pub(super) fn serves(&self, candidate: &Candidate, offset: u64, len: u64) -> bool {
         let mapped = self.len();
         self.id == candidate.id && offset <= mapped && len <= mapped - offset

@@ -11,8 +11,8 @@ use super::file::{self, MappedFile};
 use super::{MapError, PAGE_LEN, Permissions};
 use crate::memory::limits::Limits;
 
-/// Entries of the window cache; a power of two. A guest's buffers are in a few windows, or behind an IOMMU in one per
-/// page.
+/// Number of entries in the window cache, a power of two. A guest's buffers are in a few windows or, with an
+/// IOMMU, in one window per page.
 const CACHED_WINDOWS: usize = 16;
 
 /// The map with its window cache.
@@ -25,7 +25,7 @@ pub(super) struct DmaMap {
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// By first address. Windows do not overlap.
+    /// Windows by their first addresses. They do not overlap.
     windows: BTreeMap<u64, Window>,
     files: Vec<Arc<MappedFile>>,
     limits: Limits,
@@ -48,7 +48,7 @@ pub(super) struct Location<'a> {
     pub(super) file: &'a MappedFile,
     /// Offset in the file.
     pub(super) offset: u64,
-    /// Bytes of the window after this address.
+    /// Number of bytes of the window after this address.
     pub(super) behind: u64,
     pub(super) permissions: Permissions,
 }
@@ -134,7 +134,7 @@ impl Tables {
         })
     }
 
-    /// Adds whole pages, backed by a file from an offset on, or inaccessible without a file.
+    /// Adds whole pages. They are backed by a file from an offset on, or inaccessible if no file is given.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -185,13 +185,13 @@ impl Tables {
         self.files.clear();
     }
 
-    /// First addresses of windows.
+    /// Returns the first addresses of the windows.
     #[cfg(test)]
     pub(super) fn addresses(&self) -> Vec<u64> {
         self.windows.keys().copied().collect()
     }
 
-    /// Number of mapped files.
+    /// Returns the number of mapped files.
     #[cfg(test)]
     pub(super) fn file_count(&self) -> usize {
         self.files.len()

@@ -1,15 +1,15 @@
 //! Mappings of the client's files, and the handling of lost pages.
 //!
-//! The client may truncate a file. A page of a sparse file may find its file system full, or no huge page left. The
-//! kernel reports this by SIGBUS during an access. At the first SIGBUS, the handler replaces the whole mapping by
-//! zeros, marks it as lost, and returns. The access continues without another fault, its caller checks
-//! [`Mapping::is_lost`] and discards the result, and that mapping is not accessed again. A mapping stays a single
-//! mapping, so clients cannot exceed the kernel's limit per process (`vm.max_map_count`). A SIGBUS anywhere else
-//! kills the process, as without a handler.
+//! The client may truncate a file. A page of a sparse file may find its file system full, or no huge page
+//! left. The kernel reports this by SIGBUS during an access. At the first SIGBUS, the handler replaces the
+//! whole mapping by zeros, marks it as lost, and returns. The access continues without another fault, its
+//! caller checks [`Mapping::is_lost`] and discards the result, and the mapping is never accessed again. A
+//! mapping stays a single mapping, so clients cannot exceed the kernel's limit per process
+//! (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as without a handler.
 //!
-//! The handler finds the mapping in a process-wide table. It takes no lock: the thread that faults is inside an
-//! access, which keeps its mapping and thus the slot of the mapping unchanged. Slots that change meanwhile belong to
-//! other mappings.
+//! The handler finds the mapping in a process-wide table. It takes no lock: the thread that faults is inside
+//! an access, which keeps its mapping and thus the slot of the mapping unchanged. Slots that change in the
+//! meantime belong to other mappings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,16 +23,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use vm_memory::{MmapRegion, VolatileMemory as _, VolatileSlice};
 use vmm_sys_util::signal::register_signal_handler;
 
-/// Bound: files that the clients of all devices may have mapped together. Linux permits a process 65,530 mappings,
-/// and half of them are for everything else.
+/// Maximum number of files that the clients of all devices may have mapped together. Linux permits 65,530
+/// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Bound: replacements of one mapping. One thread needs one. More occur if threads meet the loss at the same moment,
-/// or if the host has no page for the zeros either.
+/// Maximum number of replacements of one mapping. One thread needs only one. More occur if several threads
+/// access lost pages at the same moment, or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
-/// Bound: bytes whose pages are released by one system call. Each call holds the lock of the address space, for which
-/// other devices may wait to map memory: 2 to 4 ms if all of these pages are in use.
+/// Maximum number of bytes whose pages one system call releases. Each call holds the lock of the address
+/// space, for which other devices may be waiting to map memory. It does so for 2 to 4 ms if all of these
+/// pages are in use.
 const RELEASE_LEN: usize = 64 << 20;
 
 /// A file mapped from its first byte on.
@@ -50,7 +51,8 @@ impl Mapping {
         let slot = Slot::claim().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
-        // Without reserving huge pages: the client has reserved those of the ranges that it maps, but not the rest.
+        // Huge pages are not reserved here. The client has reserved those of the ranges that it maps, but not
+        // those of the rest of the file.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address chosen by the kernel affects no other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {
@@ -80,23 +82,24 @@ impl Mapping {
         self.region.size()
     }
 
-    /// Returns a part of the mapping, unless it exceeds it.
+    /// Returns a part of the mapping, or `None` if the part exceeds the mapping.
     #[inline]
     pub(super) fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
         self.region.get_slice(offset, len).ok()
     }
 
-    /// Returns whether the host failed to provide a page. Such an access read zeros, and its writes were discarded.
+    /// Returns whether the host failed to provide a page. The access that failed has read zeros, and its
+    /// writes have been discarded.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
-        // Relaxed: the handler ran on this thread.
+        // Relaxed ordering suffices, because the handler ran on this thread.
         self.slot.losses.load(Ordering::Relaxed) != 0
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First, so that the address cannot be reused while the slot still has it.
+        // Release the slot first, so that the address cannot be reused while the slot still contains it.
         self.slot.release();
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;
@@ -124,8 +127,8 @@ struct Slot {
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Slots from this one on have never been used. Mappings take the first free slot, so about as many slots precede it
-/// as there ever were mappings at once.
+/// Slots from this one on have never been used. Mappings take the first free slot, so about as many slots
+/// have been used as there have ever been mappings at the same time.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
@@ -143,7 +146,8 @@ impl Slot {
 
     fn claim() -> Option<&'static Self> {
         let (index, slot) = SLOTS.iter().enumerate().find(|(_, slot)| {
-            // Load first: unlike the exchange, it does not take the cache line from other threads.
+            // Load first because, unlike the exchange, a load does not take the cache line from other
+            // threads.
             slot.start.load(Ordering::Relaxed) == Self::FREE
                 && slot
                     .start
@@ -154,7 +158,7 @@ impl Slot {
         Some(slot)
     }
 
-    /// Slots that may have a mapping.
+    /// Returns the slots that may have a mapping.
     fn used() -> &'static [Self] {
         SLOTS.get(..UNUSED_FROM.load(Ordering::SeqCst)).unwrap_or(&SLOTS)
     }
@@ -170,7 +174,7 @@ impl Slot {
         self.start.store(Self::FREE, Ordering::SeqCst);
     }
 
-    /// Returns first address and length of the mapping if it contains the address.
+    /// Returns the first address and the length of the mapping if it contains the address.
     fn mapping_with(&self, address: usize) -> Option<(usize, usize)> {
         let generation = self.generation.load(Ordering::SeqCst);
         let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
@@ -188,7 +192,8 @@ fn watch_for_lost_pages() -> io::Result<()> {
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// Async-signal-safe: only atomic accesses, and system calls that do not change `errno`.
+/// Handles SIGBUS. It is async-signal-safe, because it only uses atomic accesses, and system calls that do
+/// not change `errno`.
 extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to every handler registered with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
@@ -216,8 +221,9 @@ fn replace(slot: &Slot, address: usize) -> bool {
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. It is only read by
     // volatile accesses, which permit its bytes to change at any time.
     unsafe {
-        // In pieces, so that the call that replaces the mapping is short: no other thread can map memory meanwhile.
-        // It is harmless that a huge page longer than a piece remains.
+        // Release the pages in pieces, so that the call that replaces the mapping is short. No other thread
+        // can map memory during that call. A huge page that is longer than a piece remains, which is
+        // harmless.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }
@@ -225,8 +231,9 @@ fn replace(slot: &Slot, address: usize) -> bool {
     }
 }
 
-/// Replaces a mapping by a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`) there may be
-/// no room for that much private memory. Of a shared file, only touched pages count.
+/// Replaces a mapping by a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`)
+/// there may be no room for that much private memory. In contrast, only those pages of a shared file count
+/// that have been touched.
 ///
 /// # Safety
 /// As for a mapping at a fixed address: only the mapping is at this address.

@@ -1,16 +1,17 @@
 //! Stores to guest memory that software polls.
 //!
-//! Some software does not wait for the completion of a WRITE but polls its memory: the last byte of a message, or all
-//! of a short one. Once it has seen the data, it owns and may modify the memory. So the end of each write is stored
-//! in order, after the rest, and no byte is stored twice. `memcpy` stores twice where its stores overlap: for 16
-//! bytes it stores all of them twice, and the second store may overwrite software's modification.
+//! Some software does not wait for the completion of a WRITE but polls its memory: the last byte of a
+//! message, or all of a short one. Once it has seen the data, it owns and may modify the memory. The end of
+//! each write is therefore stored in order after the rest, and no byte is stored twice. `memcpy` stores twice
+//! if its own stores overlap. For example, it stores each of 16 bytes twice, and the second store may
+//! overwrite software's modification.
 
 use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{ByteValued, VolatileSlice};
 
-/// Bytes at the end of a write that software may poll: more than the messages that programs exchange in this way,
-/// such as the credits of rsockets.
+/// Number of bytes at the end of a write that software may poll. This is more than the messages that programs
+/// exchange in this way, such as the credits of rsockets.
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.
@@ -18,7 +19,7 @@ pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
     let (body, end) = data.split_at(data.len().saturating_sub(POLLED_LEN));
     if !body.is_empty() {
         to.copy_from(body);
-        // Nothing else keeps the compiler, or a CPU other than x86, from storing the end first.
+        // No other operation keeps the compiler, or a CPU other than x86, from storing the end first.
         fence(Ordering::Release);
     }
     let (pairs, rest) = end.as_chunks::<16>();

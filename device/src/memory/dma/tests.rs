@@ -49,7 +49,7 @@ fn write_lands_at_file_offset() {
 fn pages_of_one_file_merge() {
     let fd = memfd(512);
     let mut memory = GuestMemory::default();
-    // Even pages first, so that odd ones join two neighbours.
+    // Map even pages first, so that each odd page joins two neighbours.
     for page in (0..512).step_by(2).chain((1..512).step_by(2)) {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), page * PAGE_LEN))).unwrap();
     }
@@ -186,7 +186,7 @@ fn last_page_of_address_space_is_usable() {
     assert!(memory.write(iova(u64::MAX), &[9, 9]).is_err(), "an access does not wrap to address 0");
     assert!(memory.read(iova(u64::MAX - 3), &mut [0; 4096]).is_err());
     assert!(matches!(memory.map(iova(top), 2 * PAGE_LEN, RW, None), Err(MapError::Invalid { .. })));
-    // As sent by QEMU when the device is attached.
+    // QEMU sends this request when the device is attached.
     memory.unmap(iova(1 << 63), 1 << 63).unwrap();
     assert_eq!(memory.window_count(), 0);
     memory.unmap(iova(top), u64::MAX).unwrap();
@@ -300,7 +300,7 @@ fn writes_of_any_length_stay_in_bounds() {
     }
 }
 
-/// As with rsockets, whose peers WRITE credits that are taken from memory.
+/// The peers of rsockets WRITE credits, which software takes from memory.
 #[test]
 fn write_stores_no_byte_twice() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
@@ -321,7 +321,8 @@ fn write_stores_no_byte_twice() {
                     taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
                 }
             });
-            // Bounded in time: with a single CPU the threads wait for each other.
+            // The test is limited in time, because the threads wait for each other if only one CPU is
+            // available.
             let begun = Instant::now();
             let mut rounds = 0;
             while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -500,7 +501,7 @@ fn lost_file_stays_one_mapping() {
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
-    // Every second page of the file, so that lost pages do not adjoin.
+    // Use every second page of the file, so that lost pages are not adjacent.
     for page in 0..PAGES {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&cut), 2 * page * PAGE_LEN))).unwrap();
     }
@@ -530,7 +531,7 @@ fn lost_file_is_not_accessed_again() {
 
 #[test]
 fn missing_huge_page_is_lost() {
-    // A kernel without huge pages has no such file.
+    // A kernel without huge pages cannot create such a file.
     let Ok(fd) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else { return };
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
@@ -558,7 +559,7 @@ fn unsafe_file_system_needs_permission() {
     assert_eq!(&start, b"\x7fELF");
 }
 
-/// Accesses fill the window cache; each of these tests begins with one that does.
+/// Tests of the window cache. Each begins with an access that fills the cache.
 mod remembered_windows {
     use super::*;
 
@@ -567,7 +568,7 @@ mod remembered_windows {
         memory.read(iova(at), &mut byte).ok().map(|()| byte[0])
     }
 
-    /// A file whose pages are filled with their numbers, from `first` on.
+    /// Returns a file whose pages are filled with their numbers, starting with `first`.
     fn numbered(pages: u8, first: u8) -> OwnedFd {
         let fd = memfd(pages.into());
         for page in 0..pages {

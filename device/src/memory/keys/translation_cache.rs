@@ -1,12 +1,13 @@
 //! The translation cache: most accesses need neither a key look-up nor a page walk.
 //!
-//! A hit always equals what a fresh look-up would return. Any change of the [`KeyTable`] invalidates all entries, and
-//! each entry carries the [`Generation`] of the page table that it is derived from. A page table in guest memory,
-//! whose entries may change unnoticed, has no generation and is not cached. A range that no single entry covers, or
-//! an access that it does not grant, is looked up again. So errors always come from the tables.
+//! A hit always equals what a fresh look-up would return. Any change of the [`KeyTable`] invalidates all
+//! entries, and each entry carries the [`Generation`] of the page table that it is derived from. A page table
+//! in guest memory, whose entries may change unnoticed, has no generation and is not cached. If no single
+//! entry covers a range or grants an access, the tables are consulted again. Errors therefore always come
+//! from the tables.
 //!
-//! The translation of an indirect key depends on the keys in its lists. These are in the same table, so a change of
-//! any of them invalidates the entry.
+//! The translation of an indirect key depends on the keys in its lists. These are in the same table, so a
+//! change of any of them invalidates the entry.
 //!
 //! [`KeyTable`]: super::KeyTable
 
@@ -20,7 +21,8 @@ use protocol::ids::{Iova, Lkey, Pdn, Va};
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin};
 
-/// Number of entries; a power of two. They take 5 KiB. Each busy queue needs one or two, and so do its buffers.
+/// Number of entries, a power of two. The entries take 5 KiB. Each busy queue needs one or two entries, and
+/// so do its buffers.
 const ENTRIES: usize = 64;
 
 /// Number of list positions; a power of two. Each stream through a long list of keys needs one.
@@ -34,7 +36,8 @@ impl Generation {
     /// Returns a new, unique generation.
     pub fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Relaxed: a number is only compared on the thread that drew it. The counter cannot wrap in practice.
+        // Relaxed ordering suffices, because a number is only compared on the thread that created it. The
+        // counter cannot wrap in practice.
         Self(NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX))
     }
 }
@@ -51,13 +54,13 @@ pub(in crate::memory) struct TlbEntry {
     first: u64,
     len: u64,
     bus: Iova,
-    /// `None` if no page table is involved.
+    /// Version of the page table, or `None` if none is involved.
     pages: Option<Generation>,
 }
 
 impl TlbEntry {
-    /// Creates an entry for `len` bytes of a region from an offset on. Returns `None` for windows, which are always
-    /// looked up because they have owners.
+    /// Creates an entry for `len` bytes of a region from an offset on. Returns `None` for windows, which are
+    /// always looked up because access to them also depends on the QP.
     pub(in crate::memory) fn of(
         region: &MemoryRegion,
         first: u64,
@@ -100,9 +103,9 @@ impl TlbEntry {
 /// A position in a list of keys whose entries state their lengths, from which a search can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
-    /// Key that the list belongs to.
+    /// Key to which the list belongs.
     pub(in crate::memory) key: Lkey,
-    /// Entry, counted from the first.
+    /// Index of the entry in the list, from 0.
     pub(in crate::memory) entry: u32,
     /// Sum of the lengths of all entries before it.
     pub(in crate::memory) start: u64,

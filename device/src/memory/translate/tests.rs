@@ -17,7 +17,7 @@ impl PageTable for &Pages {
     }
 }
 
-/// Section 14.5: the user region, over the pages of section 14.4.
+/// Returns the tables for the user region of section 14.5, which consists of the pages of section 14.4.
 fn published() -> (KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -213,7 +213,8 @@ fn overflowing_addresses_are_rejected() {
     assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
 }
 
-/// Two pages of memory at 1000h, which the region maps in reverse order, beginning at 800h of its first page.
+/// Returns two pages of memory at 1000h. The region maps them in reverse order, beginning at 800h of its
+/// first page.
 fn swapped() -> (GuestMemory, KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -315,7 +316,7 @@ fn any_range_is_located_or_rejected() {
     assert!(granted > 1000, "{granted}");
 }
 
-/// A page table with every page, none of them contiguous.
+/// A page table with every page, no two of them contiguous.
 #[derive(Debug, Clone, Copy)]
 struct Everywhere;
 
@@ -325,7 +326,7 @@ impl PageTable for Everywhere {
     }
 }
 
-/// Accesses fill the translation cache; each of these tests begins with one that does.
+/// Tests of the translation cache. Each begins with an access that fills the cache.
 mod cached_translations {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
@@ -352,7 +353,7 @@ mod cached_translations {
         }
     }
 
-    /// Four pages filled with their numbers, from 1 on.
+    /// Returns four pages filled with their numbers, from 1 on.
     fn memory() -> GuestMemory {
         let dma = guest_memory(0, 4);
         for page in 0..4u8 {
@@ -414,7 +415,7 @@ mod cached_translations {
         assert_eq!(byte(&access, at(FIRST)), Ok(2));
         let place = |pd, key| AccessTarget::address(initiator(pd), key, Va::new(FIRST));
         assert_eq!(byte(&access, place(Pdn::new(4), KEY)), Err(AccessError::Pd));
-        // The same index.
+        // This key has the same index.
         assert_eq!(byte(&access, place(PD, Lkey::new(0x40005))), Err(AccessError::Key));
         assert_eq!(access.write(at(FIRST), &[1], Access::RemoteWrite), Err(AccessError::Right));
         assert_eq!(access.write(at(FIRST), &[9], Access::LocalWrite), Ok(()));
@@ -460,7 +461,7 @@ mod cached_translations {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// As with the E810, whose page lists are in guest memory.
+    /// The page lists of the E810 are in guest memory.
     #[test]
     fn guest_page_table_is_not_cached() {
         let (keys, dma) = (table([region()]), memory());

@@ -1,8 +1,9 @@
-//! Finds the bus address of a byte in a region: through page tables, and through lists of other keys.
+//! Finds the bus address of a byte in a region, either through page tables or through lists of other keys.
 //!
-//! An indirect key lists ranges of other keys, which may be indirect in turn. A list is read entry by entry and never
-//! copied. The keys in a list are checked when their bytes are accessed, as pages are, and not when the list is
-//! written. Thus a key that was invalidated since fails the access.
+//! An indirect key lists ranges of other keys, which may be indirect in turn. A list is read entry by entry
+//! and never copied. The keys in a list are checked when their bytes are accessed, as pages are, and not when
+//! the list is written. An access therefore fails if a listed key has been invalidated since the list was
+//! written.
 //!
 //! | check | key of the request | keys in lists |
 //! |---|---|---|
@@ -12,8 +13,9 @@
 //! | right | as the access requires | local write if the access modifies memory, otherwise none |
 //! | bounds | of the whole range | of the bytes accessed |
 //!
-//! Rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): peers may modify memory that
-//! its owner may modify. A region that grants peers access can therefore list regions that do not.
+//! Rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): peers may modify
+//! memory that its owner may modify. A region that grants peers access can therefore list regions that do
+//! not.
 
 use engine::{Access, AccessError, Initiator, Rights};
 use protocol::ids::Va;
@@ -25,26 +27,26 @@ use crate::memory::region::{EntryLen, MemoryRegion, Origin, Translation};
 /// Pages of one list in a two-level page table.
 const LIST_LEN: u64 = 512;
 
-/// Bound: lists between a key and its bytes. ConnectX drivers use one or two: a window or a registration over an
-/// implicit region. The limit also ends a list that contains its own key.
+/// Maximum number of lists between a key and its bytes. ConnectX drivers use one or two: a window or a
+/// registration over an implicit region. The limit also ends a list that contains its own key.
 const MAX_NESTING: usize = 4;
 
-/// Bound: list entries that one access may read, which limits its time to some milliseconds. Enough to reach the end of
-/// a list of 2^20 entries through another one.
+/// Maximum number of list entries that one access may read, which limits its duration to a few milliseconds.
+/// This is enough to reach the end of a list of 2^20 entries through another list.
 const MAX_ENTRIES: u32 = 1 << 21;
 
-/// Rights that a list takes from a key if it contains a region that may not be modified.
+/// Rights that a key loses if its list contains a region that may not be modified.
 const MODIFYING: Rights = Rights::LOCAL_WRITE.union(Rights::REMOTE_WRITE).union(Rights::REMOTE_ATOMIC);
 
 /// Location of a byte on the bus.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located {
     pub(super) bus: u64,
-    /// Bytes before it that are contiguous with it, which may be outside the region.
+    /// Number of contiguous bytes before this byte, which may be outside the region.
     pub(super) before: u64,
-    /// Bytes from it on that are contiguous with it.
+    /// Number of contiguous bytes from this byte on.
     pub(super) room: u64,
-    /// Whether it depends on a page table or a list.
+    /// Whether the location depends on a page table or a list.
     pub(super) from_table: bool,
     /// Rights that keys in lists do not grant.
     pub(super) denied: Rights,
@@ -71,7 +73,7 @@ struct List {
     first_entry: u64,
 }
 
-/// An entry, and the place of a byte in it.
+/// An entry, and the position of a byte in it.
 struct Found {
     entry: KeyRange,
     within: u64,
@@ -164,8 +166,8 @@ impl<'a, P: PageTable> Walk<'a, P> {
         Ok(Located { bus, before, room: mask + 1 - before, from_table: true, denied })
     }
 
-    /// Finds the entry that contains byte `linear` of a list whose entries state their lengths. The search continues
-    /// from the latest position before that byte.
+    /// Finds the entry that contains byte `linear` of a list whose entries state their lengths. The search
+    /// continues from the latest known position before that byte.
     fn search(
         &mut self,
         level: usize,
@@ -198,7 +200,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
         }
     }
 
-    /// Reads an entry of a list. `None` behind its end.
+    /// Reads an entry of a list. Returns `None` beyond the end of the list.
     fn entry(&mut self, list: List, index: u64) -> Result<Option<KeyRange>, AccessError> {
         if index >= list.count.into() {
             return Ok(None);

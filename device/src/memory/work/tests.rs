@@ -12,7 +12,7 @@ const PD: Pdn = Pdn::new(3);
 const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
 const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
-/// Keys of a region registered by a command, of one for fast registration, and of a window.
+/// Keys of a region registered by a command, of a region for fast registration, and of a window.
 const REGION: u32 = 0x100;
 const FAST: u32 = 0x200;
 const WINDOW: u32 = 0x300;
@@ -27,7 +27,7 @@ fn allocated(key: u32, purpose: Purpose) -> Allocated {
     Allocated { key: lkey(key), pd: PD, purpose }
 }
 
-/// A region with all rights, a key for fast registration, and a window of `kind`.
+/// Returns a table with a region with all rights, a key for fast registration, and a window of `kind`.
 fn table(kind: WindowKind) -> KeyTable {
     let mut keys = KeyTable::rotated(14, 8);
     keys.insert(MemoryRegion {
@@ -104,7 +104,7 @@ fn bus(keys: &KeyTable, initiator: Initiator, key: u32, va: u64, access: Access)
     found.next().unwrap().map(|Segment { iova, .. }| iova.get())
 }
 
-/// A page table with every entry, no two pages contiguous, and every list.
+/// A page table in which every entry and every list exists, and no two pages are contiguous.
 #[derive(Debug, Clone, Copy)]
 struct Spread;
 
@@ -155,7 +155,7 @@ fn registered_key_needs_invalidation_first() {
 fn fast_registration_reports_each_error() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // The same index in the table, but a different one for a driver with a larger table.
+        // This key has the same index in the table, but a different one for a driver with a larger table.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -297,7 +297,7 @@ fn bind_reports_each_error() {
         (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
         (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
         (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
-        // Peers may write only where the owner may.
+        // Peers may write only where the owner may write.
         (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
         (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
         (Bind { len: LEN, ..ours }, AccessError::Bounds),
@@ -377,7 +377,7 @@ fn expected(pages: Pages, nth: u64) -> u64 {
 }
 
 proptest! {
-    /// Any byte of any region, and of any window on it, with all kinds of page lists.
+    /// Tests any byte of any region, and of any window on it, with all kinds of page lists.
     #[test]
     fn bytes_are_where_page_lists_say(
         pages in pages(),

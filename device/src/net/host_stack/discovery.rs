@@ -46,7 +46,8 @@ impl HostStack {
         let for_us = arp.target_ip == own.ipv4;
         // An ARP probe (RFC 5227) has no sender address yet.
         if !arp.sender_ip.is_unspecified() {
-            // The port's own address: another host claims it, or the port's own request was reflected.
+            // The sender has the port's own address. Either another host claims it, or the port's own request
+            // was reflected.
             self.check_source(own, arp.sender_mac, arp.sender_ip.into())?;
             self.learn(stats, now, arp.sender_ip.into(), arp.sender_mac, for_us);
         }
@@ -63,7 +64,7 @@ impl HostStack {
             target_ip: arp.sender_ip,
         };
         reply.emit_frame(answers.buffer());
-        // To the source of the request, which is nearly always the sender's own MAC.
+        // The answer goes to the source of the request, which is nearly always the sender's own MAC.
         commit_answer(answers, ether.src);
         answers.readdress_last(ether.src);
         stats.arp += 1;
@@ -83,8 +84,8 @@ impl HostStack {
             return Err(DropReason::BadSource);
         }
         let probe = ip.src.is_unspecified();
-        // RFC 4861, section 7.1.1: a probe is for the group of its target. Section 4.3: a multicast solicitation
-        // contains the sender's MAC.
+        // RFC 4861, section 7.1.1: a probe is addressed to the group of its target. Section 4.3: a multicast
+        // solicitation contains the sender's MAC.
         if probe && !ip.dst.is_multicast()
             || !probe && ip.dst.is_multicast() && solicitation.source_mac.is_none()
         {
@@ -100,13 +101,13 @@ impl HostStack {
         self.allow_answer(now, ether.src, answers)?;
         let reply = Advertisement {
             target: solicitation.target,
-            // The sender of a unicast solicitation knows this MAC already, and may omit its own.
+            // The sender of a unicast solicitation already knows this MAC, and may omit its own.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };
-        // The answer to a probe for a duplicate address (RFC 4862), which has no source address yet, is for all
-        // nodes. The frame goes to the prober alone, as RFC 6085 permits. Otherwise a probe would cause a frame to
-        // each peer.
+        // The answer to a probe for a duplicate address (RFC 4862), whose sender has no address yet, is
+        // addressed to all nodes. The frame is sent to the prober alone, as RFC 6085 permits. Otherwise a
+        // probe would cause a frame to each peer.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);
@@ -140,7 +141,7 @@ impl HostStack {
     }
 }
 
-/// Returns whether another host can have a MAC.
+/// Returns whether a MAC can belong to another host.
 fn is_anothers_mac(own: &Identity, mac: MacAddr) -> bool {
     !mac.is_multicast() && mac != MacAddr::default() && mac != own.mac
 }

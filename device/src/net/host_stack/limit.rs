@@ -1,4 +1,5 @@
-//! Rate limit of answers: received frames determine the destination of traffic, never its amount.
+//! Limits the rate of answers, so that received frames can determine the destination of traffic but never its
+//! amount.
 
 use std::array;
 use std::num::NonZeroU32;
@@ -8,15 +9,15 @@ use protocol::ids::MacAddr;
 
 use crate::rate::Bucket;
 
-/// Bound: answers per second to one sender over all protocols, with bursts of a tenth. Normal traffic stays far
-/// below, and a flood only costs its own sender the answers.
+/// Maximum number of answers per second to one sender over all protocols. Bursts of a tenth of this are
+/// permitted. Normal traffic stays far below the limit, and a flood only deprives its own sender of answers.
 const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
-/// Bound: buckets, which senders share by hash. A sender may invent any number of MACs, so no sender has a bucket of
-/// its own. The number of buckets limits the total rate.
+/// Number of buckets. Senders share them by hash, because a sender may invent any number of MACs. The number
+/// of buckets limits the total rate.
 const BUCKETS: usize = 64;
 
-/// Remaining answers, by sender.
+/// Remaining answers, by bucket of senders.
 #[derive(Debug)]
 pub(super) struct AnswerLimit([Bucket; BUCKETS]);
 
@@ -33,7 +34,7 @@ impl AnswerLimit {
     }
 }
 
-/// Fibonacci hashing: consecutive MACs get different buckets.
+/// Returns the bucket of a MAC. With Fibonacci hashing, consecutive MACs get different buckets.
 fn bucket(mac: MacAddr) -> usize {
     let [a, b, c, d, e, f] = mac.0;
     let hash = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).wrapping_mul(0x9e37_79b9_7f4a_7c15);

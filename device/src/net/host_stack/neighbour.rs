@@ -8,13 +8,13 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Bound: learned entries. Any sender could invent addresses.
+/// Maximum number of learned entries, because any sender could invent addresses.
 const MAX_ENTRIES: usize = 1024;
 
 /// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Age after which an entry is requested again when used. It stays usable meanwhile.
+/// Age after which an entry is requested again when used. It stays usable in the meantime.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
 /// Result of a look-up.
@@ -27,22 +27,22 @@ pub struct Resolved {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    /// Configured. Never requested and never overwritten.
+    /// Configured address, which is never requested and never overwritten.
     Fixed(MacAddr),
-    /// Learned from the neighbour.
+    /// Address learned from the neighbour.
     Learned { mac: MacAddr, at: Instant, asked: Option<Instant> },
-    /// Requested, and not known yet.
+    /// Address that has been requested but is not known yet.
     Wanted { asked: Instant },
 }
 
-/// Neighbours of ARP and IPv6 neighbour discovery.
+/// The neighbour table for ARP and IPv6 neighbour discovery.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     /// Number of entries that are not fixed.
     changeable: usize,
-    /// The last pair for which [`Neighbours::is_anothers`] returned false. Only a new fixed entry could change that.
-    /// Frames of one peer follow each other, and each is checked.
+    /// The last pair for which [`Neighbours::is_anothers`] returned false. Only a new fixed entry can change
+    /// that result. This speeds up the check of successive frames from one peer.
     admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
 
@@ -78,7 +78,7 @@ impl Neighbours {
         anothers
     }
 
-    /// Returns whether there are fixed entries.
+    /// Returns whether the table has fixed entries.
     pub(super) fn has_fixed(&self) -> bool {
         self.entries.len() > self.changeable
     }
@@ -109,8 +109,9 @@ impl Neighbours {
         }
     }
 
-    /// Learns an address from its owner. An unsolicited message is accepted only for an address that is in the table
-    /// already, or from a host that is about to send to this port (RFC 826, "Packet Reception").
+    /// Learns the MAC of an address from the address's owner. An unsolicited message is accepted only for an
+    /// address that is in the table already, or from a host that is about to send to this port (RFC 826,
+    /// "Packet Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {
         match self.entries.get_mut(&ip) {
             Some(Entry::Fixed(_)) => {}
@@ -120,7 +121,7 @@ impl Neighbours {
         }
     }
 
-    /// Inserts an entry, replacing the one that was quiet longest if the table is full.
+    /// Inserts an entry, replacing the one that has been quiet the longest if the table is full.
     fn insert(&mut self, ip: IpAddr, entry: Entry) {
         if self.changeable >= MAX_ENTRIES {
             let age = |entry: &Entry| match entry {

@@ -7,10 +7,12 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Bound: waiting frames. The oldest is dropped, because its requester retransmits it.
+/// Maximum number of waiting frames. If more arrive, the oldest is dropped, because its requester retransmits
+/// it.
 const MAX_FRAMES: usize = 256;
 
-/// Frames that waited longer are dropped (RFC 4861, section 7.2.2: three requests, a second apart).
+/// Maximum time for which a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a
+/// second apart).
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]

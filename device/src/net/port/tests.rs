@@ -1,4 +1,4 @@
-//! Frames from outside were built with scapy.
+//! Tests a port. Frames from outside were built with scapy.
 
 mod strangers;
 
@@ -13,7 +13,8 @@ use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, IpAddrs, Opcode, Operat
 
 const NOW: Instant = Instant::ZERO;
 
-/// LID 2, the destination of every frame in `protocol/tests/data/scapy_frames.txt`.
+/// Returns the port with LID 2, which is the destination of every frame in
+/// `protocol/tests/data/scapy_frames.txt`.
 fn port() -> Port {
     Port::new(Identity::from_lid(Lid::new(2)))
 }
@@ -32,12 +33,12 @@ fn roce(name: &str) -> Vec<u8> {
     frame(frames.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap())
 }
 
-/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// An ARP request built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 fn arp_request() -> Vec<u8> {
     frame("ffffffffffff020000000001080600010800060400010200000000010a4d00010000000000000a4d0002")
 }
 
-/// Built with scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
+/// An ARP reply built with scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
 fn arp_reply() -> Vec<u8> {
     frame("020000000001020000000002080600010800060400020200000000020a4d00020200000000010a4d0001")
 }
@@ -56,7 +57,7 @@ fn pong() -> Vec<u8> {
     )
 }
 
-/// Passes frames to the port, expects no RoCE packet, and returns the answers.
+/// Passes frames to the port, expects that none is a RoCE packet, and returns the answers.
 fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     let mut out = TxBatch::default();
     for frame in frames {
@@ -65,7 +66,7 @@ fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     out.iter().map(|(dst, frame)| (dst, frame.to_vec())).collect()
 }
 
-/// Returns why a frame is dropped, and expects no answer.
+/// Returns why a frame is dropped, and expects that it is not answered.
 fn drop_reason(frame: Vec<u8>) -> DropReason {
     let mut port = port();
     assert_eq!(answers(&mut port, &[frame]), []);
@@ -212,7 +213,7 @@ fn flood_draws_bounded_answers() {
     }
 }
 
-/// An attacker with a forged source causes no more traffic than it sends, and none to third parties.
+/// An attacker that forges its source causes no more traffic than it sends, and no traffic to third parties.
 #[test]
 fn answers_are_no_longer_than_requests() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
@@ -253,7 +254,7 @@ fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     frame
 }
 
-/// A SEND for QP 7 with a valid ICRC.
+/// Returns a SEND for QP 7 with a valid ICRC.
 fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     let dst_mac = mac(2);
     let encap = Encap {
@@ -362,7 +363,7 @@ fn configured_ip_requires_its_mac() {
     );
 }
 
-/// RFC 4861, sections 4.3 and 7.1.1.
+/// RFC 4861, sections 4.3 and 7.1.1, define which solicitations are invalid.
 #[test]
 fn invalid_solicitations_are_dropped() {
     let mut nameless = solicitation();
@@ -373,7 +374,7 @@ fn invalid_solicitations_are_dropped() {
     assert_eq!(drop_reason(to_us_alone), DropReason::Invalid);
 }
 
-/// IEEE 802.1Q-2018, section 6.9: VLAN 0 is no VLAN.
+/// IEEE 802.1Q-2018, section 6.9: VLAN ID 0 does not denote a VLAN.
 #[test]
 fn priority_tags_are_removed_vlans_dropped() {
     let tagged = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
@@ -447,7 +448,7 @@ fn each_drop_has_its_reason() {
     }
 }
 
-/// An unsolicited echo reply. Built with scapy 2.8.0: addresses and type of `ping` and `pong` exchanged.
+/// An unsolicited echo reply. Built with scapy 2.8.0: the addresses of `pong` are exchanged.
 fn pong_to_us() -> Vec<u8> {
     let mut frame = pong();
     frame[..12].copy_from_slice(&ping()[..12]);
@@ -455,7 +456,7 @@ fn pong_to_us() -> Vec<u8> {
     frame
 }
 
-/// A ping to the port's MAC for another IP address, with a valid checksum.
+/// Returns a ping to the port's MAC for another IP address, with a valid checksum.
 fn port_3_over_ip_of_2() -> Vec<u8> {
     let mut frame = ping();
     frame[33] = 3;
@@ -521,7 +522,7 @@ fn pong6() -> Vec<u8> {
     )
 }
 
-/// A solicitation whose source is the address that it asks for.
+/// Returns a solicitation whose source is the address that it requests.
 fn our_own_solicitation() -> Vec<u8> {
     let mut frame = solicitation();
     // The checksum is a sum of 16-bit words, so it stays valid.
@@ -553,7 +554,7 @@ fn solicitations_are_answered_and_learned_from() {
     assert_eq!(known(&mut port, PEER), Some(mac(1)));
 }
 
-/// As [`advertisement`], without the option.
+/// Returns [`advertisement`] without its option.
 fn short_advertisement() -> Vec<u8> {
     let mut frame = advertisement();
     frame.truncate(78);
@@ -569,7 +570,8 @@ fn solicitation_without_mac_is_answered() {
     assert_eq!(known(&mut port, PEER), None);
 }
 
-/// RFC 4861, section 7.2.4: to all nodes. RFC 6085: in a frame for the node that it concerns.
+/// RFC 4861, section 7.2.4: the answer is addressed to all nodes. RFC 6085: its frame is sent only to the
+/// node that it concerns.
 #[test]
 fn duplicate_address_probe_is_answered() {
     let answer = replace_mac(probe6_answer(), 0, mac(1));

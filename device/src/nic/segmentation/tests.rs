@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// A VXLAN tunnel: the inner frame of a segment is itself a valid frame, and so is the outer.
+/// In a VXLAN tunnel, both the outer and the inner frame of each segment must be valid.
 #[test]
 fn tunnel_headers_are_adjusted() {
     let vxlan = [0x08, 0, 0, 0, 0, 0, 7, 0];

@@ -10,7 +10,7 @@ use super::Kind;
 /// An object to which each field adds a member.
 pub(super) struct JsonLine<'a> {
     line: &'a mut String,
-    /// The next member is the first of its object.
+    /// Whether the next member is the first of its object.
     first: bool,
 }
 
@@ -107,7 +107,7 @@ fn string(line: &mut String, text: &str) {
     line.push_str(&serde_json::to_string(text).unwrap_or_default());
 }
 
-/// Writing to a string cannot fail.
+/// Appends formatted text. Writing to a string cannot fail.
 fn push(line: &mut String, text: fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }

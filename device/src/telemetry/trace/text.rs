@@ -7,7 +7,8 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// A line to which each field adds ` key=value`. Inside objects, zero fields are omitted; lists are complete.
+/// A line to which each field adds ` key=value`. Inside objects, zero fields are omitted, but lists are
+/// complete.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
     /// Prefix of every key: the names of the enclosing objects, each with a dot.
@@ -101,7 +102,7 @@ fn word_or_quoted(line: &mut String, text: &str) {
     }
 }
 
-/// Writing to a string cannot fail.
+/// Appends formatted text. Writing to a string cannot fail.
 fn push(line: &mut String, text: fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }

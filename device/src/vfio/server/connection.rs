@@ -16,14 +16,15 @@ use super::input::{Input, ProtocolError, ReceiveError, Received};
 use super::session::Session;
 use super::stats::MessageStats;
 
-/// Bound: bytes of unsent replies before the client is no longer served. One more reply may exceed it.
+/// Maximum number of bytes in unsent replies. Beyond this the client is no longer served, but one more reply
+/// may exceed the limit.
 const MAX_UNSENT: usize = 256 << 10;
 
 pub struct Connection {
     stream: UnixStream,
     input: Input,
     session: Session,
-    /// Replies, of which the first `sent` bytes were sent.
+    /// Replies, of which the first `sent` bytes have been sent.
     replies: Vec<u8>,
     sent: usize,
     /// Descriptors to send with the replies that begin at these offsets.
@@ -33,13 +34,13 @@ pub struct Connection {
 /// Why a client is disconnected.
 #[derive(Debug, Error)]
 pub enum ConnectionError {
-    /// It closed the socket.
+    /// The client closed the socket.
     #[error("the client closed the connection")]
     Closed,
-    /// It violated the protocol.
+    /// The client violated the protocol.
     #[error("the client violated the vfio-user protocol")]
     Violation(#[from] ProtocolError),
-    /// Its memory was lost, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
+    /// The client's memory was lost; see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
     #[error("guest memory is not accessible")]
     MemoryLost,
     #[error("the connection to the client failed")]
@@ -50,8 +51,8 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// More messages are available than the budget, or the room for replies, permitted. Serve again without waiting
-    /// for the socket, unless replies are unsent.
+    /// Whether more messages are available than the budget, or the space for replies, permitted. If so, serve
+    /// again without waiting for the socket, unless replies are unsent.
     pub more: bool,
 }
 
@@ -59,7 +60,7 @@ impl Connection {
     /// Adopts a connected socket.
     ///
     /// # Errors
-    /// The socket cannot be made non-blocking.
+    /// Fails if the socket cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -72,11 +73,11 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. Their replies are sent by [`Connection::reply`], after the work that
-    /// a store has started.
+    /// Serves up to `budget` messages in order. Their replies are sent by [`Connection::reply`], after the
+    /// work that a store has started.
     ///
     /// # Errors
-    /// The client is disconnected, or violated the protocol.
+    /// Fails if the client is disconnected or has violated the protocol.
     pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, ConnectionError> {
         let mut messages = 0;
         let mut all_read = false;
@@ -108,7 +109,7 @@ impl Connection {
         self.sent < self.replies.len()
     }
 
-    /// Counters of this client's messages.
+    /// Returns the counters of this client's messages.
     pub fn stats(&self) -> &MessageStats {
         &self.session.stats
     }
@@ -116,7 +117,7 @@ impl Connection {
     /// Sends as much of the replies as the client accepts.
     ///
     /// # Errors
-    /// The client is disconnected.
+    /// Fails if the client is disconnected.
     pub fn reply(&mut self) -> Result<(), ConnectionError> {
         while self.sent < self.replies.len() {
             match self.send_some() {

@@ -1,8 +1,9 @@
 //! Splits bytes and descriptors from a client into messages.
 //!
-//! Descriptors arrive with a read, not with a message, and a read ends after the bytes that they were sent with. They
-//! belong to the message of the last byte read so far. While descriptors are pending, nothing is read beyond that
-//! message. If the process has no room for the descriptors of a message, only that message fails.
+//! Descriptors arrive with a read, not with a message, and a read ends after the bytes that they were sent
+//! with. They belong to the message of the last byte read so far. While descriptors are pending, no bytes are
+//! read beyond that message. If the process cannot open the descriptors of a message, only that message
+//! fails.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -15,7 +16,7 @@ use zerocopy::FromBytes;
 
 use super::message::{HEADER_LEN, Header, MAX_FDS, MAX_MESSAGE_LEN};
 
-/// Buffer for ordinary messages. A long message grows it temporarily.
+/// Size of the buffer for ordinary messages. For a long message, the buffer grows temporarily.
 const BUFFER_LEN: usize = 64 << 10;
 
 /// A protocol violation after which the connection cannot continue.
@@ -38,7 +39,7 @@ pub enum ProtocolError {
 /// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Bytes were read. `all`: the socket is probably empty.
+    /// Bytes were read. `all` indicates that the socket is probably empty.
     Some {
         all: bool,
     },
@@ -57,7 +58,7 @@ pub(super) struct Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutOfDescriptors;
 
-/// Bytes read and not yet served.
+/// Bytes that have been read but not yet served.
 pub(super) struct Input {
     buffer: Vec<u8>,
     start: usize,

@@ -13,8 +13,9 @@ use super::message::IrqSet;
 use super::session::Errno;
 use crate::vfio::msix::Interrupts;
 
-/// Executes a SET_IRQS. Only MSI-X has vectors, but a client may disable the other types. It may also register an
-/// eventfd for device errors. The device never reports any, so that eventfd is accepted and closed.
+/// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other types. It may also
+/// register an eventfd for device errors. The device never reports any, so that eventfd is accepted and
+/// closed.
 pub(super) fn set(
     set: &IrqSet,
     booleans: &[u8],
@@ -61,7 +62,7 @@ pub(super) fn set(
                 execute(interrupts, vector);
             }
         }
-        // A masking eventfd would be useless: only the client masks vectors.
+        // A masking eventfd would be useless, because only the client masks vectors.
         VFIO_IRQ_SET_DATA_EVENTFD if action != VFIO_IRQ_SET_ACTION_TRIGGER => {
             return Err(Errno::NOT_SUPPORTED);
         }
@@ -81,8 +82,8 @@ pub(super) fn set(
     Ok(())
 }
 
-/// Returns whether a descriptor can be an eventfd, which has no file type. A write to anything else (a file on FUSE,
-/// a pipe, a terminal) may block for as long as its owner likes.
+/// Returns whether a descriptor can be an eventfd, which has no file type. A write to anything else (a file
+/// on FUSE, a pipe, a terminal) may block for an arbitrary time.
 fn may_be_eventfd(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Unknown)
 }

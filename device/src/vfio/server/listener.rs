@@ -1,4 +1,4 @@
-//! Listening sockets, and how clients are accepted.
+//! Creates listening sockets, and accepts clients.
 
 use std::fmt;
 use std::fs::File;
@@ -18,11 +18,12 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use rustix::process::umask;
 use thiserror::Error;
 
-/// Clients that may wait to be accepted.
+/// Number of clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock for a moment. A
-/// longer hold has another purpose, and in a shared directory any user can take the lock.
+/// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only
+/// briefly. A lock that is held longer serves another purpose. In a shared directory, any user can take the
+/// lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period to which [`LOCK_TIMEOUT`] applies. It exceeds the start-up time with many devices.
@@ -59,16 +60,16 @@ pub enum ListenError {
     #[error("file descriptor {fd} {reason}")]
     Descriptor {
         fd: RawFd,
-        /// What is wrong with it.
+        /// Why the descriptor is not usable.
         reason: &'static str,
     },
 }
 
-/// Access to a socket: mode of its file, regardless of the umask, and its group.
+/// Access to a socket: the mode of its file, which does not depend on the umask, and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
-    /// Group, unless it is that of the process or the directory.
+    /// Group of the file, unless it is that of the process or the directory.
     pub group: Option<Gid>,
 }
 
@@ -96,12 +97,13 @@ pub struct Listener {
 pub enum Source {
     /// A listening socket, which serves one client at a time.
     Listener(Arc<Listener>),
-    /// A connected client. The device ends with it.
+    /// A connected client. The device ends when the client disconnects.
     Client(UnixStream),
 }
 
 impl Listener {
-    /// Listens on `path` for the user of this process only. Replaces the socket file of a process that has ended.
+    /// Listens on `path` with access for the user of this process only. Replaces the socket file of a process
+    /// that has ended.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -112,7 +114,7 @@ impl Listener {
     /// Duplicates the socket as a non-blocking listener. The file is still removed with `self`.
     ///
     /// # Errors
-    /// The process has no free descriptors.
+    /// Fails if the process has no free descriptors.
     pub fn try_clone(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -144,7 +146,7 @@ impl Listener {
         self.file.is_none()
     }
 
-    /// Returns the path it listens on, unless it has none.
+    /// Returns the path on which the socket listens, if it has one.
     pub fn path(&self) -> Option<PathBuf> {
         self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
     }
@@ -163,7 +165,7 @@ impl Listener {
     /// Returns the next waiting client, if any.
     ///
     /// # Errors
-    /// The socket failed, or the process has no free descriptors.
+    /// Fails if the socket has failed, or the process has no free descriptors.
     pub fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
@@ -224,8 +226,8 @@ impl Drop for Listener {
     }
 }
 
-/// Locks a directory until `folder` is closed, or continues without the lock after a time. Without it, two daemons
-/// that start at the same moment may both replace a stale file, and one of them is unreachable.
+/// Locks a directory until `folder` is closed, or continues without the lock after a timeout. Without a lock,
+/// two daemons that start at the same moment may both replace a stale file, and one of them is unreachable.
 fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     static WAITED: Mutex<Waited> = Mutex::new(Waited { since: None, total: Duration::ZERO });
     let begun = Instant::now();
@@ -246,7 +248,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     locked
 }
 
-/// Time this process has waited for locks.
+/// Time for which this process has waited for locks.
 struct Waited {
     /// Start of the window.
     since: Option<Instant>,
@@ -254,7 +256,7 @@ struct Waited {
 }
 
 impl Waited {
-    /// Returns the time it may still wait.
+    /// Returns the time for which the process may still wait.
     fn left(&mut self, now: Instant) -> Duration {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
             *self = Self { since: Some(now), total: Duration::ZERO };
@@ -280,9 +282,9 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Binds the socket with this file mode by setting the umask: a sandboxed process cannot change modes. The umask
-/// applies to all threads. Private files that they create meanwhile stay private, since every socket mode is at least
-/// as strict for others.
+/// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change
+/// modes. The umask applies to all threads. Private files that they create in the meantime stay private,
+/// because every socket mode is at least as strict for others.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
     let _ours = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,7 +308,7 @@ fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
     }
 }
 
-/// Removes a socket file that no process listens on.
+/// Removes a socket file on which no process listens.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
     match std::fs::symlink_metadata(path) {
@@ -325,8 +327,8 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Connects in a way that a stream server does not notice: to a SEQPACKET socket, Linux returns EPROTOTYPE if a
-/// socket of another type exists, and ECONNREFUSED if no process has it any more.
+/// Connects in a way that a stream server does not notice. For a SEQPACKET connection, Linux returns
+/// EPROTOTYPE if a socket of another type exists, and ECONNREFUSED if no process has the socket open.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
     match PROBE.get() {
@@ -343,7 +345,8 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
     Ok(probe)
 }
 
-/// Created before the sandbox is entered; afterwards no other socket can connect.
+/// The probe socket. It is created before the sandbox is entered, because no other socket can connect
+/// afterwards.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Creates the probe socket that detects sockets in use after the sandbox is entered.
@@ -437,7 +440,7 @@ mod tests {
         let live = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
         assert!(live.accept().unwrap().is_none(), "the other one became a client");
-        // A socket that is bound but not yet listening is in use too.
+        // A socket that is bound but not yet listening is also in use.
         let bound = folder.path().join("bound.sock");
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&bound).unwrap()).unwrap();

@@ -9,20 +9,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::vfio::Bar;
 
-/// Bound: bytes that one region access may transfer. Also the default of the protocol.
+/// Maximum number of bytes that one region access may transfer. This is also the default of the protocol.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
-/// Bound: writes in one REGION_WRITE_MULTI. Each may start a command, and the other sockets wait meanwhile. QEMU
-/// sends at most 200.
+/// Maximum number of writes in one REGION_WRITE_MULTI. Each may start a command, and other sockets have to
+/// wait in the meantime. QEMU sends at most 200.
 pub(super) const MAX_SMALL_WRITES: usize = 256;
 
-/// Bound: descriptors per message. QEMU sends no more.
+/// Maximum number of descriptors per message. QEMU does not send more.
 pub(super) const MAX_FDS: usize = 16;
 
 /// Header length in bytes.
 pub(super) const HEADER_LEN: usize = size_of::<Header>();
 
-/// Bound: message length in bytes, including the header.
+/// Maximum message length in bytes, including the header.
 pub(super) const MAX_MESSAGE_LEN: usize = HEADER_LEN + size_of::<RegionAccess>() + MAX_TRANSFER_LEN as usize;
 
 /// Type bits of [`Header::flags`].
@@ -160,7 +160,7 @@ pub(super) struct RegionAccess {
     pub(super) count: u32,
 }
 
-/// One write in a REGION_WRITE_MULTI, which starts with their number as 64 bits.
+/// One write in a REGION_WRITE_MULTI, which starts with the number of writes as a 64-bit value.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct SmallWrite {
@@ -168,7 +168,7 @@ pub(super) struct SmallWrite {
     pub(super) data: [u8; 8],
 }
 
-/// A region of the device.
+/// A region of the device, as in `linux/vfio.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
     /// Memory of a base address register.

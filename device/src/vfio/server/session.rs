@@ -33,7 +33,8 @@ use crate::memory::{MapError, Permissions};
 const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
 
-/// DMA_UNMAP flags that unmap everything: that of `linux/vfio.h`, which QEMU sends, and that of older protocol texts.
+/// DMA_UNMAP flags that unmap all memory: the flag of `linux/vfio.h`, which QEMU sends, and the flag of older
+/// protocol texts.
 const UNMAP_ALL: u32 = VFIO_DMA_UNMAP_FLAG_ALL | DmaUnmapFlags::UNMAP_ALL.bits();
 
 /// An errno for the client.
@@ -67,11 +68,11 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send with the
-    /// reply.
+    /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send
+    /// with the reply.
     ///
     /// # Errors
-    /// Only violations after which the connection cannot continue.
+    /// Fails only on violations after which the connection cannot continue.
     pub(super) fn handle(
         &mut self,
         header: Header,
@@ -206,7 +207,8 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Limits of this server, for the capabilities that the client named: a server may not add any.
+    /// Returns the limits of this server for the capabilities that the client named. A server may not add
+    /// any.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
@@ -290,7 +292,7 @@ fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) 
             let vectors = u32::try_from(device.interrupts().count()).map_err(|_| Errno::INVALID)?;
             (VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_MASKABLE, vectors)
         }
-        // Without it QEMU warns that it cannot recover from errors.
+        // Without this, QEMU warns that it cannot recover from errors.
         VFIO_PCI_ERR_IRQ_INDEX => (VFIO_IRQ_INFO_EVENTFD, 1),
         index if index < VFIO_PCI_NUM_IRQS => (0, 0),
         _ => return Err(Errno::INVALID),
@@ -303,7 +305,7 @@ fn region_read(access: &RegionAccess, device: &mut impl Device, out: &mut Vec<u8
     let region = check_access(access, device)?;
     out.extend_from_slice(access.as_bytes());
     let data = out.len();
-    // Bound: MAX_TRANSFER_LEN, checked by `check_access`.
+    // `check_access` has checked that this is at most MAX_TRANSFER_LEN.
     out.resize(data + access.count as usize, 0);
     device.region_read(region, access.offset, &mut out[data..]);
     Ok(())
@@ -316,7 +318,7 @@ fn region_write(access: &RegionAccess, data: &[u8], device: &mut impl Device) ->
     Ok(())
 }
 
-/// Executes writes in order up to the first invalid one. The reply holds the number executed.
+/// Executes writes in order up to the first invalid one. The reply contains the number of writes executed.
 fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
     let (count, writes) = u64::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
@@ -366,8 +368,8 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header. An error has no payload, and a message that requests no reply gets none. Returns whether
-    /// there is a reply.
+    /// Fills in the header. An error has no payload, and no reply is sent to a message that does not request
+    /// one. Returns whether a reply is sent.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);
@@ -381,7 +383,7 @@ impl<'a> Reply<'a> {
             }
         };
         let (_, reply) = self.out.split_at_mut(self.start);
-        // Bound: a reply is at most MAX_MESSAGE_LEN, far below 4 GiB.
+        // A reply is at most MAX_MESSAGE_LEN long, which is far below 4 GiB.
         let size = u32::try_from(reply.len()).unwrap_or(u32::MAX);
         let header = Header { id: request.id, command: request.command, size, flags, error };
         reply[..HEADER_LEN].copy_from_slice(header.as_bytes());

@@ -19,7 +19,7 @@ use crate::vfio::msix::Gate;
 
 const NO_REPLY: u32 = 0x10;
 
-/// A device with 4 KiB in BAR 0 that keeps what was written, and a log of calls.
+/// A device with 4 KiB in BAR 0 that stores the bytes written to it, and a log of calls.
 struct Stub {
     bar0: Vec<u8>,
     log: Vec<String>,
@@ -267,7 +267,7 @@ fn regions_and_interrupts_are_described() {
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
-/// QEMU reads a header at a time, and accepts a descriptor only with the header of its own reply.
+/// QEMU reads one header at a time, and accepts a descriptor only with the header of its own reply.
 #[test]
 fn region_file_is_sent_with_its_reply() {
     let mut bench = Bench::new();
@@ -437,7 +437,7 @@ fn slow_reader_is_not_served() {
     let mut answered = 0;
     while answered < sent {
         bench.client.set_nonblocking(false).unwrap();
-        // At least one whole reply is pending; reading it makes room for the next.
+        // At least one whole reply is pending, and reading it makes space for the next one.
         let answer = bench.answer().unwrap();
         assert_eq!(answer.payload.len(), 16 + (1 << 16));
         answered += 1;
@@ -494,7 +494,8 @@ fn each_range_gets_its_own_descriptor() {
     let files = [memfd(0x2000), memfd(0x2000)];
     rustix::io::pwrite(&files[0], b"first", 0x1000).unwrap();
     rustix::io::pwrite(&files[1], b"other", 0).unwrap();
-    // All are in the socket before the server reads, with a message without descriptors before and after.
+    // All messages are in the socket before the server reads. A message without descriptors precedes and
+    // follows them.
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[])));
     bench.send_fds(&message(2, 2, 0, &dma_map(3, 0x1000, 0x10_0000, 0x1000)), &[files[0].as_fd()]);
     bench.send_fds(&message(3, 2, 0, &dma_map(1, 0, 0x20_0000, 0x2000)), &[files[1].as_fd()]);

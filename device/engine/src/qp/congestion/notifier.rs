@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Minimum time between notifications for a flow. The DCQCN paper and adapters use the same value, which gives the
-/// sender time to react.
+/// Minimum time between notifications for a flow. The DCQCN paper and adapters use the same value, because it
+/// gives the sender time to react.
 const INTERVAL: Duration = Duration::from_micros(50);
 
 /// Decides when to send a congestion notification to the peer.
@@ -16,7 +16,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Notes that a marked data packet arrived.
+    /// Records that a marked data packet arrived.
     pub(crate) fn on_marked(&mut self, now: Instant) {
         self.due |= self.last_sent_at.is_none_or(|at| now >= at + INTERVAL);
     }
@@ -26,7 +26,7 @@ impl Notifier {
         self.due
     }
 
-    /// Notes that a notification was sent.
+    /// Records that a notification was sent.
     pub(crate) fn on_sent(&mut self, now: Instant) {
         (self.due, self.last_sent_at) = (false, Some(now));
     }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Rate in bytes per second (25 Gbit/s) from which the first notification starts to reduce, and at which a flow is no
-/// longer limited. A slower link takes a few more notifications, one per 50 us, to reach its rate.
+/// Rate of an unlimited flow, in bytes per second (25 Gbit/s). The first notification reduces the rate from
+/// this value, and a flow that reaches it again is no longer limited. If the link is slower, a few more
+/// notifications, one per 50 us, are needed to reduce the rate to that of the link.
 const LINE_RATE: u64 = 3_125_000_000;
 
 /// Minimum rate in bytes per second: 100 Mbit/s, whatever the peer reports.
@@ -17,17 +18,18 @@ const RATE_STEP: u64 = 5_000_000;
 /// Time without a notification after which the rate increases.
 const PERIOD: Duration = Duration::from_micros(55);
 
-/// Periods of fast recovery, each of which halves the distance to the target rate, before the additive increase.
+/// Number of fast-recovery periods before the additive increase. Each of them halves the distance to the
+/// target rate.
 const FAST_PERIODS: u32 = 5;
 
-/// Number of periods after which every flow is back at [`LINE_RATE`]; from [`MIN_RATE`] it takes 623.
+/// Number of periods after which every flow is back at [`LINE_RATE`]; a flow at [`MIN_RATE`] needs 623.
 const PERIODS: u32 = 1024;
 
-/// Maximum burst in bytes, long enough that the following pause exceeds timer resolution.
+/// Maximum burst in bytes, large enough that the pause after it exceeds the resolution of timers.
 const BURST: u64 = 32 * 1024;
 
-/// Longest pause after a burst in microseconds, at low rates. Packets waiting behind it, such as a READ response, are
-/// then delayed by less than an ACK timeout.
+/// Longest pause after a burst, in microseconds, which applies at low rates. It keeps the delay of packets
+/// that wait behind it, such as READ responses, below an ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
 /// The value 1.0 of the congestion estimate.
@@ -36,12 +38,12 @@ const ONE: u64 = 1 << 16;
 /// Gain of the congestion estimate as a shift: 1/256.
 const GAIN_SHIFT: u32 = 8;
 
-/// Rate limiter of a flow that received a congestion notification. Other flows have none.
+/// Rate limiter of a flow that received a congestion notification. All other flows have no rate limiter.
 ///
-/// Implements the DCQCN reaction point without byte counter and hyper increase. Each notification sets the target to
-/// the current rate and cuts the rate by half the congestion estimate, which grows with notifications and decays
-/// without them. Every 55 us without one, the rate moves half way to the target; from the sixth time on, the target
-/// also rises by 40 Mbit/s. The limiter ends at 25 Gbit/s.
+/// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets
+/// the target to the current rate and cuts the rate by half the congestion estimate, which grows with
+/// notifications and decays without them. Every 55 us without one, the rate moves half way to the target;
+/// from the sixth period on, the target also rises by 40 Mbit/s. The limiter ends at 25 Gbit/s.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.9.3, requires a rate reduction and leaves the algorithm to the implementation.
@@ -56,13 +58,13 @@ pub(crate) struct Pace {
     periods: u32,
     /// Bytes sent since the last pause.
     burst: u64,
-    /// Start of the burst; while paused, the end of the pause.
+    /// Start of the burst or, during a pause, the end of the pause.
     burst_from: Instant,
     paused: bool,
 }
 
 impl Pace {
-    /// Creates the limiter of a flow that was unlimited so far.
+    /// Creates the limiter of a flow that has been unlimited so far.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             rate: LINE_RATE,
@@ -119,7 +121,7 @@ impl Pace {
     }
 
     fn refresh(&mut self, now: Instant) {
-        // Bounded: a flow that was idle for long is back at full rate.
+        // This loop is bounded, because a flow returns to full rate after enough idle periods.
         while now >= self.period_from + PERIOD && self.periods < PERIODS {
             self.period_from = self.period_from + PERIOD;
             self.periods += 1;

@@ -1,7 +1,7 @@
 //! Congestion window of a QP: the number of packets that can be unacknowledged.
 //!
-//! The UDP sockets below may buffer only a few dozen full frames, so a fixed window would lose the same packets again
-//! in every round trip. The window follows additive increase, multiplicative decrease:
+//! The underlying UDP sockets may buffer only a few dozen full frames. With a fixed window, the same packets
+//! would be lost again in every round trip. The window follows additive increase, multiplicative decrease:
 //!
 //! - it starts at the configured window, which is also its maximum;
 //! - a loss (sequence NAK, implied NAK, timeout) halves it, once per round trip, down to
@@ -14,9 +14,9 @@ use crate::limits;
 pub(crate) struct Window {
     packets: u32,
     cap: u32,
-    /// Packets acknowledged since the window last grew.
+    /// Packets acknowledged since the window was last widened.
     credit: u32,
-    /// Packets to be acknowledged until the losses of the current round trip no longer count.
+    /// Number of packets still to be acknowledged before another loss counts.
     recovering: u32,
 }
 
@@ -43,14 +43,14 @@ impl Window {
         }
     }
 
-    /// Makes the next loss count even within the same round trip: a timeout shows that the earlier cut did not
-    /// suffice.
+    /// Makes the next loss count even within the same round trip, because a timeout shows that the earlier
+    /// cut did not suffice.
     pub(crate) fn on_timeout(&mut self) {
         self.recovering = 0;
     }
 
-    /// Notes a loss detected while `outstanding` packets were unacknowledged. All losses among those packets count
-    /// once. Returns whether the window shrank.
+    /// Records a loss detected while `outstanding` packets were unacknowledged. All losses among those
+    /// packets count as one. Returns whether the window shrank.
     pub(crate) fn on_loss(&mut self, outstanding: u32) -> bool {
         if self.recovering > 0 {
             return false;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledged_window_widens_it_by_one() {
+    fn window_widens_by_one_per_acknowledged_window() {
         let mut window = Window::new(16);
         window.on_loss(16);
         for expected in 9..=16 {

@@ -1,16 +1,17 @@
-//! End-to-end message level flow control: the number of receive requests the responder advertises in its ACKs.
+//! End-to-end message level flow control: the number of receive requests the responder advertises in its
+//! ACKs.
 //!
-//! An ACK covers the messages it completes and gives credits for further ones. Together they limit the messages that
-//! can be sent freely, counting only those that consume a receive request. Beyond the limit a single packet can be
-//! sent as a probe, with AckReq: the first of a SEND, or the last of a WRITE with immediate. If it is accepted, the
-//! message has its receive request and continues.
+//! An ACK covers the messages it completes and grants credits for further ones. Together these limit the
+//! messages that can be sent freely; only messages that consume a receive request count. Beyond the limit, a
+//! single packet with AckReq can be sent as a probe: the first of a SEND, or the last of a WRITE with
+//! immediate. If the probe is accepted, the message has its receive request and continues.
 //!
-//! The specification expresses the limit in message sequence numbers (MSN, SSN). This code counts the messages
-//! completed by the acknowledged PSN instead. Both are equal if both sides count alike, but a READ split into chunks
-//! counts as several messages at the responder.
+//! The specification expresses the limit in message sequence numbers (MSN, SSN). This code counts the
+//! messages completed by the acknowledged PSN instead. The two counts would be equal if both sides counted
+//! alike, but the responder counts a READ that is split into chunks as several messages.
 //!
-//! A responder that advertises no credits does not limit the requester. Neither does one that has not sent an ACK
-//! yet, because a probe costs no more than an RNR NAK.
+//! A responder that advertises no credits does not limit the requester. Neither does one that has not sent an
+//! ACK yet, because a probe costs no more than an RNR NAK.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.
@@ -48,7 +49,7 @@ impl Credits {
         };
     }
 
-    /// Returns by how many messages `message` exceeds the limit; 0 or less if it does not.
+    /// Returns by how many messages `message` exceeds the limit; 0 or less if `message` is within the limit.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }

@@ -39,7 +39,7 @@ use crate::pooled_slots::{PooledSlots, shrink_if_empty};
 use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 
-/// A send request between its fetch and its completion.
+/// A send request that has been fetched but not completed.
 #[derive(Debug)]
 struct Request {
     wr: SendRequest,
@@ -48,30 +48,32 @@ struct Request {
     /// Message length in bytes.
     len: u32,
     first: Psn,
-    /// Number of PSNs; 0 for a NOP, a local operation or a request that failed validation.
+    /// Number of PSNs; 0 for a NOP, a local operation or a request that has failed validation.
     packets: u32,
-    /// For requests without packets: already executed, so a retry must not execute it again.
+    /// For requests without packets: whether the request has been executed, so that a retry must not execute
+    /// it again.
     executed: bool,
     /// For a READ: index of the response packet at which the newest request packet starts.
     chunk_start: u32,
     /// For a READ: chunk size in packets, a power of two; 0 before the first request packet.
     chunk_packets: u32,
-    /// For a READ: requested in chunks or more than once, so response sequences can start and end inside the message.
+    /// For a READ: whether it was requested in chunks or more than once. Response sequences can then start
+    /// and end inside the message.
     is_chunked: bool,
-    /// Sequence number among messages that consume a receive request. Other messages carry the number of the last
-    /// such one.
+    /// Sequence number among messages that consume a receive request. Any other message has the number of the
+    /// last such message.
     recv_seq: u32,
     /// The request cannot be executed. It completes with this status once all earlier requests are done.
     failure: Option<Status>,
 }
 
 impl Request {
-    /// Returns whether the response carries data, so that a plain ACK does not complete the request.
+    /// Returns whether the response carries data. If so, a plain ACK does not complete the request.
     fn returns_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Returns one past the last PSN.
+    /// Returns the PSN after the last PSN of the request.
     fn end(&self) -> Psn {
         self.first.advance(self.packets)
     }
@@ -88,30 +90,32 @@ enum StallReason {
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
-    /// Cursor: index of the next request to send, and of the next packet in it.
+    /// The cursor: index of the next request to send, followed by the index of its next packet.
     cursor: usize,
     next: u32,
     unacked: Psn,
     high: Psn,
-    /// PSN for the next request to be fetched.
+    /// PSN to assign to the next request fetched.
     end: Psn,
-    /// The send queue may hold requests that have not been fetched.
+    /// Whether the send queue may hold requests that have not been fetched.
     may_have_posted: bool,
     window: Window,
-    /// Packets sent since the last one with AckReq.
+    /// Number of packets sent since the last packet with AckReq.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
-    /// Time of the last progress, or of the oldest unacknowledged packet if that is more recent.
+    /// Time of the last progress, or of the oldest unacknowledged packet whichever is later.
     waiting_since: Instant,
     rnr_state: RnrState,
-    /// Retries since the last progress.
+    /// Number of retries since the last progress.
     retries: u8,
     rnr_retries: u8,
-    /// There was progress since the last retry, so a gap in the responses triggers a new one.
+    /// Whether there has been progress since the last retry, so that a gap in the responses triggers a new
+    /// one.
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
     last_nak_psn: Option<Psn>,
-    /// Sequence numbers of messages that consume a receive request: last fetched, and last completed with success.
+    /// Sequence numbers among messages that consume a receive request: that of the last one fetched, and that
+    /// of the last one completed successfully.
     recv_seq_assigned: u32,
     recv_seq_done: u32,
     credits: Credits,
@@ -154,7 +158,7 @@ impl Requester {
         }
     }
 
-    /// Notes that the send queue may have new requests.
+    /// Records that the send queue may have new requests.
     pub(crate) fn notify_send(&mut self) {
         self.may_have_posted = true;
     }
@@ -172,7 +176,7 @@ impl Requester {
         !self.rnr_state.is_waiting() && (self.may_have_posted || self.cursor < self.queue.len())
     }
 
-    /// Returns whether no started message is outstanding, so that SQD is drained.
+    /// Returns whether no started message is outstanding, which means that a QP in SQD is drained.
     pub(crate) fn is_drained(&self) -> bool {
         self.unacked == self.high && !self.has_started(0)
     }
@@ -188,7 +192,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
     ) -> Result<(), FatalError> {
         self.rnr_state.advance_to(ctx.now);
-        // IBTA 9.7.6: the local ACK timeout retransmits from the oldest unacknowledged PSN.
+        // IBTA 9.7.6: the local ACK timeout retransmission starts from the oldest unacknowledged PSN.
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
@@ -209,8 +213,8 @@ impl Requester {
         (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Returns how many requests can be outstanding. A QP that is refused more slots has requests in flight, and
-    /// their completion triggers the next fetch.
+    /// Returns how many requests can be outstanding. A QP that is denied further slots has requests in
+    /// flight, whose completion triggers the next fetch.
     fn request_limit(pooled: PooledSlots) -> usize {
         if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }
@@ -267,8 +271,8 @@ impl Requester {
         Ok(true)
     }
 
-    /// Resets retry state after `packets` more packets were acknowledged. Completed requests have already left the
-    /// queue.
+    /// Resets the retry state after `packets` more packets were acknowledged. Completed requests have already
+    /// left the queue.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.waiting_since = ctx.now;
@@ -297,7 +301,8 @@ impl Requester {
             ctx.stats.request_time.record(ctx.now.saturating_since(since));
             ctx.complete_send(core, wr_id, op, len);
         }
-        // Local operations behind it have been executed and waited to complete in order.
+        // Local operations behind the front request have already been executed, and have been waiting to
+        // complete in order.
         while self.queue.front().is_some_and(|request| request.executed) {
             self.complete_front_local(core, ctx);
         }
@@ -312,7 +317,7 @@ impl Requester {
         FatalError::Send(status)
     }
 
-    /// Retransmits from the oldest unacknowledged PSN, or fails the front request if the retries are used up.
+    /// Retransmits from the oldest unacknowledged PSN, or fails the front request if no retries are left.
     fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), FatalError> {
         // IBTA 9.9.2: timeouts, sequence NAKs and implied NAKs share one retry counter.
         if self.retries >= core.attrs.retry_count {
@@ -348,12 +353,13 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing was sent since the last retry.
+    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing has been sent since the last
+    /// retry.
     fn is_rewound(&self) -> bool {
         self.in_flight() == 0
     }
 
-    /// Returns whether `psn` was sent and is unacknowledged.
+    /// Returns whether `psn` has been sent but not acknowledged.
     fn is_outstanding(&self, psn: Psn) -> bool {
         ahead(psn, self.unacked) < ahead(self.high, self.unacked)
     }
@@ -369,7 +375,7 @@ impl Requester {
         self.implied_nak_armed = false;
     }
 
-    /// Removes the front request. Not returned, to avoid moving several hundred bytes.
+    /// Removes the front request. It is not returned, because that would move several hundred bytes.
     fn drop_front(&mut self) {
         drop(self.queue.pop_front());
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
@@ -415,7 +421,7 @@ impl Requester {
         ahead(self.cursor_psn(), self.unacked)
     }
 
-    /// Returns whether any packet of request `index` was ever sent.
+    /// Returns whether any packet of request `index` has ever been sent.
     fn has_started(&self, index: usize) -> bool {
         self.queue.get(index).is_some_and(|request| {
             request.packets > 0
@@ -437,7 +443,7 @@ impl Requester {
     }
 }
 
-/// Returns whether a request to an XRC target does not name its SRQ.
+/// Returns whether a request to an XRC target fails to name an SRQ.
 fn lacks_srq(core: &Core, wr: &SendRequest) -> bool {
     core.attrs.service == Service::XrcIni && wr.remote_srq.is_none()
 }

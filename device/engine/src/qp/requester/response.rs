@@ -1,9 +1,10 @@
 //! Handles acknowledgements, READ responses and atomic results.
 //!
-//! A response is accepted only for a PSN that was sent and is unacknowledged; all others are ghosts and are dropped.
-//! A response to a later PSN acknowledges all earlier SENDs and WRITEs. If an earlier READ or atomic still lacks its
-//! data, a response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
-//! only if there was progress since the last one. Otherwise the ACK timeout recovers.
+//! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are
+//! ghosts and are dropped. A response to a later PSN acknowledges all earlier SENDs and WRITEs. If an earlier
+//! READ or atomic still lacks its data, a response was lost (an implied NAK). To avoid two retries for one
+//! loss, an implied NAK triggers a retry only if there was progress since the last one. Otherwise the loss is
+//! recovered by the ACK timeout.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
@@ -64,8 +65,8 @@ impl Requester {
                 // IBTA 9.7.5: an ACK covers every SEND and WRITE packet up to its PSN.
                 let done = self.acknowledge(core, ctx, psn.advance(1));
                 self.update_credits(aeth);
-                // A duplicate SEND before a READ is acknowledged with the newest PSN, which can be that of the READ.
-                // This is no gap.
+                // A duplicate SEND before a READ is acknowledged with the newest PSN, which can be that of
+                // the READ. This does not indicate a gap.
                 let behind = self
                     .queue
                     .front()
@@ -80,7 +81,8 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // A copy of an RNR NAK, or one for a packet sent before it, restarts no wait and costs no retry.
+                // A copy of an RNR NAK, or an RNR NAK for a packet sent before it, does not restart the wait
+                // or count as a retry.
                 if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }
@@ -89,24 +91,25 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let reached = self.acknowledge(core, ctx, psn);
-                // IBTA 9.7.5.2: a responder sends one NAK per gap. Another one for the same PSN is a late or
+                // IBTA 9.7.5.2: a responder sends one NAK per gap. Another NAK for the same PSN is a late or
                 // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
-                // A sequence NAK for packets in flight behind one refused with an RNR NAK must not shorten the wait.
-                // After a retry that has sent nothing yet, it is late.
+                // A packet refused with an RNR NAK can be followed by a sequence NAK for the packets in
+                // flight behind it, which must not shorten the wait. If a retry has not sent anything yet,
+                // the sequence NAK is late.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
-                // The NAK lies behind an unanswered READ: treat it as an implied NAK, or each NAK in flight would
-                // cost a retry.
+                // The NAK lies behind an unanswered READ: treat it as an implied NAK, because otherwise each
+                // NAK in flight would count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
                 self.go_back(core, ctx)
             }
-            // IBTA 9.9.2: any other NAK completes the requests before it, fails the one it names and moves the QP to
-            // ERR.
+            // IBTA 9.9.2: any other NAK completes the earlier requests, fails the one it names and moves the
+            // QP to ERR.
             Syndrome::Nak(code) => {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
@@ -152,9 +155,9 @@ impl Requester {
         let index = ahead(self.unacked, front.first);
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
-        // After a READ was repeated from its middle, responses to both requests can be in flight, and some responders
-        // (soft-RoCE) restart with MIDDLE. The PSN determines the offset. Only the end of the READ or of a chunk can
-        // be a LAST or ONLY.
+        // After a READ has been repeated from its middle, responses to both requests can be in flight, and
+        // some responders (soft-RoCE) restart with MIDDLE. The PSN determines the offset. Only the end of the
+        // READ or of a chunk can be a LAST or ONLY.
         let in_place = if front.is_chunked {
             let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)
@@ -236,8 +239,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Acknowledges everything before `to` that needs no response data. Returns true if `to` is now the oldest
-    /// unacknowledged PSN, false if a READ or atomic blocks; that one is then at the front.
+    /// Acknowledges all packets before `to` that need no response data. Returns true if `to` is now the
+    /// oldest unacknowledged PSN. Returns false if a READ or atomic still needs its data; that request is
+    /// then at the front.
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;

@@ -1,11 +1,11 @@
-//! RNR NAK handling: whether the responder has a receive request for the next message that needs one.
+//! RNR NAK handling: tracks whether the responder has a receive request for the next message that needs one.
 
 use crate::Instant;
 
 /// State after an RNR NAK. Any progress resets it to `Ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RnrState {
-    /// No RNR NAK since the last progress.
+    /// No RNR NAK has arrived since the last progress.
     Ready,
     /// An RNR NAK was received. Nothing is sent before `until`.
     Waiting { until: Instant },
@@ -17,7 +17,7 @@ pub(super) enum RnrState {
 }
 
 impl RnrState {
-    /// Returns whether nothing can be sent.
+    /// Returns whether nothing can be sent for now.
     pub(super) fn is_waiting(self) -> bool {
         matches!(self, Self::Waiting { .. })
     }
@@ -43,7 +43,7 @@ impl RnrState {
         }
     }
 
-    /// Notes that a packet was sent.
+    /// Records that a packet was sent.
     pub(super) fn on_sent(&mut self) {
         if *self != Self::Ready {
             *self = Self::Probing;

@@ -40,7 +40,7 @@ impl Requester {
                 return Ok(Step::Idle);
             }
             if let Some(status) = request.failure {
-                // Earlier requests complete first.
+                // Earlier requests must complete first.
                 return if self.cursor > 0 {
                     Ok(Step::Idle)
                 } else {
@@ -92,7 +92,8 @@ impl Requester {
         let mut older = self.queue.iter().take(self.cursor);
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
-            // Older requests may be retransmitted, and so gathered again through this key, until they are done.
+            // Older requests may be retransmitted, and their data gathered again through this key, until they
+            // are done.
             _ if matches!(request.wr.op, SendOp::Local(LocalOp { wait_for_older: true, .. })) => {
                 Some(StallReason::Invalidation)
             }
@@ -103,14 +104,14 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next packet consumes a receive request that the responder may not have posted. It then
-    /// carries AckReq, as a probe.
+    /// Returns whether the next packet consumes a receive request that the responder may not have posted.
+    /// Such a packet is sent as a probe, with AckReq.
     fn is_credit_probe(&self, request: &Request) -> bool {
         self.credits.beyond(request.recv_seq) > 0 && recv_packet_index(request) == Some(self.next)
     }
 
-    /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a single
-    /// packet may be outstanding to ask for more.
+    /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a
+    /// single packet may be outstanding, as a probe for more credits.
     pub(super) fn lacks_credit(&self, request: &Request) -> bool {
         let beyond = self.credits.beyond(request.recv_seq);
         let Some(recv_packet) = recv_packet_index(request).filter(|_| beyond > 0) else { return false };
@@ -151,13 +152,13 @@ impl Requester {
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
-    /// Sends the next request packet of a READ. A READ that fits the window takes one request packet. A longer one is
-    /// split into chunks of half a window with at most two outstanding, so that responses cannot overrun the buffers
-    /// on the path. To the responder each chunk is a READ of its own.
+    /// Sends the next request packet of a READ. A READ that fits the window takes one request packet. A
+    /// longer one is split into chunks of half a window with at most two outstanding, so that responses
+    /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
     ///
-    /// Chunks end at multiples of their size, and the size only ever halves. A repeated chunk therefore never spans
-    /// packets the responder has executed and packets it has not; such a request would be neither new nor a
-    /// duplicate.
+    /// Chunks end at multiples of their size, and the size only changes by halving. A repeated chunk
+    /// therefore never spans both packets that the responder has executed and packets that it has not. Such a
+    /// request would be neither new nor a duplicate.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
@@ -190,7 +191,8 @@ impl Requester {
     /// Returns the part of the READ at the cursor that its next request packet asks for.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
-        // A READ without any response is repeated unchanged: the loss was not caused by a burst of its responses.
+        // A READ without any response is repeated unchanged: a burst of responses cannot have caused the
+        // loss.
         let repeated = next == 0 && self.is_outstanding(request.first);
         let mut unit = match request.chunk_packets {
             0 if request.packets <= window => request.packets.next_power_of_two(),
@@ -247,7 +249,7 @@ impl Requester {
         self.send_headers_only(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1)
     }
 
-    /// Sends a packet without payload of the request at the cursor. It takes `packets` PSNs.
+    /// Sends a packet without payload for the request at the cursor. The packet takes `packets` PSNs.
     fn send_headers_only<H: Host>(
         &mut self,
         core: &Core,
@@ -316,7 +318,7 @@ fn recv_packet_index(request: &Request) -> Option<u32> {
     }
 }
 
-/// Returns the largest power of two not greater than `n`, at least 1.
+/// Returns the largest power of two not greater than `n`, or 1 if `n` is 0.
 fn power_of_two_below(n: u32) -> u32 {
     n.checked_ilog2().map_or(1, |log2| 1 << log2)
 }

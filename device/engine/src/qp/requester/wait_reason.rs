@@ -1,4 +1,5 @@
-//! Why a requester sends nothing: mirrors the decisions of [`transmit`](super::transmit) without sending.
+//! Determines why a requester sends nothing. Mirrors the decisions of [`transmit`](super::transmit) without
+//! sending.
 
 use super::rnr::RnrState;
 use super::{Requester, StallReason};

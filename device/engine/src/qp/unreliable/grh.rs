@@ -1,4 +1,4 @@
-//! Builds the 40 bytes in front of a received datagram.
+//! Builds the 40-byte header area in front of a received datagram.
 
 use protocol::roce::{Encap, IpAddrs};
 
@@ -8,11 +8,11 @@ const UDP: u8 = 17;
 
 /// Next header of a global route header: InfiniBand transport (IBTA volume 1, section 8.3.3).
 const IBA: u8 = 0x1b;
-/// Bytes of a UDP header.
+/// Length of a UDP header in bytes.
 const UDP_HEADER: u16 = 8;
 
-/// Returns the GRH of a datagram received over IPv6, or `None` over IPv4. The IPv6 header is rewritten to what
-/// InfiniBand carries. `udp_len` is the length of the UDP datagram.
+/// Returns the GRH of a datagram received over IPv6, or `None` over IPv4. The GRH is the IPv6 header with its
+/// fields rewritten as InfiniBand requires. `udp_len` is the length of the UDP datagram.
 ///
 /// # Spec
 /// IBTA volume 1, section 8.3; annex A17, section A17.3.2 (the IP header replaces the GRH).

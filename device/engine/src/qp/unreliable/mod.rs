@@ -1,4 +1,4 @@
-//! Unreliable services (UC, UD, QP0, QP1): nothing is retransmitted, and a damaged message is dropped.
+//! Unreliable services (UC, UD, QP0, QP1): nothing is retransmitted, and an incomplete message is dropped.
 
 mod grh;
 mod receiver;

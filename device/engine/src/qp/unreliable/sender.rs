@@ -165,7 +165,7 @@ impl Sender {
     }
 }
 
-/// Returns the message length if the service supports the operation and length.
+/// Returns the message length, if the service supports both the operation and the length.
 fn message_len(core: &Core, wr: &SendRequest) -> Result<u32, Status> {
     let datagram = core.attrs.service.is_datagram();
     let supported = match &wr.op {

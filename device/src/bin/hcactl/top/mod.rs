@@ -19,7 +19,7 @@ use crate::{Daemon, counters};
 /// Width of the output of `--once`.
 const WIDTH: u16 = 80;
 
-/// Queue pairs per Page Up or Page Down.
+/// Number of queue pairs by which Page Up and Page Down scroll.
 const PAGE: usize = 10;
 
 /// Monitor devices and queue pairs: rates, retransmissions, errors
@@ -39,7 +39,7 @@ pub(crate) struct Top {
     once: bool,
 }
 
-/// Effect of a key.
+/// What to do after a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     GoOn,
@@ -57,7 +57,7 @@ impl Top {
             return Ok(screen::text(&view, &title, &Choice::default(), WIDTH));
         }
         ensure!(io::stdout().is_terminal(), "standard output is not a terminal; use --once");
-        // A panic restores the terminal, too.
+        // This also restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
         let ended = self.show(&mut terminal, daemon, devices, &title, first);
         ratatui::try_restore()?;

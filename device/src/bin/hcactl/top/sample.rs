@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::{Daemon, counters};
 
-/// Limit of polled queue pairs per device. Each page of them takes an iteration of the device's event loop.
+/// Maximum number of queue pairs polled per device. Each page of them takes an iteration of the device's
+/// event loop.
 const MOST_QPS: usize = 1024;
 
 /// The counters of one poll.
@@ -21,28 +22,28 @@ pub(super) struct Sample {
     pub(super) cut: bool,
 }
 
-/// Rates of a device per second, unless stated otherwise.
+/// One device, with its rates per second unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceLine {
     pub(super) id: u16,
     pub(super) interface: String,
     pub(super) state: &'static str,
-    /// Whether it is running with its link up.
+    /// Whether the device is running with its link up.
     pub(super) is_well: bool,
     /// Number of all queue pairs.
     pub(super) qps: u64,
     /// Rate of bytes on the wire.
     pub(super) sent: f64,
     pub(super) received: f64,
-    /// Packets and frames in both directions.
+    /// Number of packets and frames in both directions.
     pub(super) packets: f64,
     pub(super) retransmitted: f64,
-    /// NAKs in both directions.
+    /// Number of NAKs in both directions.
     pub(super) naks: f64,
     pub(super) dropped: f64,
 }
 
-/// Rates of a queue pair per second, unless stated otherwise.
+/// One queue pair, with its rates per second unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct QpLine {
     pub(super) device: u16,
@@ -53,7 +54,7 @@ pub(super) struct QpLine {
     /// Completed send requests per second.
     pub(super) sends: f64,
     pub(super) receives: f64,
-    /// Current number of send requests that were started and have not completed.
+    /// Current number of send requests that have been started but have not completed.
     pub(super) waiting: u64,
     /// Total number of failed requests.
     pub(super) failed: u64,
@@ -63,12 +64,12 @@ pub(super) struct QpLine {
 pub(super) struct View {
     pub(super) devices: Vec<DeviceLine>,
     pub(super) qps: Vec<QpLine>,
-    /// Whether there are more queue pairs.
+    /// Whether more queue pairs exist than are shown.
     pub(super) cut: bool,
 }
 
 impl Sample {
-    /// Polls the devices with these numbers, or all.
+    /// Polls the devices with these numbers, or all devices.
     pub(super) fn take(daemon: &mut Daemon, chosen: &[u16]) -> anyhow::Result<Self> {
         daemon.begin();
         let mut rows = daemon.devices()?;
@@ -88,7 +89,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Adds queue pairs of a device. Returns whether there are more.
+    /// Adds the queue pairs of a device. Returns whether the device has more.
     fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
         let mut taken = 0;
         daemon.pages(device, "qps", |rows: Vec<QpRow>| {
@@ -160,7 +161,7 @@ struct Totals {
 impl Totals {
     fn of(counters: &Counters) -> Self {
         let Counters { engine, port, fabric, qps, .. } = counters;
-        // Frames for other devices are not lost: networks flood them.
+        // Frames for other devices are not lost, because networks flood them.
         let passed: u64 =
             ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
         let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)

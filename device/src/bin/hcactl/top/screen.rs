@@ -12,10 +12,10 @@ use ratatui::widgets::{Row, Table, Widget as _};
 use super::sample::{DeviceLine, QpLine, View};
 use crate::sanitize;
 
-/// Number of screen lines other than devices and queue pairs: title, two headings, separator, keys.
+/// Number of screen lines that show neither devices nor queue pairs: title, two headings, separator, keys.
 const FRAME_LINES: u16 = 5;
 
-/// Limit of the lines of a printed screen.
+/// Maximum number of lines of a printed screen.
 const MOST_LINES: u16 = 2000;
 
 const KEYS: &str = "q quit  p pause  s/d sort queue pairs/devices  r reverse  arrows scroll";
@@ -46,7 +46,7 @@ pub(super) struct Choice {
     pub(super) qps: QpOrder,
     pub(super) reversed: bool,
     pub(super) paused: bool,
-    /// Number of queue pairs above the first visible one.
+    /// Number of queue pairs that are scrolled out above the first visible one.
     pub(super) above: usize,
 }
 
@@ -83,7 +83,7 @@ impl DeviceOrder {
         }
     }
 
-    /// Sorts by the chosen column, largest first.
+    /// Compares two devices by the chosen column, largest value first.
     fn compare(self, a: &DeviceLine, b: &DeviceLine) -> Ordering {
         match self {
             Self::Number => a.id.cmp(&b.id),
@@ -114,7 +114,7 @@ impl QpOrder {
         }
     }
 
-    /// Sorts by the chosen column, largest first.
+    /// Compares two queue pairs by the chosen column, largest value first.
     fn compare(self, a: &QpLine, b: &QpLine) -> Ordering {
         match self {
             Self::Requests => (b.sends + b.receives).total_cmp(&(a.sends + a.receives)),
@@ -148,7 +148,7 @@ pub(super) fn show(view: &View, title: &str, choice: &Choice, frame: &mut Frame<
 }
 
 fn draw(view: &View, title: &str, choice: &Choice, area: Rect, to: &mut Buffer) {
-    // Devices take at most half of the screen.
+    // The devices take at most half of the screen.
     let devices = u16::try_from(view.devices.len()).unwrap_or(u16::MAX);
     let half = area.height.saturating_sub(FRAME_LINES) / 2;
     let qps = u16::try_from(view.qps.len()).unwrap_or(u16::MAX);

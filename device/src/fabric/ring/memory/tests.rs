@@ -9,7 +9,7 @@ use super::*;
 
 const LEN: RingLen = RingLen(RingLen::MIN);
 
-/// Returns both ends of the creator's direction, and the memory.
+/// Returns the two ends of the creator's direction, and the memory.
 fn pair() -> (Producer, Consumer, Arc<MmapRegion>) {
     let memory = Arc::new(MmapRegion::new(LEN.memory_len()).unwrap());
     let (producer, _) = ends(memory.clone(), LEN, Side::Creator).unwrap();
@@ -106,7 +106,8 @@ fn invalid_counters_are_rejected() {
         while pushed == Ok(true) {
             pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
-        // A tail that was ahead of its head at first may be behind it by now. Then it only misleads its writer.
+        // A tail that was initially ahead of the head may be behind it by now. It then harms only the side
+        // that wrote it.
         assert!(matches!(pushed, Err(RingError::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
@@ -155,8 +156,8 @@ proptest! {
     }
 }
 
-/// Two threads that sleep whenever they can, and wait for each frame and for room by wake-ups alone. A lost wake-up
-/// blocks a thread for ever.
+/// Two threads sleep whenever they can, and rely on wake-ups alone for frames and space. A lost wake-up would
+/// block a thread forever.
 #[test]
 fn no_wakeup_is_lost() {
     const FRAMES: u32 = 200_000;

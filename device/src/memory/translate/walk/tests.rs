@@ -14,7 +14,7 @@ use crate::memory::translate::{AccessTarget, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-/// Key of requests, and keys that lists name.
+/// Key of the requests. The next constants are keys that lists refer to.
 const OUTER: u32 = 1;
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
@@ -84,7 +84,7 @@ fn contiguous(key: u32, start: u64, len: u64, bus: u64) -> MemoryRegion {
     region(key, start, len, Translation::Contiguous { bus: Iova::new(bus) })
 }
 
-/// A region over `count` entries from `first_entry` on, addressed from 0.
+/// Returns a region over `count` entries from `first_entry` on, addressed from 0.
 fn indirect(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
     let entry_len = EntryLen::PerEntry;
     region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
@@ -95,7 +95,8 @@ fn fixed(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
     region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
 }
 
-/// Regions of a page each: `LOW` at addresses from 10000h on bus address 0, `HIGH` from 20000h on bus address 8000h.
+/// Returns two regions of one page each. `LOW` begins at address 10000h and is at bus address 0, `HIGH`
+/// begins at 20000h and is at bus address 8000h.
 fn low_and_high() -> [MemoryRegion; 2] {
     [contiguous(LOW, 0x1_0000, 0x1000, 0), contiguous(HIGH, 0x2_0000, 0x1000, 0x8000)]
 }
@@ -191,7 +192,7 @@ fn missing_entry_ends_list() {
 fn lists_nest_to_limit() {
     let max = u32::try_from(MAX_NESTING).unwrap();
     for levels in 1..=max + 1 {
-        // The list of each key names the next key; the last one is contiguous.
+        // The list of each key refers to the next key; the last one is contiguous.
         let list = (1..=levels).map(|key| range(key + 1, 0, 0x100));
         let lists = (1..=levels).map(|key| indirect(key, 0x100, u64::from(key - 1), 1));
         let tables = Tables::new(list);
@@ -295,7 +296,8 @@ fn overflowing_addresses_are_rejected() {
     }
 }
 
-/// Describes 4 GiB. Entries are read only up to the access, and the next access continues from there.
+/// The list describes 4 GiB. Its entries are read only up to the byte accessed, and the next access continues
+/// from there.
 #[test]
 fn long_list_is_read_on_demand() {
     const COUNT: u32 = 1 << 20;
@@ -361,7 +363,7 @@ fn search_is_limited() {
     }
 }
 
-/// Two pages of memory, filled with 1 and 2.
+/// Returns two pages of memory, filled with 1 and 2.
 fn memory() -> GuestMemory {
     let dma = guest_memory(0, 2);
     dma.poke(0, &[1; 0x1000]);
@@ -453,11 +455,11 @@ fn hits_grant_no_more_than_listed_keys() {
     assert_eq!(dma.peek(0), [1; 8]);
 }
 
-/// Keys of the model are 1 to this.
+/// Number of keys in the model. They are numbered from 1.
 const KEYS: u32 = 7;
-/// List and page table entries of the model.
+/// Number of list entries and page table entries in the model.
 const ENTRIES: u64 = 12;
-/// Guest memory of the model.
+/// Size of the model's guest memory in bytes.
 const BYTES: u64 = 0x8000;
 
 #[derive(Debug, Clone)]
@@ -584,7 +586,8 @@ fn naive(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Accesses through caches and cursors equal those of the model, whatever changes between them.
+    /// Accesses through caches and cursors give the same results as the model, regardless of changes between
+    /// the accesses.
     #[test]
     fn accesses_equal_naive_model(
         regions in proptest::collection::vec(any_region(), 4..9),
@@ -592,7 +595,7 @@ proptest! {
         has_generation: bool,
         steps in proptest::collection::vec(any_step(), 1..120),
     ) {
-        // Larger than addresses can get: those of contiguous regions, plus two pages, plus one more.
+        // Larger than any address can be: those of contiguous regions, plus two pages, plus one more.
         let dma = guest_memory(0, 2 * BYTES / 0x1000);
         let words = 0..u16::try_from(BYTES).unwrap();
         dma.poke(0, &words.flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
@@ -626,7 +629,7 @@ proptest! {
                 (0..len as u64).map(byte).collect::<Result<Vec<u8>, AccessError>>()
             });
             let access_of = RegionAccess { keys: &keys, pages: &tables, dma: &dma };
-            // The second access may find what the first has cached.
+            // The second access may hit what the first has cached.
             for _ in 0..2 {
                 let mut found = vec![0; len];
                 let outcome = access_of.read(place, &mut found, access).map(|()| found);

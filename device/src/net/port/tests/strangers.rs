@@ -1,4 +1,4 @@
-//! Traffic that unknown senders can cause, measured at the sockets of the peers.
+//! Tests how much traffic unknown senders can cause, measured at the sockets of the peers.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Extra bytes of the answer to the shortest probe (RFC 4861, section 7.2.4).
+/// Number of bytes by which the answer is longer than the shortest probe (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
-/// Extra bytes of an acknowledgment to a SEND without data: the AETH (IBTA 9.2).
+/// Number of bytes by which an acknowledgement is longer than a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
-/// More MACs than are learned from a peer.
+/// Number of MACs, which is more than are learned from a peer.
 const MANY: u16 = 600;
-/// Number of frames that are served, oldest first.
+/// Number of frames that are served, beginning with the oldest.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -50,7 +50,8 @@ impl Wire {
         self.hca.outbound().clear();
     }
 
-    /// Receives all frames, serves the first `served`, then sends everything. Returns the bytes for each peer.
+    /// Receives all frames, serves the first `served` of them, then sends all answers. Returns the number of
+    /// bytes sent to each peer.
     fn exchange(&mut self, frames: &[Vec<u8>], served: usize) -> [usize; 3] {
         self.now = self.now + Duration::from_secs(1);
         self.hca.set_now(self.now);
@@ -72,7 +73,7 @@ impl Wire {
     }
 }
 
-/// A SEND Only without data from LID 1 to a QP.
+/// Returns a SEND Only without data from LID 1 to a QP.
 fn send_to_qp(dest_qp: u32, psn: u32) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     let encap = encap(IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }, own.mac);
@@ -106,7 +107,8 @@ fn encap(ip: IpAddrs, dst_mac: MacAddr) -> Encap {
     }
 }
 
-/// A MAD from LID 1: class, method and attribute, and the hops of a directed route.
+/// Returns a MAD from LID 1. `header` contains its class, method and attribute. `hops` is the number of hops
+/// of a directed route.
 fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     let [class, method, attribute] = header;
@@ -133,7 +135,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 #[test]
 fn answers_cost_no_third_party() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
-    // The frame, whether it is answered, and how much longer the answer may be.
+    // The frame, whether it is answered, and by how many bytes the answer may be longer.
     let kinds = [
         ("ARP request", arp_request(), true, 0),
         ("ARP reply", arp_reply(), false, 0),
