@@ -105,7 +105,8 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     }
     // An XRC target has no doorbell.
     let is_target = service == Service::Xrc && context.no_sq;
-    if !(is_target && context.uar.get() == 0) && !resources.uars.contains(context.uar.get()) {
+    let has_no_page = is_target && context.uar.get() == 0;
+    if !has_no_page && !resources.uars.contains(context.uar.get()) {
         return Err(Check::QpUar.rejects(context.uar.get()));
     }
     if is_target && !resources.xrcds.contains(context.xrcd.get()) {

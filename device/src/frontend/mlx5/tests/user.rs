@@ -73,7 +73,11 @@ impl DerefMut for User {
 }
 
 /// A request with one element, whose success is reported.
-pub(super) fn request(opcode: Opcode, operation: Operation<'static>, data: DataSegment) -> SendWqe<'static> {
+pub(super) fn request<'data>(
+    opcode: Opcode,
+    operation: Operation<'data>,
+    data: DataSegment,
+) -> SendWqe<'data> {
     let control = ControlSegment { completion: 2, ..ControlSegment::default() };
     SendWqe { control, opcode, xrc_srqn: None, operation, data: smallvec![DataItem::Pointer(data)] }
 }
@@ -101,7 +105,7 @@ impl User {
         let pd = driver.alloc_pd();
         let qpn = Qpn::new(0);
         let mut user = Self { driver, uar, pd, cqn, qpn, key: 0, sent: 0, received: 0, shared: 0, reaped: 0 };
-        let list: Vec<u8> = (0..4).flat_map(|page| (LAST_PAGE - page * 0x1000 | 3).to_be_bytes()).collect();
+        let list: Vec<u8> = (0..4).flat_map(|page| ((LAST_PAGE - page * 0x1000) | 3).to_be_bytes()).collect();
         let context = MkeyContext {
             start: Va::new(DATA_VA),
             length: DATA_LEN,
@@ -230,7 +234,7 @@ impl User {
     }
 
     /// A SEND from the data region.
-    pub(super) fn send(&self, offset: u64, len: u32) -> SendWqe<'static> {
+    pub(super) fn send<'data>(&self, offset: u64, len: u32) -> SendWqe<'data> {
         request(Opcode::Send, Operation::Send, self.data(offset, len))
     }
 
