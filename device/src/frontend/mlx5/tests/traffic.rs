@@ -365,7 +365,9 @@ fn completions_raise_events_when_armed() {
 fn error_by_command_flushes_in_order() {
     let (mut a, mut b) = User::pair(Service::Rc);
     (0..2).for_each(|_| a.post_recv(0, 8));
-    (0..3).for_each(|_| drop(a.post_without_doorbell(&a.send(0, 8))));
+    for _ in 0..3 {
+        let _ = a.post_without_doorbell(&a.send(0, 8));
+    }
     let qpn = a.qpn;
     a.ok(&Command::ToErrQp(QpNumber { qpn }));
     exchange(&mut *a, &mut *b);

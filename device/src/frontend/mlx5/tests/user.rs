@@ -28,7 +28,6 @@ const CQ: u64 = 0x41_0000;
 const CQ_ENTRIES: u32 = 64;
 /// 16 receive entries of 64 bytes, and behind them 32 blocks.
 const QP: u64 = 0x42_0000;
-const SQ: u64 = QP + 0x400;
 const BLOCKS: u16 = 32;
 const RECEIVES: u16 = 16;
 /// Eight entries of 64 bytes.
@@ -49,6 +48,8 @@ pub(super) struct User {
     pub(super) pd: Pdn,
     pub(super) cqn: Cqn,
     pub(super) qpn: Qpn,
+    /// Bus address of the send queue, which follows the receive queue.
+    send_queue: u64,
     /// Key of the data region.
     pub(super) key: u32,
     /// Blocks and receives posted, SRQ entries posted, and CQEs read.
@@ -104,7 +105,19 @@ impl User {
         }
         let pd = driver.alloc_pd();
         let qpn = Qpn::new(0);
-        let mut user = Self { driver, uar, pd, cqn, qpn, key: 0, sent: 0, received: 0, shared: 0, reaped: 0 };
+        let mut user = Self {
+            driver,
+            uar,
+            pd,
+            cqn,
+            qpn,
+            send_queue: 0,
+            key: 0,
+            sent: 0,
+            received: 0,
+            shared: 0,
+            reaped: 0,
+        };
         let list: Vec<u8> = (0..4).flat_map(|page| ((LAST_PAGE - page * 0x1000) | 3).to_be_bytes()).collect();
         let context = MkeyContext {
             start: Va::new(DATA_VA),
@@ -166,6 +179,7 @@ impl User {
         let create = CreateQp { context: *context, ..CreateQp::default() };
         let created = self.ok(&Command::CreateQp(create, Pages::parse(&list)));
         self.qpn = QpNumber::parse(&output(&created)).qpn;
+        self.send_queue = QP + context.rq_len() as u64;
         self.start(context, lid);
     }
 
@@ -248,7 +262,7 @@ impl User {
     /// As [`User::post_without_doorbell`], with any bytes.
     pub(super) fn post_bytes(&mut self, bytes: &[u8]) -> [u8; 8] {
         for block in bytes.chunks(64) {
-            let at = SQ + u64::from(self.sent % BLOCKS) * 64;
+            let at = self.send_queue + u64::from(self.sent % BLOCKS) * 64;
             self.poke(at, block);
             self.sent = self.sent.wrapping_add(1);
         }
