@@ -255,11 +255,11 @@ fn front_ends_and_seam_do_not_use_the_list() {
 /// not depend on it.
 #[test]
 fn interface_parts_do_not_use_device() {
-    for interface in list::ALL.iter().map(|interface| interface.key) {
-        let folder = source().join("frontend").join(interface);
+    for module in list::ALL.iter().map(|interface| interface.module) {
+        let folder = source().join("frontend").join(module);
         for path in files(&folder) {
             let text = product(&path);
-            for prefix in ["super::", &format!("{interface}::")] {
+            for prefix in ["super::", &format!("frontend::{module}::")] {
                 let used = named(&text, prefix).any(|name| name == "device");
                 assert!(!used, "{} uses device.rs", path.display());
             }

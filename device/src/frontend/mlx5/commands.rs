@@ -21,8 +21,8 @@ use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::opcode::Opcode;
 
 use super::check::{Check, Rejection};
-use super::device::Setup;
 use super::function::{Enabled, Function};
+use super::options::Setup;
 use super::resources::Resources;
 use crate::frontend::Context;
 

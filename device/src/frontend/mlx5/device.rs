@@ -24,25 +24,19 @@ use super::function::Function;
 use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
 use super::limits::{GIDS, PKEYS};
-use super::options::Options;
+use super::options::{Options, Setup};
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
-use super::resources::Resources;
 use super::send_queue::SendTag;
 use super::snapshot;
 use super::trace::{self, Executed};
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::frontend::table::Table;
-use crate::frontend::{
-    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess,
-};
+use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
-
-/// Parameters of a device.
-pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -84,12 +78,13 @@ impl Interface for Mlx5 {
     }
 }
 
-impl Mlx5 {
-    /// The objects; `None` unless initialised.
-    pub(super) fn resources(&self) -> Option<&Resources> {
-        self.function.resources()
+impl AsRef<Function> for Mlx5 {
+    fn as_ref(&self) -> &Function {
+        &self.function
     }
+}
 
+impl Mlx5 {
     fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
         if Register::at(offset).is_none() {
             self.counters.unknown_registers += 1;
@@ -215,7 +210,7 @@ impl Frontend for Mlx5 {
 
     const KEY: &'static str = "connectx-ib";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
-    const TABLES: &'static [Table<Self>] = snapshot::TABLES;
+    const TABLES: &'static [Table<Self>] = &snapshot::tables();
 
     fn pci(&self) -> PciFunction {
         PciFunction {

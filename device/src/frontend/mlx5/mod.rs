@@ -51,5 +51,5 @@ pub mod uses;
 pub mod work;
 pub mod work_queue;
 
-pub use device::{Counters, Mlx5, Mlx5 as Device, Setup};
-pub use options::Options;
+pub use device::{Counters, Mlx5, Mlx5 as Device};
+pub use options::{Options, Setup};

@@ -5,6 +5,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::Limits;
+use crate::frontend;
+
+/// Parameters of a device.
+pub type Setup = frontend::Setup<Options>;
 
 /// Options for a ConnectX with an InfiniBand port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -2,41 +2,43 @@
 
 use engine::State;
 
-use super::device::Mlx5;
 use super::event_queue::EventQueue;
+use super::function::Function;
 use super::resources::Resources;
 use crate::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
 use crate::frontend::table::{Row as _, Table, TableContext};
 
-/// The tables. QPs of service UMR are not listed: they have no peers.
-pub(super) const TABLES: &[Table<Mlx5>] = &[
-    Table::new(QpRow::TABLE, |device, cx| {
-        let all = objects(device, cx).flat_map(|(all, from)| all.qps.iter_from(from));
-        cx.page(all.filter_map(|(number, qp)| {
-            let live = cx.engine.query_qp(qp.qpn).filter(|live| live.state != State::Reset)?;
-            Some((number, qp.row(&live, cx.addresses)?))
-        }))
-    }),
-    Table::new(CqRow::TABLE, |device, cx| {
-        let all = objects(device, cx).flat_map(|(all, from)| all.cqs.iter_from(from));
-        cx.page(all.map(|(number, queue)| (number, queue.row())))
-    }),
-    Table::new(EqRow::TABLE, |device, cx| {
-        let all = objects(device, cx).flat_map(|(all, from)| all.eqs.iter_from(from));
-        cx.page(all.map(|(number, queue)| (number, event_queue(number, queue))))
-    }),
-    Table::new(MrRow::TABLE, |device, cx| {
-        let all = objects(device, cx).flat_map(|(all, from)| all.mkeys.regions_from(from));
-        cx.page(all.map(|(number, region)| (number, MrRow::from(region))))
-    }),
-];
+/// Returns the tables of a device with this function. QPs of service UMR are not listed: they have no peers.
+pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
+    [
+        Table::new(QpRow::TABLE, |device, cx| {
+            let all = objects(device, cx).flat_map(|(all, from)| all.qps.iter_from(from));
+            cx.page(all.filter_map(|(number, qp)| {
+                let live = cx.engine.query_qp(qp.qpn).filter(|live| live.state != State::Reset)?;
+                Some((number, qp.row(&live, cx.addresses)?))
+            }))
+        }),
+        Table::new(CqRow::TABLE, |device, cx| {
+            let all = objects(device, cx).flat_map(|(all, from)| all.cqs.iter_from(from));
+            cx.page(all.map(|(number, queue)| (number, queue.row())))
+        }),
+        Table::new(EqRow::TABLE, |device, cx| {
+            let all = objects(device, cx).flat_map(|(all, from)| all.eqs.iter_from(from));
+            cx.page(all.map(|(number, queue)| (number, event_queue(number, queue))))
+        }),
+        Table::new(MrRow::TABLE, |device, cx| {
+            let all = objects(device, cx).flat_map(|(all, from)| all.mkeys.regions_from(from));
+            cx.page(all.map(|(number, region)| (number, MrRow::from(region))))
+        }),
+    ]
+}
 
 /// Returns the objects and the number of the first row, unless that is past the last number.
 fn objects<'a>(
-    device: &'a Mlx5,
+    device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,
-) -> impl Iterator<Item = (&'a Resources, u32)> + use<'a> {
-    device.resources().zip(cx.first()).into_iter()
+) -> impl Iterator<Item = (&'a Resources, u32)> {
+    device.as_ref().resources().zip(cx.first()).into_iter()
 }
 
 fn event_queue(eqn: u32, queue: &EventQueue) -> EqRow {

@@ -11,8 +11,8 @@ use protocol::hca::mlx5::device::{
 use super::{Output, nothing};
 use crate::frontend::Context;
 use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::device::Setup;
 use crate::frontend::mlx5::function::{Enabled, Function};
+use crate::frontend::mlx5::options::Setup;
 use crate::frontend::mlx5::resources::Resources;
 use crate::limited;
 

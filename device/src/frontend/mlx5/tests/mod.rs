@@ -27,8 +27,9 @@ use protocol::hca::mlx5::resource::{CqNumber, EqNumber, PdNumber, UarNumber};
 use protocol::ids::{Cqn, Eqn, Iova, Lid, Pdn, UarIndex};
 
 use super::check::Check;
-use super::device::{Mlx5, Setup};
+use super::device::Mlx5;
 use super::options::Options;
+use super::options::Setup;
 use crate::frontend::Interface as _;
 use crate::frontend::testing::Guest;
 use crate::identity::Identity;
