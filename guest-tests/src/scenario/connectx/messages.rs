@@ -15,6 +15,9 @@ const NORMAL: &[&str] = &[
     "PTM is not supported by PCIe",
     // There are no flow counters, and thus one is the largest bulk.
     "Flow counters bulk query buffer size increased, bulk_query_len(1)",
+    // The driver reports link changes.
+    "Port: 1 Link DOWN",
+    "Port: 1 Link ACTIVE",
     // When a driver binds, the kernel enables the function and routes its interrupt.
     "enabling device",
     "ACPI",
