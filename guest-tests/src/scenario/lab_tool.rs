@@ -364,7 +364,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(&large)?;
     fs::File::create(large.join("file"))?.set_len(257 << 20)?;
     let outcome = user.run(&["ci", "rxe", "--folder", &large.display().to_string(), "--", "true"]).await?;
-    outcome.failed(&["half of the guest memory"])?;
+    outcome.failed(&["half of each guest's memory"])?;
     // A CI system cancels a job by first sending SIGTERM.
     let mut running = user.start(&[
         "ci",
