@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use self::user::{Outcome, User};
+use super::extent::Extent;
 use crate::lab::Lab;
 use crate::report::Report;
 
@@ -18,26 +19,8 @@ const SHARE: &str = "/t";
 /// A stock kernel module that no other test uses. It plays the role of a user's own module.
 const MODULE: &str = "rdma_rxe";
 
-/// Selects which of the tests run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
-    /// Only tests that need no package archive once the cache is filled.
-    Core,
-    /// Also tests that contact an archive each time they run.
-    Full,
-}
-
-impl Extent {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Core => "lab-tool",
-            Self::Full => "lab-tool-full",
-        }
-    }
-}
-
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(extent.name())?;
+    let run = lab.new_run(extent.select("lab-tool", "lab-tool-full"))?;
     let hint = format!("transcripts of all commands: {}", run.path().display());
     let user = User::new(lab, &run)?;
     let shared = run.file("shared");
@@ -75,6 +58,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
+    // These tests contact an archive of packages each time.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         let cache = run.scratch("cache");

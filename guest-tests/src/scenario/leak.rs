@@ -27,6 +27,11 @@ pub(super) struct Cycles<'a> {
 }
 
 impl Cycles<'_> {
+    /// Returns the same in fewer and smaller batches, which detect only larger leaks.
+    pub(super) const fn fewer(self) -> Self {
+        Self { batches: 5, batch: 2, ..self }
+    }
+
     /// Returns the total number of repetitions.
     pub(super) const fn times(&self) -> u32 {
         1 + self.batches * self.batch

@@ -9,6 +9,7 @@ pub mod demo;
 mod driver;
 mod e810;
 mod endpoint;
+mod extent;
 mod fabric_hosts;
 mod fabric_mesh;
 mod fabric_tap;
@@ -46,8 +47,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use self::extent::Extent;
 pub(crate) use self::mthca::RECORDS_LENT_AGAIN;
-use self::rxe_interop::Extent;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::times;
@@ -132,21 +133,21 @@ pub const ALL: &[Scenario] = &[
         about: "a JingZhao HCA and Linux's soft-RoCE exchange messages; every byte is compared at both ends",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Core)),
+        run: |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Core)),
     },
     Scenario {
         name: "rxe-interop-full",
         about: "rxe-interop with every operation, path MTU and size; takes minutes",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Full)),
+        run: |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Full)),
     },
     Scenario {
         name: "rxe-ipv6",
         about: "rxe-interop with RoCEv2 over IPv6",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Ipv6)),
+        run: |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Ipv6)),
     },
     Scenario {
         name: "rxe-loss",
@@ -167,21 +168,42 @@ pub const ALL: &[Scenario] = &[
         about: "Debian's ib_mthca binds and shows every attribute as on hardware; reloads, restarts, recovery",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(mthca::probe::run(lab, report)),
+        run: |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "mthca-probe-full",
+        about: "mthca-probe with 50 unload and load cycles; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "mthca-pingpong",
         about: "rdma-core's ping-pong programs between two guests with ib_mthca, with checked content",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(mthca::pingpong::run(lab, report)),
+        run: |lab, report| Box::pin(mthca::pingpong::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "mthca-pingpong-full",
+        about: "mthca-pingpong with more sizes, path MTUs and GIDs; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(mthca::pingpong::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "mthca-perftest",
-        about: "perftest between two guests with ib_mthca: every operation, service and size",
+        about: "perftest between two guests with ib_mthca: every operation and service",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(mthca::perftest::run(lab, report)),
+        run: |lab, report| Box::pin(mthca::perftest::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "mthca-perftest-full",
+        about: "mthca-perftest with all sizes, both directions and latencies; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(mthca::perftest::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "mthca-doorbells",
@@ -244,7 +266,14 @@ pub const ALL: &[Scenario] = &[
         about: "Debian's ice binds to two E810s with each kind of DDP package; reloads, resets, restarts, link changes",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::probe::run(lab, report)),
+        run: |lab, report| Box::pin(e810::probe::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "e810-probe-full",
+        about: "e810-probe with 50 unload and load cycles; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(e810::probe::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "e810-selftest",
@@ -279,21 +308,28 @@ pub const ALL: &[Scenario] = &[
         about: "rdma-core's ping-pong programs between two E810s with Debian's irdma, with checked content",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::pingpong::run(lab, report)),
+        run: |lab, report| Box::pin(e810::pingpong::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "e810-pingpong-full",
+        about: "e810-pingpong with more sizes and combinations; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(e810::pingpong::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "e810-cm",
         about: "rdma_cm between E810s and with soft-RoCE: streams, datagrams, multicast over IPv4, IPv6 and a VLAN",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::cm::run(lab, report, e810::cm::Extent::Core)),
+        run: |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Core)),
     },
     Scenario {
         name: "e810-cm-full",
         about: "e810-cm with every program in every combination; takes minutes",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::cm::run(lab, report, e810::cm::Extent::Full)),
+        run: |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "e810-storage",
@@ -405,21 +441,28 @@ pub const ALL: &[Scenario] = &[
         about: "perftest between two E810s with Debian's irdma: every operation and service",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Core)),
+        run: |lab, report| Box::pin(e810::perftest::run(lab, report, Extent::Core)),
     },
     Scenario {
         name: "e810-perftest-full",
         about: "e810-perftest with all sizes, both directions, latencies and rdma_cm; takes minutes",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Full)),
+        run: |lab, report| Box::pin(e810::perftest::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "e810-middleware",
         about: "UCX, libfabric and Open MPI between two E810s with Debian's irdma, with checked content",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::middleware::run(lab, report)),
+        run: |lab, report| Box::pin(e810::middleware::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "e810-middleware-full",
+        about: "e810-middleware with more sizes and combinations; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(e810::middleware::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "fabric-tap",
@@ -454,14 +497,14 @@ pub const ALL: &[Scenario] = &[
         about: "guest-lab's own commands: up, exec, cp, build, reload, logs, ci, down; nothing is left behind",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(lab_tool::run(lab, report, lab_tool::Extent::Core)),
+        run: |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Core)),
     },
     Scenario {
         name: "lab-tool-full",
         about: "lab-tool, plus adding Debian packages to the guests, which are downloaded each time",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(lab_tool::run(lab, report, lab_tool::Extent::Full)),
+        run: |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "wire-rc",

@@ -10,30 +10,14 @@ use self::bench::{Bench, Network, Side};
 use self::programs::{ALL, FEW, OverIpv6, Program};
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::extent::Extent;
 
-/// Selects which of the programs run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Extent {
-    /// All programs over IPv4, and some programs over the other networks and in the other direction.
-    Core,
-    /// All programs over all networks, in both directions.
-    Full,
-}
-
-impl Extent {
-    const fn scenario(self) -> &'static str {
-        match self {
-            Self::Core => "e810-cm",
-            Self::Full => "e810-cm-full",
-        }
-    }
-
-    /// Returns the programs to run for a pair of client and server.
-    const fn programs(self, network: Network, back: bool) -> &'static [Program] {
-        match (self, network, back) {
-            (Self::Full, ..) | (Self::Core, Network::V4, false) => ALL,
-            (Self::Core, ..) => FEW,
-        }
+/// Returns the programs to run for a pair of client and server: all over IPv4, and some over the other networks and in
+/// the other direction.
+const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
+    match (extent, network, back) {
+        (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,
+        (Extent::Core, ..) => FEW,
     }
 }
 
@@ -45,13 +29,13 @@ const PAIRS: &[(&str, Side, Side, bool)] = &[
 ];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(extent.scenario())?;
+    let run = lab.new_run(extent.select("e810-cm", "e810-cm-full"))?;
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     bench.capture(true).await?;
     for &(pair, client, server, back) in PAIRS {
         for network in Network::ALL {
-            for program in extent.programs(network, back) {
+            for program in programs(extent, network, back) {
                 // Soft-RoCE reports that it sent 200 datagrams to a group, but only three reach the fabric.
                 if client == Side::C && program.is_of_group() {
                     continue;

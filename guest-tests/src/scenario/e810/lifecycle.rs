@@ -119,7 +119,7 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
 
 /// Unloads and loads the driver repeatedly, and checks that the link comes up each time. To save time, the other
 /// function is left out.
-pub(super) async fn cycles(probe: &mut Probe) -> Result<()> {
+pub(super) async fn cycles(probe: &mut Probe, repeated: Cycles<'_>) -> Result<()> {
     let function = probe.function.clone();
     let others = |driver: &str| {
         format!(
@@ -129,7 +129,7 @@ pub(super) async fn cycles(probe: &mut Probe) -> Result<()> {
     };
     probe.unload().await?;
     probe.sh(&others("nobody")).await?;
-    CYCLES.run(&mut probe.vm).await?;
+    repeated.run(&mut probe.vm).await?;
     probe.sh(&others("")).await?;
     probe.load().await?;
     probe.talk().await?;

@@ -10,6 +10,7 @@ use super::roce::{self, DEVICE, Gid, gid_index};
 use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::extent::Extent;
 use crate::tools::{Exchange, Ready, spawn, stop};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,23 +26,22 @@ const SHELL_PORT: u16 = 5140;
 const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 
 /// Tests of UCX's transports, with additional arguments. `ud_verbs` supports only active messages.
-const TRANSPORT: &[&str] = &[
-    "-t am_lat -D short -s 8 -n 500",
-    "-t am_lat -D bcopy -s 2048 -n 500",
-    "-t am_lat -D zcopy -s 2048 -n 500",
-    "-t am_bw -D bcopy -s 2048 -n 2000",
-];
+const TRANSPORT: &[&str] = &["-t am_lat -D zcopy -s 2048 -n 500", "-t am_bw -D bcopy -s 2048 -n 2000"];
+
+/// The same with the other ways of copying.
+const MORE_TRANSPORT: &[&str] = &["-t am_lat -D short -s 8 -n 500", "-t am_lat -D bcopy -s 2048 -n 500"];
 
 /// Tests of UCX's protocols over the same transport.
-const PROTOCOL: &[&str] = &[
+const PROTOCOL: &[&str] =
+    &["-t tag_lat -s 65536 -n 50", "-t ucp_put_bw -s 65536 -n 50", "-t ucp_get -s 65536 -n 20"];
+
+/// The other protocols and sizes.
+const MORE_PROTOCOL: &[&str] = &[
     "-t tag_lat -s 8 -n 500",
-    "-t tag_lat -s 65536 -n 50",
     "-t tag_bw -s 65536 -n 200",
     "-t tag_bw -s 4194304 -n 5",
     "-t ucp_am_bw -s 65536 -n 100",
     "-t stream_bw -s 65536 -n 100",
-    "-t ucp_put_bw -s 65536 -n 50",
-    "-t ucp_get -s 65536 -n 20",
 ];
 
 /// Providers and endpoints of libfabric, with the size of each one's largest message as printed by `fi_pingpong`.
@@ -71,8 +71,8 @@ const RANKS: usize = 2;
 const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");
 const REMOTE_SHELL: &str = include_str!("../../../guest/remote_shell.py");
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("e810-middleware")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.select("e810-middleware", "e810-middleware-full"))?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [mut a, mut b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
@@ -82,12 +82,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         roce::jumbo([&mut a, &mut b]).await
     };
     report.case("both ports are active", &hint, start).await?;
-    for test in TRANSPORT {
+    for test in extent.select([TRANSPORT, &[]], [TRANSPORT, MORE_TRANSPORT]).iter().copied().flatten() {
         let name = format!("ucx_perftest -x ud_verbs {test}");
         let test = format!("-d {DEVICE}:1 -x ud_verbs {test}");
         report.case(&name, &hint, ucx(&mut a, &mut b, Gid::V4, &test)).await?;
     }
-    for test in PROTOCOL {
+    for test in extent.select([PROTOCOL, &[]], [PROTOCOL, MORE_PROTOCOL]).iter().copied().flatten() {
         let name = format!("ucx_perftest {test} over ud_verbs");
         report.case(&name, &hint, ucx(&mut a, &mut b, Gid::V4, test)).await?;
     }

@@ -11,35 +11,11 @@ use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
+use crate::scenario::extent::Extent;
 use crate::scenario::perftest::{self, Device, Ends};
 use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
-
-/// Selects which part of the table runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Extent {
-    /// Every operation and every service, but all sizes of only one operation.
-    Core,
-    /// Everything in `Core`, and all sizes of the other operations.
-    Full,
-}
-
-impl Extent {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Core => "e810-perftest",
-            Self::Full => "e810-perftest-full",
-        }
-    }
-
-    const fn cases(self) -> &'static [&'static [(&'static str, usize)]] {
-        match self {
-            Self::Core => &[CASES],
-            Self::Full => &[CASES, MORE_CASES],
-        }
-    }
-}
 
 /// Program with its arguments, and the number of sizes on which it reports.
 const CASES: &[(&str, usize)] = &[
@@ -102,12 +78,12 @@ pub(in super::super) struct Bench {
 }
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(extent.name())?;
+    let run = lab.new_run(extent.select("e810-perftest", "e810-perftest-full"))?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     let by_gid = bench.e810().await.context(hint.clone())?;
     let by_address = Device { names: [DEVICE.into(), DEVICE.into()], ..by_gid.clone() };
-    for &(case, sizes) in extent.cases().iter().copied().flatten() {
+    for &(case, sizes) in extent.select([CASES, &[]], [CASES, MORE_CASES]).iter().copied().flatten() {
         let device = if perftest::is_by_cm(case) { &by_address } else { &by_gid };
         report.case(case, &hint, perftest::complete(&mut bench.ends(), case, sizes, device)).await?;
     }

@@ -10,6 +10,7 @@ use super::roce::{self, DEVICE, Gid, gid_index};
 use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::extent::Extent;
 use crate::tools::{Exchange, Ready};
 
 /// Port on which servers wait for their clients.
@@ -18,20 +19,24 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Program and arguments, apart from device, GID and content check, for Ethernet's default MTU.
 const CASES: &[(&str, Gid)] = &[
-    ("ibv_rc_pingpong", Gid::V4),
     ("ibv_rc_pingpong -e", Gid::V4),
     ("ibv_rc_pingpong", Gid::V6),
     ("ibv_rc_pingpong", Gid::LinkLocal),
-    ("ibv_rc_pingpong -s 1 -n 2000", Gid::V4),
     ("ibv_rc_pingpong -s 1 -n 2000 -e", Gid::V6),
     ("ibv_rc_pingpong -s 4096 -m 256", Gid::V4),
-    ("ibv_rc_pingpong -s 4096 -m 512", Gid::V6),
     ("ibv_rc_pingpong -s 65537 -m 1024 -n 200", Gid::V4),
     ("ibv_rc_pingpong -r 1 -n 2000", Gid::V4),
-    ("ibv_ud_pingpong -s 1024", Gid::V4),
     ("ibv_ud_pingpong -s 1024 -e", Gid::V4),
     ("ibv_ud_pingpong -s 1024", Gid::V6),
     ("ibv_ud_pingpong -s 1 -n 2000", Gid::LinkLocal),
+];
+
+/// Further combinations for the same MTU.
+const MORE_CASES: &[(&str, Gid)] = &[
+    ("ibv_rc_pingpong", Gid::V4),
+    ("ibv_rc_pingpong -s 1 -n 2000", Gid::V4),
+    ("ibv_rc_pingpong -s 4096 -m 512", Gid::V6),
+    ("ibv_ud_pingpong -s 1024", Gid::V4),
 ];
 
 /// Programs that run with an MTU of 9000 bytes.
@@ -44,14 +49,16 @@ const JUMBO_CASES: &[(&str, Gid)] = &[
 ];
 
 /// Programs that transfer too much data for a capture.
-const LARGE_CASES: &[(&str, Gid)] = &[
+const LARGE_CASES: &[(&str, Gid)] = &[("ibv_rc_pingpong -s 3145728 -m 4096 -n 20 -e", Gid::V6)];
+
+/// The same with other path MTUs and more messages.
+const MORE_LARGE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 3145728 -m 1024 -n 20", Gid::V4),
     ("ibv_rc_pingpong -s 3145728 -m 4096 -n 50", Gid::V4),
-    ("ibv_rc_pingpong -s 3145728 -m 4096 -n 20 -e", Gid::V6),
 ];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("e810-pingpong")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.select("e810-pingpong", "e810-pingpong-full"))?;
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [mut a, mut b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
@@ -63,12 +70,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     a.capture(true).await?;
     b.capture(true).await?;
     cases(report, &hint, (&mut a, &mut b), CASES).await?;
+    cases(report, &hint, (&mut a, &mut b), extent.select(&[], MORE_CASES)).await?;
     report.case("counters match the traffic", &hint, statistics(&mut a, &mut b)).await?;
     roce::jumbo([&mut a, &mut b]).await?;
     cases(report, &hint, (&mut a, &mut b), JUMBO_CASES).await?;
     a.capture(false).await?;
     b.capture(false).await?;
     cases(report, &hint, (&mut a, &mut b), LARGE_CASES).await?;
+    cases(report, &hint, (&mut a, &mut b), extent.select(&[], MORE_LARGE_CASES)).await?;
     let ends = async {
         a.no_warnings().await?;
         b.no_warnings().await

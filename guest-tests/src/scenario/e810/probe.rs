@@ -15,6 +15,7 @@ use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
+use crate::scenario::extent::Extent;
 use crate::vm::{Image, Vm};
 
 /// Numbers of the two E810s.
@@ -38,8 +39,8 @@ pub(super) struct Probe {
     image: Image,
 }
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("e810-probe")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.select("e810-probe", "e810-probe-full"))?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let debian = package::debian_disk(lab).await;
     let disks = debian.iter().cloned().collect();
@@ -63,8 +64,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("function-level reset", &hint, lifecycle::function_reset(&mut probe)).await?;
     report.case("resets by ethtool", &hint, lifecycle::driver_resets(&mut probe)).await?;
     report.case("all queue counts and ring sizes", &hint, lifecycle::rings(&mut probe)).await?;
-    let name = format!("{} unload and load cycles", lifecycle::CYCLES.times());
-    report.case_within(lifecycle::CYCLES_TIMEOUT, &name, &hint, lifecycle::cycles(&mut probe)).await?;
+    let repeated = extent.select(lifecycle::CYCLES.fewer(), lifecycle::CYCLES);
+    let name = format!("{} unload and load cycles", repeated.times());
+    let case = lifecycle::cycles(&mut probe, repeated);
+    report.case_within(lifecycle::CYCLES_TIMEOUT, &name, &hint, case).await?;
     report.case("no kernel warnings", &hint, probe.no_warnings(Package::Synthetic)).await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, probe.stop()).await
 }

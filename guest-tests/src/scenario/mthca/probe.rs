@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use agent::wire::Info;
 use anyhow::{Context, Result, ensure};
 
+use super::super::extent::Extent;
 use super::super::leak::Cycles;
 use super::super::stock_pair::{StockNode, StockPair};
 use crate::daemon::Explained;
@@ -104,8 +105,9 @@ const EXPLAINED: &[Explained] = &[
     },
 ];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = StockPair::start_strict(lab, "mthca-probe", EXPLAINED).await?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let name = extent.select("mthca-probe", "mthca-probe-full");
+    let mut pair = StockPair::start_strict(lab, name, EXPLAINED).await?;
     let hint = pair.hint();
     report.case("the driver binds and its port becomes active", &hint, binds(&mut pair)).await?;
     report.case("ibv_devinfo", &hint, devinfo(&mut pair.a)).await?;
@@ -118,7 +120,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
             .case(&format!("loaded with {parameters}"), &hint, loaded_with(&mut pair.a, parameters))
             .await?;
     }
-    report.case(&format!("{} unload and load cycles", CYCLES.times()), &hint, cycles(&mut pair.a)).await?;
+    let repeated = extent.select(CYCLES.fewer(), CYCLES);
+    let name = format!("{} unload and load cycles", repeated.times());
+    report.case(&name, &hint, cycles(&mut pair.a, repeated)).await?;
     report.case("the driver recovers from a catastrophic error", &hint, recovers(&mut pair.a)).await?;
     report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
     report.case("the guest is killed and replaced by another", &hint, replaced(lab, &mut pair)).await?;
@@ -220,8 +224,8 @@ async fn loaded_with(node: &mut StockNode, parameters: &str) -> Result<()> {
     node.no_warnings().await
 }
 
-async fn cycles(node: &mut StockNode) -> Result<()> {
-    CYCLES.run(&mut node.vm).await?;
+async fn cycles(node: &mut StockNode, repeated: Cycles<'_>) -> Result<()> {
+    repeated.run(&mut node.vm).await?;
     node.port_is("4: ACTIVE").await?;
     devinfo(node).await?;
     node.no_warnings().await

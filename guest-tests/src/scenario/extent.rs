@@ -1,0 +1,20 @@
+//! How much of a scenario runs: a scenario that needs minutes has a shorter form, which `ci/test` runs each time.
+
+/// Selects the form of a scenario. Each has its own name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Every operation, but not in every combination.
+    Core,
+    /// Everything, which takes minutes.
+    Full,
+}
+
+impl Extent {
+    /// Returns the value that belongs to this extent.
+    pub(super) const fn select<T: Copy>(self, core: T, full: T) -> T {
+        match self {
+            Self::Core => core,
+            Self::Full => full,
+        }
+    }
+}
