@@ -592,11 +592,11 @@ impl Fleet {
             (Ok(_), false) => {
                 tracing::info!(
                     device = name,
-                    "device stopped because its only client, passed with --fd, disconnected"
+                    "device stopped because the client passed with --fd disconnected"
                 )
             }
             (Err(failure), false) => {
-                tracing::error!(device = name, %failure, "device failed and cannot be restarted; giving up on it")
+                tracing::error!(device = name, %failure, "device failed and cannot be restarted; removing the device")
             }
         }
     }

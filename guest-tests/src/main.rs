@@ -286,7 +286,7 @@ fn lease() -> Result<UnixStream> {
         std::io::stdin()
             .as_fd()
             .try_clone_to_owned()
-            .context("cannot duplicate the file descriptor of the supervisor lease")?,
+            .context("cannot duplicate the socket on standard input")?,
     );
     ensure!(
         lease.metadata()?.file_type().is_socket(),

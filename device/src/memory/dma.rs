@@ -87,7 +87,7 @@ pub enum MapError {
         limit: u64,
     },
     /// The file is on a file system that may withhold pages.
-    #[error("the guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
+    #[error("the guest memory file must be on tmpfs or hugetlbfs, not on a file system of type {magic:#x}")]
     FileSystem {
         /// `f_type` as statfs(2) returns it.
         magic: u64,

@@ -59,7 +59,7 @@ pub enum RingError {
     #[error("invalid ring tail: {0} bytes behind the head")]
     Tail(u32),
     /// The frame length is out of range, or exceeds the bytes sent.
-    #[error("invalid frame length word in the ring: {0:#x}")]
+    #[error("invalid frame length in the ring: {0:#x}")]
     Length(u32),
 }
 
