@@ -62,8 +62,8 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
-    /// File descriptor (3 or higher) of an inherited Unix socket, either listening or already connected to
-    /// the VMM
+    /// File descriptor (3 or higher) of an inherited Unix socket that is either listening or already
+    /// connected to the VMM
     #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
 
@@ -92,7 +92,7 @@ pub struct Cli {
     #[arg(long)]
     pub no_confinement: bool,
 
-    /// Check the configuration and whether this host meets its requirements, then exit
+    /// Check the configuration and whether this host meets the requirements, then exit
     #[arg(long)]
     pub check: bool,
 
@@ -134,7 +134,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Print each replayed step and the resulting device actions
+    /// Print each replayed step and what the device did in response
     #[arg(long)]
     pub steps: bool,
 

@@ -49,7 +49,7 @@ enum Command {
         /// If a case fails, keep guests and daemons running until Enter is pressed
         #[arg(long, conflicts_with = "jobs")]
         keep: bool,
-        /// Number of scenarios to run in parallel; scenarios that measure time run alone, after the others
+        /// Number of scenarios to run in parallel; those that measure time run afterwards, one at a time
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
         /// Time limit per case, in seconds
@@ -60,8 +60,9 @@ enum Command {
         case: Option<String>,
         /// Drive JingZhao devices from this process instead of from guests
         ///
-        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. With this
-        /// option, they test the same device but run much faster, because no guest has to boot.
+        /// This option applies to scenarios that use the lab's own driver on both sides, such as
+        /// `jingzhao-rc`. These scenarios then run much faster, because no guest has to boot, but they still
+        /// test the same device.
         #[arg(long)]
         without_guests: bool,
         #[command(flatten)]

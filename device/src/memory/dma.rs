@@ -93,7 +93,7 @@ pub enum MapError {
         magic: u64,
     },
     /// The file cannot be mapped.
-    #[error("cannot map the DMA range's file: {0}")]
+    #[error("cannot map the file that backs the DMA range: {0}")]
     File(#[from] std::io::Error),
 }
 

@@ -67,7 +67,7 @@ enum What {
     Drop,
     /// Duplicate the frame
     Duplicate {
-        /// How long to delay the duplicate, in microseconds
+        /// Time by which to delay the duplicate, in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
@@ -75,7 +75,7 @@ enum What {
     Delay {
         /// How long to delay the frame, in microseconds
         us: u64,
-        /// Maximum random delay to add, in microseconds
+        /// Maximum additional random delay, in microseconds
         #[arg(long, default_value_t = 0)]
         jitter_us: u64,
     },
@@ -83,7 +83,7 @@ enum What {
     Reorder {
         /// Number of frames that overtake this frame
         by: u32,
-        /// Maximum time to hold the frame back, in microseconds
+        /// Maximum time for which to hold the frame back, in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },
