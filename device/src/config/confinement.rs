@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Sandbox settings. As far as the kernel supports it, hcad restricts itself to the files, sockets and system
-/// calls that its configuration requires. It uses Landlock and seccomp, drops capabilities and sets
-/// no_new_privs. At startup, hcad logs the active restrictions.
+/// Sandbox settings. As far as the kernel supports it, the sandbox restricts hcad to the files, sockets and
+/// system calls that its configuration requires. It uses Landlock, seccomp and no_new_privs, and drops
+/// capabilities. At startup, hcad logs the active restrictions.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfinementEntry {
