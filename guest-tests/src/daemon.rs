@@ -321,7 +321,7 @@ impl Daemon {
         );
         ensure!(
             broken.is_empty(),
-            "driver violations: {}; see {} for details",
+            "the drivers violated these rules: {}; see {} for details",
             broken.join(", "),
             self.process.log().display()
         );
@@ -380,7 +380,7 @@ impl Control {
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("{place} is missing from the hcad counters: {counters}"))
+        value.with_context(|| format!("hcad has no counter {place}: {counters}"))
     }
 }
 

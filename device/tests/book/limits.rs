@@ -254,7 +254,7 @@ fn connectx(page: &mut Page) {
 }
 
 fn process(page: &mut Page) {
-    page.table("Guest memory", "The limits on guest memory in the following table apply to each device separately, except for the last one, which applies to all devices together. See also [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map).");
+    page.table("Guest memory", "The limits on guest memory in the following table apply to each device separately, except for the last limit, which applies to all devices together. See also [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map).");
     page.row("files", memory::MAX_FILES, FIXED, "", "", NO_SPACE);
     page.row("ranges, after merging", memory::MAX_WINDOWS, FIXED, "", "", NO_SPACE);
     page.row("file size in bytes", power(memory::DEFAULT_BYTES), "guest_memory.max_gib", "", "", "ENOMEM");

@@ -167,7 +167,8 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     shown?;
     let status = status?;
     if status != ExitStatus::Code(0) {
-        tracing::error!("guest {}: the command failed with {}", target.guest, words(status));
+        let (guest, status) = (target.guest, words(status));
+        tracing::error!("guest {guest}: the command failed with {status}");
     }
     Ok(status)
 }
