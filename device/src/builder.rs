@@ -52,7 +52,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The process has no free descriptors or memory.
-    #[error("cannot create threads or file descriptors")]
+    #[error("cannot create a thread or file descriptor")]
     Host(#[from] io::Error),
 }
 

@@ -427,7 +427,7 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     // Keep all sockets open until the end, so that the system does not return a port twice.
     let mut held = Vec::new();
     while ports.len() < count {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind to a free UDP port")?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free UDP port")?;
         let addr = socket.local_addr()?;
         held.push(socket);
         if given.insert(addr.port()) {

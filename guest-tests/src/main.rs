@@ -101,7 +101,7 @@ enum Command {
     ///
     /// The first build downloads the guest kernel's headers and the compiler that the kernel was built with.
     Build {
-        /// Module source directory, whose Makefile must contain `obj-m := NAME.o`
+        /// Directory that contains the module's source code and a Makefile with the line `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
         /// Kernel to build the module for (accepts the same values as `guest-lab up --kernel`)

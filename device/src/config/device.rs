@@ -40,12 +40,12 @@ pub struct DeviceEntry {
     /// only one device is configured and its `socket_path` is not set, the device uses the socket that
     /// systemd passes, whatever its path.
     pub socket_path: Option<PathBuf>,
-    /// VMM socket permissions, in octal, such as "0660". Default: the `socket_mode` at the top level of this file.
+    /// Permissions of the VMM socket, in octal, such as "0660". Default: the `socket_mode` at the top level of this file.
     pub socket_mode: Option<String>,
-    /// VMM socket group, by name or number. If QEMU and hcad run as different users, set this to a group that
+    /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a group that
     /// the QEMU user belongs to. Default: the `socket_group` at the top level of this file.
     pub socket_group: Option<GroupEntry>,
-    /// Device interface presented to the guest.
+    /// Device interface that the guest sees.
     pub frontend: FrontendEntry,
     /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
@@ -65,7 +65,7 @@ pub struct DeviceEntry {
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
-    /// Path of the pcapng file in which to capture frames. Default: no capture. If only one device is
+    /// Path to the pcapng file that the device writes captured frames to. Default: no capture. If only one device is
     /// configured, `--capture` overrides this path.
     pub capture: Option<PathBuf>,
     /// Maximum size of a capture file, in bytes. If `capture_files` is greater than 1, the capture continues
