@@ -121,7 +121,7 @@ pub struct ReplayArgs {
     /// Path to the session record
     pub file: PathBuf,
 
-    /// Stop the replay after step N (the first step is 1)
+    /// Stop the replay after step N, counting from 1
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 

@@ -55,12 +55,11 @@ pub struct ConfigFile {
     /// metrics. If this is a Unix socket, only the user that runs hcad can read them. Default: metrics are
     /// not served.
     pub metrics: Option<String>,
-    /// Default for the `socket_mode` of all devices: the permissions, in octal, of their VMM sockets. If this
-    /// key is not set, the permissions are "0660" for sockets with a `socket_group`, and "0600" for all
-    /// others.
+    /// Permissions of the devices' VMM sockets, in octal. A device can override them with its own
+    /// `socket_mode`. Default: "0660" for sockets with a `socket_group`, and "0600" for all others.
     pub socket_mode: Option<String>,
-    /// Default for the `socket_group` of all devices: the group, by name or number, of their VMM sockets. If
-    /// this key is not set, the sockets belong to the group of the hcad process.
+    /// Group of the devices' VMM sockets, by name or number. A device can override it with its own
+    /// `socket_group`. Default: the group of the hcad process.
     pub socket_group: Option<GroupEntry>,
     /// Sandbox settings: restrictions that hcad applies to itself.
     #[serde(default)]

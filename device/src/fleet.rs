@@ -592,7 +592,7 @@ impl Fleet {
             (Ok(_), false) => {
                 tracing::info!(
                     device = name,
-                    "device stopped because the client passed with --fd disconnected"
+                    "device stopped: its client disconnected, and --fd allows only one connection"
                 )
             }
             (Err(failure), false) => {

@@ -68,8 +68,9 @@ pub struct DeviceEntry {
     /// Path to the pcapng file that the device writes captured frames to. Default: no capture. If only one device is
     /// configured, `--capture` overrides this path.
     pub capture: Option<PathBuf>,
-    /// Maximum size of a capture file, in bytes. If `capture_files` is greater than 1, the capture continues
-    /// in the next file. Otherwise the capture stops, but the device keeps running.
+    /// Maximum size of a capture file, in bytes. When a file reaches this size, the capture continues in the
+    /// next file if `capture_files` is greater than 1. Otherwise, the capture stops, but the device keeps
+    /// running.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
     /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`.
@@ -86,8 +87,8 @@ pub struct DeviceEntry {
     /// Where and how to trace register accesses, commands and queue entries. Default: no trace. If only one
     /// device is configured, `--trace` overrides this setting.
     pub trace: Option<TraceEntry>,
-    /// Maximum size of a trace file, in bytes. If `trace.files` is greater than 1, the trace continues in the
-    /// next file. Otherwise the trace stops, but the device keeps running.
+    /// Maximum size of a trace file, in bytes. When a file reaches this size, the trace continues in the next
+    /// file if `trace.files` is greater than 1. Otherwise, the trace stops, but the device keeps running.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
     /// Report driver violations that the device would otherwise silently tolerate. Each violation is counted

@@ -51,7 +51,7 @@ pub struct UpOptions {
     /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for use in later commands [default: KIND; for `ci`, a unique name]
+    /// Name of the testbed, for use in later commands [default: KIND, or a unique name for `guest-lab ci`]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
     /// Number of guests (1 to 8), which are named a, b, c and so on

@@ -86,7 +86,7 @@ impl Ci {
                 // The directory of this run is inside a directory for all runs with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
-                tracing::info!("logs are in {}", folder.display());
+                tracing::info!("the logs are in {}", folder.display());
             }
         }
         result.map(ExitCode::from)
