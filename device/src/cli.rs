@@ -71,7 +71,7 @@ pub struct Cli {
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Capture all frames that the device sends or receives to this pcapng file
+    /// Pcapng file in which to capture all frames that the device sends or receives
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 

@@ -63,10 +63,10 @@ pub struct UpOptions {
     /// Enable strict mode: report driver violations, and make `guest-lab down` fail if any occurred
     #[arg(long)]
     pub strict: bool,
-    /// Capture each RDMA device's frames to a pcapng file next to the logs
+    /// Capture the frames of each RDMA device in a pcapng file next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Write each RDMA device's session record next to the logs, for use with `hcad replay`
+    /// Write a session record of each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
     /// Stop the guests when the process with this ID exits (for example, `$$` in a CI job's shell)
