@@ -52,7 +52,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The process has no free descriptors or memory.
-    #[error("cannot create threads or file descriptors")]
+    #[error("cannot create a thread or file descriptor")]
     Host(#[from] io::Error),
 }
 
@@ -278,7 +278,7 @@ pub fn name(device: &DeviceConfig) -> String {
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
-            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file after a device restart; continuing without it"),
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen this capture or trace file after a device restart; continuing without the file"),
         )
         .ok()
 }

@@ -62,8 +62,8 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
-    /// File descriptor (3 or higher) of an inherited Unix socket, either listening or already connected to
-    /// the VMM
+    /// File descriptor (3 or higher) of an inherited Unix socket that is either listening or already
+    /// connected to the VMM
     #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
 
@@ -71,7 +71,7 @@ pub struct Cli {
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Capture all frames that the device sends or receives to this pcapng file
+    /// Pcapng file in which to capture all frames that the device sends or receives
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
@@ -92,7 +92,7 @@ pub struct Cli {
     #[arg(long)]
     pub no_confinement: bool,
 
-    /// Check the configuration and whether this host meets its requirements, then exit
+    /// Check the configuration and whether this host meets the requirements, then exit
     #[arg(long)]
     pub check: bool,
 
@@ -121,7 +121,7 @@ pub struct ReplayArgs {
     /// Path to the session record
     pub file: PathBuf,
 
-    /// Stop the replay after step N (the first step is 1)
+    /// Stop the replay after step N, counting from 1
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
@@ -134,7 +134,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Print each replayed step and the resulting device actions
+    /// Print each replayed step and what the device did in response
     #[arg(long)]
     pub steps: bool,
 

@@ -42,7 +42,7 @@ use crate::text_file;
 #[serde(deny_unknown_fields)]
 #[schemars(title = "hcad configuration")]
 pub struct ConfigFile {
-    /// Log settings. The log is written to standard error.
+    /// Log settings. hcad writes its log to standard error.
     #[serde(default)]
     pub log: LogConfig,
     /// Devices to serve (at least one). Each device runs in its own thread.
@@ -51,15 +51,15 @@ pub struct ConfigFile {
     /// Default: no control socket, unless `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
     /// Listen address for Prometheus metrics (`GET /metrics`): ADDRESS:PORT, such as "127.0.0.1:9474", or the
-    /// path to a Unix socket. Anyone who can reach a network address can read the metrics served there. By
-    /// contrast, only the user that runs hcad can read metrics from a Unix socket. Default: metrics are not
-    /// served.
+    /// path to a Unix socket. If this is a network address, anyone who can reach the address can read the
+    /// metrics. If this is a Unix socket, only the user that runs hcad can read them. Default: metrics are
+    /// not served.
     pub metrics: Option<String>,
-    /// Default VMM socket permissions, in octal, for devices that do not set `socket_mode`. If unset, the
-    /// permissions are "0660" for sockets with a `socket_group` and "0600" for all others.
+    /// Permissions of the devices' VMM sockets, in octal. A device can override them with its own
+    /// `socket_mode`. Default: "0660" for sockets with a `socket_group`, and "0600" for all others.
     pub socket_mode: Option<String>,
-    /// Default VMM socket group, by name or number, for devices that do not set `socket_group`. If unset, the
-    /// sockets belong to the hcad process's group.
+    /// Group of the devices' VMM sockets, by name or number. A device can override it with its own
+    /// `socket_group`. Default: the group of the hcad process.
     pub socket_group: Option<GroupEntry>,
     /// Sandbox settings: restrictions that hcad applies to itself.
     #[serde(default)]

@@ -215,8 +215,8 @@ pub fn is_in_force() -> bool {
 
 /// The sandbox does not allow a file at this path.
 #[derive(Debug, Error)]
-#[error("the sandbox allows {folders}; add other directories to `confinement.writable`")]
+#[error("the sandbox allows {files}; to allow another directory, add it to `confinement.writable`")]
 pub struct OutsideError {
     /// Locations in which files are allowed.
-    folders: String,
+    files: String,
 }

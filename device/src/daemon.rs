@@ -35,7 +35,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Inherited(#[from] InheritedError),
     /// The process has no free threads, signal handlers or descriptors.
-    #[error("cannot create threads or file descriptors")]
+    #[error("cannot create a thread or file descriptor")]
     Host(#[from] io::Error),
 }
 

@@ -50,7 +50,7 @@ pub enum FleetError {
     #[error(transparent)]
     Make(#[from] MakeError),
     /// The process has no free threads or descriptors.
-    #[error("cannot create threads or file descriptors")]
+    #[error("cannot create a thread or file descriptor")]
     Host(#[from] io::Error),
     /// A device failed, and cannot be recreated without its client.
     #[error("{name} stopped")]
@@ -592,11 +592,11 @@ impl Fleet {
             (Ok(_), false) => {
                 tracing::info!(
                     device = name,
-                    "device stopped because its only client, passed with --fd, disconnected"
+                    "device stopped: its client disconnected, and --fd allows only one connection"
                 )
             }
             (Err(failure), false) => {
-                tracing::error!(device = name, %failure, "device failed and cannot be restarted; giving up on it")
+                tracing::error!(device = name, %failure, "device failed and cannot be restarted; removing the device")
             }
         }
     }

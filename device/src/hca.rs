@@ -412,7 +412,7 @@ impl<F: Frontend> Hca<F> {
     /// Injects a device error; see [`Frontend::fail`].
     pub fn fail(&mut self) {
         self.step(Input::Fail);
-        tracing::info!("operator injected a device error");
+        tracing::info!("injecting a device error at an operator's request");
         let cx = &mut context!(self);
         self.frontend.fail(cx);
     }

@@ -72,7 +72,7 @@ fn files_are_created_only_in_configured_folders() {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
             let expected = format!(
-                "hcactl: cannot create {file}: the sandbox allows new files only under {}; add other directories to `confinement.writable`\n",
+                "hcactl: cannot create {file}: the sandbox allows new files only under {}; to allow another directory, add it to `confinement.writable`\n",
                 allowed.path().display()
             );
             assert_eq!(error, expected);

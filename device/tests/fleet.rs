@@ -187,7 +187,7 @@ fn rejected_device_names_key_and_changes_nothing() {
         (with("socket_path", json!(elsewhere.path().join("s"))), "add more with `confinement.sockets`"),
         (
             with("capture", json!(elsewhere.path().join("c"))),
-            "add other directories to `confinement.writable`",
+            "to allow another directory, add it to `confinement.writable`",
         ),
         (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device used the tap"),
         (

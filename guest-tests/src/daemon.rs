@@ -321,7 +321,7 @@ impl Daemon {
         );
         ensure!(
             broken.is_empty(),
-            "driver violations: {}; see {} for details",
+            "the drivers violated these rules: {}; see {} for details",
             broken.join(", "),
             self.process.log().display()
         );
@@ -380,7 +380,7 @@ impl Control {
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("{place} is missing from the hcad counters: {counters}"))
+        value.with_context(|| format!("hcad has no counter {place}: {counters}"))
     }
 }
 
@@ -427,7 +427,7 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     // Keep all sockets open until the end, so that the system does not return a port twice.
     let mut held = Vec::new();
     while ports.len() < count {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind to a free UDP port")?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free UDP port")?;
         let addr = socket.local_addr()?;
         held.push(socket);
         if given.insert(addr.port()) {

@@ -49,7 +49,7 @@ enum Command {
         /// If a case fails, keep guests and daemons running until Enter is pressed
         #[arg(long, conflicts_with = "jobs")]
         keep: bool,
-        /// Number of scenarios to run in parallel; scenarios that measure time run alone, after the others
+        /// Number of scenarios to run in parallel; those that measure time run afterwards, one at a time
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
         /// Time limit per case, in seconds
@@ -60,8 +60,9 @@ enum Command {
         case: Option<String>,
         /// Drive JingZhao devices from this process instead of from guests
         ///
-        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. With this
-        /// option, they test the same device but run much faster, because no guest has to boot.
+        /// This option applies to scenarios that use the lab's own driver on both sides, such as
+        /// `jingzhao-rc`. These scenarios then run much faster, because no guest has to boot, but they still
+        /// test the same device.
         #[arg(long)]
         without_guests: bool,
         #[command(flatten)]
@@ -100,7 +101,7 @@ enum Command {
     ///
     /// The first build downloads the guest kernel's headers and the compiler that the kernel was built with.
     Build {
-        /// Module source directory, whose Makefile must contain `obj-m := NAME.o`
+        /// Directory that contains the module's source code and a Makefile with the line `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
         /// Kernel to build the module for (accepts the same values as `guest-lab up --kernel`)
@@ -286,7 +287,7 @@ fn lease() -> Result<UnixStream> {
         std::io::stdin()
             .as_fd()
             .try_clone_to_owned()
-            .context("cannot duplicate the file descriptor of the supervisor lease")?,
+            .context("cannot duplicate the socket on standard input")?,
     );
     ensure!(
         lease.metadata()?.file_type().is_socket(),

@@ -51,7 +51,7 @@ impl ModuleList {
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }
-        let Some(path) = self.files.get(&name) else { bail!("the guest kernel has no module {name}") };
+        let Some(path) = self.files.get(&name) else { bail!("the guest kernel has no module named {name}") };
         let object = read(path)?;
         self.add_object(name, object)
     }
@@ -125,7 +125,9 @@ pub fn name_of(file: &Path) -> Result<String> {
 /// # Errors
 /// The module does not exist.
 pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
-    index(folder)?.remove(&canonical(name)).with_context(|| format!("the guest kernel has no module {name}"))
+    index(folder)?
+        .remove(&canonical(name))
+        .with_context(|| format!("the guest kernel has no module named {name}"))
 }
 
 /// Reads a user's own module. Returns the uncompressed object and the names of its dependencies.

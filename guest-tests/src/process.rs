@@ -96,9 +96,9 @@ impl Process {
         let result = unsafe { libc::kill(id, signal) };
         ensure!(
             result == 0,
-            "cannot send signal {signal} to {}: {}",
-            self.name,
-            std::io::Error::last_os_error()
+            "cannot send signal {signal} to {name}: {error}",
+            name = self.name,
+            error = std::io::Error::last_os_error()
         );
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Process {
             Ok(Err(error)) => return Err(error),
             Err(_) => format!("{} did not write '{text}' within {limit:?}", self.name),
         };
-        bail!("{failure}; last lines of its log ({}):\n{}", self.log.display(), tail(&self.log, 20))
+        bail!("{failure}; the last lines of {} are:\n{}", self.log.display(), tail(&self.log, 20))
     }
 
     async fn next_line(&mut self, text: &str) -> Result<Option<String>> {

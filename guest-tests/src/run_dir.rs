@@ -60,7 +60,7 @@ impl RunDir {
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
-        bail!("cannot find an unused run number in {}; remove old runs", parent.display())
+        bail!("no unused run number is left in {}; remove old runs", parent.display())
     }
 
     pub fn path(&self) -> &Path {

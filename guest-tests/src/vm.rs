@@ -324,11 +324,11 @@ impl Vm {
         let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
             end.status == ExitStatus::Code(0),
-            "{argv:?} in guest {} failed with {:?}: {}{}",
-            self.name,
-            end.status,
-            end.stdout,
-            end.stderr
+            "{argv:?} in guest {name} failed with {status:?}: {output}{errors}",
+            name = self.name,
+            status = end.status,
+            output = end.stdout,
+            errors = end.stderr
         );
         Ok(end.stdout)
     }

@@ -18,7 +18,7 @@ const SINGLE: &str = "One device without a configuration file";
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
-    /// Key of the device interface.
+    /// Device interface to emulate, such as `mthca`.
     #[arg(long, help = frontend_help(), help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 

@@ -5,30 +5,32 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Sandbox settings. As far as the kernel supports it, hcad restricts itself to the files, sockets and system
-/// calls that its configuration requires. It uses Landlock and seccomp, drops capabilities and sets
-/// no_new_privs. At startup, hcad logs the active restrictions.
+/// Sandbox settings. As far as the kernel supports it, the sandbox restricts hcad to the files, sockets and
+/// system calls that its configuration requires. It uses Landlock, seccomp and no_new_privs, and drops
+/// capabilities. At startup, hcad logs the active restrictions.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfinementEntry {
     /// Enable the sandbox. `false` has the same effect as `--no-confinement`.
     pub enabled: bool,
-    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files, including
-    /// in their subdirectories. Default: a directory that hcad creates next to the control socket
+    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files.
+    /// Subdirectories are included. Default: a directory that hcad creates next to the control socket
     /// (`control.files` for `control.sock`).
     pub writable: Option<Vec<PathBuf>>,
-    /// Additional directories for the sockets of devices that are added at run time (with `hcactl device add`
-    /// or by a reload). The runtime directory and the directories of the sockets in this file are always
-    /// allowed.
+    /// Additional directories in which hcad can create the sockets of devices that are added at run time
+    /// (with `hcactl device add` or by a reload). The runtime directory, and all directories that contain
+    /// sockets of devices in this file, are always allowed.
     pub sockets: Vec<PathBuf>,
-    /// Directories in which hcad can read files after startup. Required for reloading the configuration with
-    /// SIGHUP if the file has been replaced rather than edited in place. Not required for `hcactl reload`.
+    /// Directories in which hcad can read files after startup. If the configuration file has been replaced
+    /// rather than edited in place, hcad can reload it on SIGHUP only if its directory is listed here.
+    /// `hcactl reload` always works.
     pub readable: Vec<PathBuf>,
     /// Allow devices that are added at run time to use the tap fabric. The tap fabric is always allowed if a
     /// device in this file uses it.
     pub tap: bool,
-    /// Allow devices that are added at run time to use the ring fabric in the default ring directory or an
-    /// allowed socket directory. The ring fabric is always allowed if a device in this file uses it.
+    /// Allow devices that are added at run time to use the ring fabric. The ring directory must be the
+    /// default one or an allowed socket directory. The ring fabric is always allowed if a device in this file
+    /// uses it.
     pub ring: bool,
     /// Allow devices that are added at run time to use the UDP fabric. The UDP fabric is always allowed if a
     /// device in this file uses it.

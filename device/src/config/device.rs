@@ -36,16 +36,16 @@ pub struct DeviceEntry {
     pub id: u16,
     /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
     /// $XDG_RUNTIME_DIR/hcad or /run/hcad. If only one device is configured, `--socket-path` and `--fd`
-    /// override this path. If systemd passes a socket with this path, hcad uses that socket. If the
-    /// configuration defines only one device and does not set its path, hcad uses the socket that systemd
-    /// passes, regardless of that socket's path.
+    /// override this path. If systemd passes a socket with this path to hcad, the device uses that socket. If
+    /// only one device is configured and its `socket_path` is not set, the device uses the socket that
+    /// systemd passes, whatever its path.
     pub socket_path: Option<PathBuf>,
-    /// VMM socket permissions, in octal, such as "0660". Default: the top-level `socket_mode`.
+    /// Permissions of the VMM socket, in octal, such as "0660". Default: the `socket_mode` at the top level of this file.
     pub socket_mode: Option<String>,
-    /// VMM socket group, by name or number. If QEMU and hcad run as different users, set this to a group that
-    /// the QEMU user belongs to. Default: the top-level `socket_group`.
+    /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a group that
+    /// the QEMU user belongs to. Default: the `socket_group` at the top level of this file.
     pub socket_group: Option<GroupEntry>,
-    /// Device interface presented to the guest.
+    /// Device interface that the guest sees.
     pub frontend: FrontendEntry,
     /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
@@ -54,10 +54,10 @@ pub struct DeviceEntry {
     /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
     /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Default packet destination, used if neither the work request nor the QP context specifies one. The
-    /// public JingZhao driver never specifies a destination for its connections, so all of them go to this
-    /// peer. The driver sends all datagrams to LID 4112 (1010h). For this peer to receive the datagrams as
-    /// well, its `id` must be 4112.
+    /// Peer to which the device sends packets if neither the work request nor the QP context specifies a
+    /// destination. The public JingZhao driver never specifies a destination for its connections, so it can
+    /// connect only to this peer. The driver sends all datagrams to LID 4112 (1010h), so this peer receives
+    /// them only if its `id` is 4112.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
     /// lets guest software address it by number.
@@ -65,11 +65,12 @@ pub struct DeviceEntry {
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
-    /// Path of the pcapng file in which to capture frames. Default: no capture. If only one device is
+    /// Path to the pcapng file that the device writes captured frames to. Default: no capture. If only one device is
     /// configured, `--capture` overrides this path.
     pub capture: Option<PathBuf>,
-    /// Maximum size of a capture file, in bytes. If `capture_files` is greater than 1, the capture continues
-    /// in the next file. Otherwise the capture stops, but the device keeps running.
+    /// Maximum size of a capture file, in bytes. When a file reaches this size, the capture continues in the
+    /// next file if `capture_files` is greater than 1. Otherwise, the capture stops, but the device keeps
+    /// running.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
     /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`.
@@ -83,11 +84,11 @@ pub struct DeviceEntry {
     /// Filter that selects the frames to capture. Default: all frames.
     #[serde(default)]
     pub capture_filter: CaptureFilter,
-    /// Where and how to trace register accesses, commands and queue entries. Default: no trace. For a single
-    /// device, `--trace` overrides this setting.
+    /// Where and how to trace register accesses, commands and queue entries. Default: no trace. If only one
+    /// device is configured, `--trace` overrides this setting.
     pub trace: Option<TraceEntry>,
-    /// Maximum size of a trace file, in bytes. If `trace.files` is greater than 1, the trace continues in the
-    /// next file. Otherwise the trace stops, but the device keeps running.
+    /// Maximum size of a trace file, in bytes. When a file reaches this size, the trace continues in the next
+    /// file if `trace.files` is greater than 1. Otherwise, the trace stops, but the device keeps running.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
     /// Report driver violations that the device would otherwise silently tolerate. Each violation is counted
@@ -96,8 +97,8 @@ pub struct DeviceEntry {
     pub strict: bool,
     /// How long, in microseconds (0 to 1000), the device's thread busy-polls for more work before it sleeps.
     /// 0 disables busy-polling. The thread polls only while recent idle periods have been short, and it
-    /// yields the CPU between polls. If yields take too long because the CPUs are oversubscribed, the thread
-    /// polls only during bulk transfers.
+    /// yields the CPU between polls. If a yield takes too long because the CPUs are oversubscribed, the
+    /// thread polls only during bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// How long, in microseconds (0 to 1000), the device collects messages from the VMM before it processes
@@ -105,13 +106,13 @@ pub struct DeviceEntry {
     /// adaptive: it pauses whenever it does not improve the message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
-    /// How doorbells from the guest driver reach the device.
+    /// How the guest driver's doorbells reach the device.
     #[serde(default)]
     pub doorbells: Doorbells,
     /// Limits on the guest memory that the VMM can map.
     #[serde(default)]
     pub guest_memory: GuestMemoryEntry,
-    /// Network faults to inject between the device and its fabric, for testing guests and peers.
+    /// Network faults to inject between the device and its fabric, in order to test guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
     /// Path to the session record to write. `hcad replay` can replay the record without a guest. The record
@@ -124,7 +125,7 @@ pub struct DeviceEntry {
     pub record_max_bytes: u64,
 }
 
-/// How doorbells from the guest driver reach the device.
+/// How the guest driver's doorbells reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbells {
@@ -193,8 +194,8 @@ pub struct PeerEntry {
     /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
     /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Send packets to this peer's IPv6 address instead of its IPv4 address if the guest specifies only the
-    /// peer's device number or MAC address.
+    /// Whether to send packets to this peer's IPv6 address instead of its IPv4 address if the guest specifies
+    /// only the peer's device number or MAC address.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
@@ -229,7 +230,7 @@ pub struct DeviceConfig {
     pub linger: Duration,
     /// Time for which the device coalesces messages from the VMM.
     pub coalesce: Duration,
-    /// How doorbells from the guest driver reach the device.
+    /// How the guest driver's doorbells reach the device.
     pub doorbells: Doorbells,
     /// Limits on the guest memory that the VMM can map.
     pub memory: Limits,

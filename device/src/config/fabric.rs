@@ -37,9 +37,9 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Ring directory. All devices that use the same directory are connected, including devices in the same
-    /// user's other hcad processes. Each device creates a socket in the directory. hcad creates the directory
-    /// if it does not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// Ring directory. All devices that use the same directory are connected, even if they belong to
+    /// different hcad processes (of the same user). Each device creates a socket in the directory. If the
+    /// directory does not exist, hcad creates it. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
     pub folder: Option<PathBuf>,
 }
 
@@ -65,7 +65,7 @@ pub struct TapEntry {
     /// Without CAP_NET_ADMIN, the interface must exist and be accessible to the user that runs hcad (`ip
     /// tuntap add dev NAME mode tap user USER`). The interface MTU must be large enough for the path MTU
     /// (4200 bytes for a path MTU of 4096). If the device is a NIC, the interface MTU must also be large
-    /// enough for the MTU set by the guest.
+    /// enough for the MTU that the guest sets.
     pub interface: String,
     /// The port's maximum path MTU: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU that fits
     /// into the interface MTU when hcad starts. An interface created by hcad has an MTU of 1500, which allows
@@ -100,9 +100,9 @@ pub struct UdpPeerEntry {
     /// active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Whether the peer is a leaf: a peer that sends only to this device, such as QEMU's `-netdev dgram`. The
-    /// device forwards frames between a leaf and all other peers. All other peers must also be peers of one
-    /// another.
+    /// Whether the peer is a leaf. A leaf, such as QEMU's `-netdev dgram`, sends only to this device. The
+    /// device forwards frames between leaves and all other peers. Any two peers that are not leaves must also
+    /// be peers of each other.
     #[serde(default)]
     pub leaf: bool,
     /// Maximum number of frames per second that the device accepts from the peer. Excess frames are dropped.

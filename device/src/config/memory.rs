@@ -13,11 +13,11 @@ const GIB: u64 = 1 << 30;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuestMemoryEntry {
-    /// Maximum total size, in GiB, of the files that the VMM maps as guest memory. Each file counts at its
-    /// full size, even if only part of it is mapped. The limits of all devices together must not exceed 65536
-    /// GiB. Default: 1024, or an equal share of the 65536 GiB if that is less.
+    /// Maximum total size, in GiB, of the files that the VMM maps as guest memory. hcad counts each file at
+    /// its full size, even if only part of the file is mapped. The limits of all devices together must not
+    /// exceed 65536 GiB. Default: 1024, or 65536 divided by the number of devices if that is less.
     pub max_gib: Option<u32>,
-    /// Allowed file systems for the files that the VMM maps as guest memory.
+    /// File systems from which the VMM can map files as guest memory.
     pub files: FileSystems,
 }
 

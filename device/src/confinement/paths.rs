@@ -227,12 +227,12 @@ impl Paths {
             return Ok(());
         }
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
-        let folders = if folders.is_empty() {
+        let files = if folders.is_empty() {
             "no new files".to_owned()
         } else {
             format!("new files only under {}", folders.join(", "))
         };
-        Err(OutsideError { folders })
+        Err(OutsideError { files })
     }
 }
 

@@ -207,7 +207,7 @@ enum RequestError {
     NotRecording,
     #[error(transparent)]
     StartRecordError(#[from] StartRecordError),
-    #[error("{what} to {} has already stopped: {why}", path.display())]
+    #[error("the {what} to {} has already stopped: {why}", path.display())]
     Ended { what: &'static str, path: PathBuf, why: String },
     #[error(transparent)]
     Rule(#[from] RuleError),
@@ -296,7 +296,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;
             let mut capture = capture.ok_or(RequestError::NotCapturing)?;
             capture.flush();
-            ended("the capture", capture.ended())?
+            ended("capture", capture.ended())?
         }
         Request::TraceOn { device, path, format, filter, max_bytes, files } => {
             check_files(files)?;
@@ -317,7 +317,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             let trace = find(device)?.handle.call(|answer| Call::SetTrace(None, answer)).await?;
             let mut trace = trace.ok_or(RequestError::NotTracing)?;
             trace.flush();
-            ended("the trace", trace.ended())?
+            ended("trace", trace.ended())?
         }
         Request::RecordOn { device, path } => {
             start_record(find(device)?, &path).await?;
@@ -326,7 +326,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         Request::RecordOff { device } => {
             let record = find(device)?.handle.call(Call::EndRecord).await?;
             let (path, failure) = record.ok_or(RequestError::NotRecording)?.finish();
-            ended("the recording", failure.as_deref().map(|why| (&*path, why)))?
+            ended("recording", failure.as_deref().map(|why| (&*path, why)))?
         }
         Request::Impairments { device } => {
             let handle = &find(device)?.handle;

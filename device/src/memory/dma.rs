@@ -87,13 +87,13 @@ pub enum MapError {
         limit: u64,
     },
     /// The file is on a file system that may withhold pages.
-    #[error("the guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
+    #[error("the guest memory file must be on tmpfs or hugetlbfs, not on a file system of type {magic:#x}")]
     FileSystem {
         /// `f_type` as statfs(2) returns it.
         magic: u64,
     },
     /// The file cannot be mapped.
-    #[error("cannot map the DMA range's file: {0}")]
+    #[error("cannot map the file that backs the DMA range: {0}")]
     File(#[from] std::io::Error),
 }
 

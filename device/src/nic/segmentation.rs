@@ -26,7 +26,7 @@ pub enum SegmentationError {
     #[error("the frame has no payload to segment")]
     NoPayload,
     /// The headers are not those described, or the transport is neither TCP nor UDP.
-    #[error("invalid headers for segmentation")]
+    #[error("the frame's headers are not valid for segmentation")]
     Headers,
     /// A segment would exceed the maximum frame length.
     #[error("a segment exceeds the maximum frame length")]

@@ -18,8 +18,8 @@ const HEAD: &str = "# Limits
 The tables on this page list all limits that a device enforces or reports to its driver. The *key* column gives the
 configuration key that changes a limit. A key without a dot belongs to `limits` in the device's options. The *silicon*
 column gives the real hardware's limit, if the hardware's documents or drivers state one. The last column shows what happens
-if the limit is exceeded. If a device rejects a command, `hcad` also writes a log message and counts the command by status in
-`hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
+if the limit is exceeded. If a device rejects a command, `hcad` also logs a message, and counts the command under its status
+in `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
 ";
 
 /// Completion of a failed control queue operation of the E810.
@@ -254,7 +254,7 @@ fn connectx(page: &mut Page) {
 }
 
 fn process(page: &mut Page) {
-    page.table("Guest memory", "The limits on guest memory in the following table apply to each device separately, except for the last one, which applies to all devices together. See also [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map).");
+    page.table("Guest memory", "The limits on guest memory in the following table apply to each device separately, except for the last limit, which applies to all devices together. See also [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map).");
     page.row("files", memory::MAX_FILES, FIXED, "", "", NO_SPACE);
     page.row("ranges, after merging", memory::MAX_WINDOWS, FIXED, "", "", NO_SPACE);
     page.row("file size in bytes", power(memory::DEFAULT_BYTES), "guest_memory.max_gib", "", "", "ENOMEM");

@@ -152,7 +152,7 @@ impl Apt {
         let fixed = ["-s", "-qq", "--no-install-recommends", "-t", preferred.name(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
         let packages: Vec<Package> = plan.lines().filter_map(parse_plan_line).collect();
-        ensure!(!packages.is_empty(), "apt-get found no packages to install for: {}", names.join(" "));
+        ensure!(!packages.is_empty(), "apt-get found no packages to install for {}", names.join(" "));
         Ok(packages)
     }
 

@@ -50,7 +50,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
         tar.arg("-xf").arg(sources.join(format!("{package}.tar.xz"))).arg("-C").arg(&work.entry);
         let parents = 1 + folder.matches('/').count();
         run(tar.arg(format!("--strip-components={parents}")).arg(format!("{package}/{folder}")))
-            .with_context(|| format!("cannot unpack {folder}"))?;
+            .with_context(|| format!("cannot unpack {folder} from the kernel source"))?;
         fs::remove_dir_all(&sources).with_context(|| format!("cannot remove {}", sources.display()))
     })?;
     Ok(entry.join(name))

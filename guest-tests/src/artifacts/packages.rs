@@ -62,7 +62,7 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found
         .map(|one| one.version)
-        .with_context(|| format!("package {package} is missing from the manifest of {}", entry.display()))
+        .with_context(|| format!("the package manifest in {} does not list {package}", entry.display()))
 }
 
 /// Returns the packages from which an entry was built.

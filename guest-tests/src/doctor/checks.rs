@@ -154,7 +154,7 @@ fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [
         (
-            &["no Debian archive in"],
+            &["no Debian archive is configured"],
             "no Debian archive is configured in /etc/apt",
             "Add a Debian archive to /etc/apt/sources.list.d",
         ),
@@ -475,7 +475,7 @@ mod tests {
             ("Could not connect to mirror.invalid:80 (192.0.2.1)", "does not respond"),
             ("Err http://mirror.invalid/debian trixie-backports Release 404 Not Found", "trixie-backports"),
             (
-                "no Debian archive in /etc/apt/sources.list or /etc/apt/sources.list.d",
+                "no Debian archive is configured in /etc/apt/sources.list or /etc/apt/sources.list.d",
                 "no Debian archive is configured",
             ),
             ("GPG error: http://mirror.invalid/debian NO_PUBKEY 6ED0E7B82643E131", "signature"),

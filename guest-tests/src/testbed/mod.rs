@@ -51,7 +51,7 @@ pub struct UpOptions {
     /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for use in later commands [default: KIND; for `ci`, a unique name]
+    /// Name of the testbed, for use in later commands [default: KIND, or a unique name for `guest-lab ci`]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
     /// Number of guests (1 to 8), which are named a, b, c and so on
@@ -63,10 +63,10 @@ pub struct UpOptions {
     /// Enable strict mode: report driver violations, and make `guest-lab down` fail if any occurred
     #[arg(long)]
     pub strict: bool,
-    /// Capture each RDMA device's frames to a pcapng file next to the logs
+    /// Capture the frames of each RDMA device in a pcapng file next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Write each RDMA device's session record next to the logs, for use with `hcad replay`
+    /// Write a session record of each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
     /// Stop the guests when the process with this ID exits (for example, `$$` in a CI job's shell)

@@ -47,7 +47,8 @@ impl Line {
     pub fn step(&self, step: impl Into<String>) {
         let step = step.into();
         if self.bar.is_hidden() {
-            tracing::info!("{}: {step}", self.name);
+            let name = &self.name;
+            tracing::info!("{name}: {step}");
         }
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.show(step);
@@ -59,14 +60,16 @@ impl Line {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bar.is_hidden() && logged.elapsed() >= LOG_INTERVAL {
             *logged = Instant::now();
-            tracing::info!("{}: downloaded {step} in {:.0} s", self.name, self.begun.elapsed().as_secs_f64());
+            let (name, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
+            tracing::info!("{name}: downloaded {step} in {seconds:.0} s");
         }
         self.show(step);
     }
 
     /// Logs the result and the time that the operation took.
     pub fn done(&self, result: &str) {
-        tracing::info!("{}: {result} ({:.0} s)", self.name, self.begun.elapsed().as_secs_f64());
+        let (name, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
+        tracing::info!("{name}: {result} in {seconds:.0} s");
     }
 }
 

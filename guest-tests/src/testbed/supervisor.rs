@@ -34,9 +34,9 @@ use crate::vm::Vm;
 /// # Errors
 /// The guests do not boot, or a problem has been found by the end. The owner of the lease has been notified.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
-    lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
+    lease.set_nonblocking(true).context("cannot set up the connection to 'guest-lab up'")?;
     let (reader, mut writer) =
-        UnixStream::from_std(lease).context("cannot prepare the supervisor lease")?.into_split();
+        UnixStream::from_std(lease).context("cannot set up the connection to 'guest-lab up'")?.into_split();
     let mut reader = BufReader::new(reader);
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
@@ -55,7 +55,7 @@ async fn supervise(
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
 ) -> Result<()> {
-    let name = wanted.name.clone().context("supervise requires --name")?;
+    let name = wanted.name.clone().context("'guest-lab supervise' requires --name")?;
     let state = States::open()?.claim(&name)?;
     let listener = UnixListener::bind(state.socket())
         .with_context(|| format!("cannot listen on {}", state.socket().display()))?;

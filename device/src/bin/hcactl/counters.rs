@@ -19,7 +19,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// Parses a period in seconds.
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     let seconds: f64 = text.parse().context("the interval is not a valid number of seconds")?;
-    let period = Duration::try_from_secs_f64(seconds).context("the interval is out of range")?;
+    let period = Duration::try_from_secs_f64(seconds).context("the interval is negative or too long")?;
     ensure!(period >= SHORTEST, "the interval must be at least {} s", SHORTEST.as_secs_f64());
     Ok(period)
 }

@@ -39,13 +39,13 @@ pub(crate) struct Add {
     /// Affect only frames to or from the peer with this MAC or IP address
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<String>,
-    /// Affect only the Nth matching frame (the first is 1)
+    /// Affect only the Nth matching frame, counting from 1
     #[arg(long, value_name = "N", conflicts_with = "probability")]
     nth: Option<u64>,
     /// Number of consecutive matching frames to affect, starting with the Nth [default: 1]
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
-    /// Probability of affecting each matching frame, 0 to 1
+    /// Probability with which each matching frame is affected, 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
     /// Seed for random choices (--probability, delay jitter and corruption) [default: 0]
@@ -67,7 +67,7 @@ enum What {
     Drop,
     /// Duplicate the frame
     Duplicate {
-        /// How long to delay the duplicate, in microseconds
+        /// Time by which to delay the duplicate, in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
@@ -75,7 +75,7 @@ enum What {
     Delay {
         /// How long to delay the frame, in microseconds
         us: u64,
-        /// Maximum random delay to add, in microseconds
+        /// Maximum additional random delay, in microseconds
         #[arg(long, default_value_t = 0)]
         jitter_us: u64,
     },
@@ -83,7 +83,7 @@ enum What {
     Reorder {
         /// Number of frames that overtake this frame
         by: u32,
-        /// Maximum time to hold the frame back, in microseconds
+        /// Maximum time for which to hold the frame back, in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },

@@ -466,8 +466,8 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         self.each_page(device, table, false, |response| {
             let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
-            let rows = rows.get(table).context("hcad sent the wrong table")?;
-            let more = take(serde_json::from_str(rows).context("cannot parse the rows from hcad")?);
+            let rows = rows.get(table).context("hcad sent a different table than requested")?;
+            let more = take(serde_json::from_str(rows).context("cannot parse the table rows from hcad")?);
             Ok(Some(next.filter(|_| more)))
         })
     }
@@ -502,7 +502,7 @@ impl Daemon {
                 None => return Ok(()),
                 // `from` must increase, so that hcad cannot keep this loop running forever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("hcad sent list pages out of order"),
+                Some(_) => bail!("hcad sent the pages of the list in the wrong order"),
             }
         }
     }

@@ -18,7 +18,7 @@ pub(crate) enum Peer {
     Add {
         /// The peer's address and port
         addr: SocketAddr,
-        /// The peer's device number, from which the peer's MAC address is derived
+        /// Device number of the peer, which determines the peer's MAC address
         #[arg(long)]
         id: Option<u16>,
         /// MAC address to reserve for the peer [default: learned from the peer's frames]

@@ -53,13 +53,13 @@ pub struct RingLen(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingError {
     /// The other side claims to have sent more than fits into the ring.
-    #[error("invalid ring head: {0} bytes ahead of the tail")]
+    #[error("the ring has an invalid head, {0} bytes ahead of the tail")]
     Head(u32),
     /// The other side claims to have taken bytes that were not sent.
-    #[error("invalid ring tail: {0} bytes behind the head")]
+    #[error("the ring has an invalid tail, {0} bytes behind the head")]
     Tail(u32),
     /// The frame length is out of range, or exceeds the bytes sent.
-    #[error("invalid frame length word in the ring: {0:#x}")]
+    #[error("the ring contains a frame with an invalid length word, {0:#x}")]
     Length(u32),
 }
 

@@ -39,8 +39,8 @@ pub const MAX_PROFILES: u16 = 128;
 /// Bound: memory that a driver can make the device allocate; a few per profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
-/// Limits on the number of RDMA objects, which the driver reads with "query FPM". All limits are powers of
-/// two.
+/// Limits on the number of RDMA objects. The driver reads these limits with the "query FPM" operation. All
+/// limits must be powers of two.
 ///
 /// # Spec
 /// E810 interface, section 11.2.

@@ -22,7 +22,7 @@ pub enum WriteError {
     #[error("the event queue is full")]
     Full,
     /// The ring is not accessible.
-    #[error("the ring of the event queue is not accessible: {0}")]
+    #[error("the event queue's ring is not accessible: {0}")]
     Access(AccessError),
 }
 

@@ -34,7 +34,7 @@ pub mod first {
     pub const SRQ: u32 = 0x10;
 }
 
-/// Limits that QUERY_HCA_CAP reports. All are powers of two.
+/// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP. All limits must be powers of two.
 ///
 /// # Spec
 /// mlx5 interface, section 6.1.

@@ -10,11 +10,11 @@ use crate::frontend;
 /// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
-/// Options for a ConnectX with an InfiniBand port.
+/// Options for ConnectX devices with an InfiniBand port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Model that the PCI device ID names. The driver treats all alike.
+    /// Model that the PCI device ID identifies. The driver treats all models alike.
     pub model: Model,
     /// Use the PCI device ID of a virtual function. The driver then skips the host's byte order, and Linux 6.12 does
     /// not create its cache of memory keys.
@@ -25,7 +25,7 @@ pub struct Options {
     /// Board ID that QUERY_ADAPTER returns and `ibv_devinfo` shows: at most 16 ASCII characters.
     #[schemars(with = "String", length(max = 16))]
     pub board_id: BoardId,
-    /// Limits that QUERY_HCA_CAP reports.
+    /// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP.
     pub limits: Limits,
 }
 

@@ -549,7 +549,7 @@ fn unsafe_file_system_needs_permission() {
     let refused = memory.map(iova(0), PAGE_LEN, RO, Some((sysfs.into(), 0))).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the guest memory file is on a file system of type 0x62656572, expected tmpfs or hugetlbfs"
+        "the guest memory file must be on tmpfs or hugetlbfs, not on a file system of type 0x62656572"
     );
 
     let mut memory = GuestMemory::new(Limits { file_systems: FileSystems::Any, ..Limits::default() });

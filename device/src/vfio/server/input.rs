@@ -29,7 +29,7 @@ pub enum ProtocolError {
     #[error("the message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
     /// The message is a reply, or of an unknown type.
-    #[error("invalid message flags {flags:#x}: not a command")]
+    #[error("invalid message flags {flags:#x}: the message is not a command")]
     NotACommand { flags: u32 },
     /// The first command was not VERSION, or VERSION was rejected.
     #[error("command {command} was sent before version negotiation")]

@@ -86,7 +86,7 @@ impl Ci {
                 // The directory of this run is inside a directory for all runs with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
-                tracing::info!("logs are in {}", folder.display());
+                tracing::info!("the logs are in {}", folder.display());
             }
         }
         result.map(ExitCode::from)
@@ -167,7 +167,8 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     shown?;
     let status = status?;
     if status != ExitStatus::Code(0) {
-        tracing::error!("guest {}: the command failed with {}", target.guest, words(status));
+        let (guest, status) = (target.guest, words(status));
+        tracing::error!("guest {guest}: the command failed with {status}");
     }
     Ok(status)
 }

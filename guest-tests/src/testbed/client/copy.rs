@@ -50,7 +50,7 @@ impl Copy {
 fn last(path: &Path) -> Result<&str> {
     path.file_name()
         .and_then(|name| name.to_str())
-        .with_context(|| format!("path {} does not end in a file or directory name", path.display()))
+        .with_context(|| format!("path {} does not end with a file or directory name", path.display()))
 }
 
 pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
@@ -72,7 +72,7 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     // If the guest has stopped reading, its own error message explains why packing failed.
     ensure!(
         status == ExitStatus::Code(0),
-        "cannot write files in guest {}: {}",
+        "cannot write files to guest {}: {}",
         target.guest,
         text.trim_end()
     );
@@ -144,7 +144,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
     let (status, errors) = tokio::join!(session.run(Pipes { input, controls, output }), collect);
     ensure!(
         status? == ExitStatus::Code(0),
-        "cannot read files in guest {}: {}",
+        "cannot read files from guest {}: {}",
         target.guest,
         errors.trim_end()
     );

@@ -122,7 +122,7 @@ impl Connection {
     /// Sends a request, and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
-        match receive(&mut self.reader).await?.context("the testbed stopped before it replied")? {
+        match receive(&mut self.reader).await?.context("the testbed stopped without replying")? {
             Reply::Refused(reason) => bail!(reason),
             reply => Ok(reply),
         }

@@ -158,10 +158,10 @@ pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> 
     let (status, text) = run(target, argv, input).await?;
     ensure!(
         status == ExitStatus::Code(0),
-        "guest {}: {} failed with {status:?}: {}",
-        target.guest,
-        argv.first().unwrap_or(&"the command"),
-        text.trim_end()
+        "guest {guest}: {command} failed with {status:?}: {output}",
+        guest = target.guest,
+        command = argv.first().unwrap_or(&"the command"),
+        output = text.trim_end()
     );
     Ok(text)
 }

@@ -206,7 +206,7 @@ impl Drop for Supervisor {
 /// Starts this program as a supervisor, with the same command line and in a new session. Ctrl-C and the end of the
 /// terminal thus do not affect it. Adds a name if the command line contains none.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
-    let (ours, theirs) = StdUnixStream::pair().context("cannot create the supervisor lease")?;
+    let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);

@@ -45,7 +45,7 @@ pub(super) enum DriverError {
     #[error("invalid TSO length")]
     SegmentedLength,
     /// A buffer is not in mapped memory.
-    #[error("a descriptor buffer is not in mapped memory")]
+    #[error("a descriptor's buffer is not in mapped memory")]
     BufferOutsideMemory,
 }
 

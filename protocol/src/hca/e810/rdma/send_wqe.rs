@@ -259,7 +259,7 @@ pub enum WqeError {
     Opcode(u8),
     /// The number of quanta exceeds the maximum size of a WQE, or the distance to the next multiple of
     /// [`MAX_QUANTA`].
-    #[error("a send WQE of {0} quanta crosses the end of the ring or a multiple of {MAX_QUANTA} quanta")]
+    #[error("a send WQE of {0} quanta crosses the end of the ring or a {MAX_QUANTA}-quantum boundary")]
     Quanta(usize),
     /// Reserved page list level.
     #[error("page list level 2 is reserved")]

@@ -312,7 +312,7 @@ fn driver_error_stops_only_its_queue() {
         ("the tail is outside the ring", |bench| bench.write(Register::QrxTail(QUEUE), RING_LEN.into()), 1),
         ("a tail of more than 16 bits", |bench| bench.write(Register::QrxTail(QUEUE), 0x1_0001), 1),
         (
-            "a descriptor buffer is not in mapped memory",
+            "a descriptor's buffer is not in mapped memory",
             |bench| {
                 bench.memory.poke(RING, &MEMORY.to_le_bytes());
                 bench.receive_frame(&[2; 60], PLAIN);

@@ -437,7 +437,7 @@ fn driver_error_stops_only_its_queue() {
             10,
         ),
         (
-            "a descriptor buffer is not in mapped memory",
+            "a descriptor's buffer is not in mapped memory",
             |bench, ring| {
                 ring.put(bench, MEMORY - 10, 64 << 34 | EOP << 4);
             },
