@@ -265,8 +265,8 @@ async fn run_scenarios(
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Replaces this process with QEMU, which then has its signals, its exit status and its terminal. Returns only if QEMU
-/// cannot be started.
+/// Replaces this process with QEMU, which then receives its signals, uses its terminal and sets its exit status.
+/// Returns only if QEMU cannot be started.
 async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?)).await??;
     let mut command = std::process::Command::new(&qemu.program);

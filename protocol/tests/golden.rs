@@ -310,8 +310,8 @@ fn rejects_truncated_frame_as_short() {
 
 #[test]
 fn detects_every_flipped_bit() {
-    // No check covers the Ethernet addresses; FECN, BECN and reserved bits of the BTH without a UDP checksum;
-    // traffic class, flow label and hop limit of IPv6.
+    // Three groups of fields are covered by no check: the Ethernet addresses; FECN, BECN and reserved bits of the
+    // BTH if there is no UDP checksum; and the traffic class, flow label and hop limit of IPv6.
     let cases: [(&str, &[usize]); 2] =
         [("rc_write_only", &[BTH + 4]), ("v6_rc_write_only", &[15, 16, 17, 21])];
     for (name, uncovered) in cases {

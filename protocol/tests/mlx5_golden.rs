@@ -571,7 +571,7 @@ fn every_doorbell_names_its_queue() {
 }
 
 #[test]
-fn data_items_refer_to_created_keys() {
+fn wqe_data_segments_refer_to_created_keys() {
     let mut keys: Vec<MkeyIndex> = Vec::new();
     for record in &records() {
         if record.name == "CREATE_MKEY" {

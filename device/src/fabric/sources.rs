@@ -125,7 +125,7 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Returns frames between two MACs. Each contains an IP address of `of` as its source in a different way.
+    /// Returns frames from `mac` to `dst`. Each claims an IP address of the member `of` in a different way.
     pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
         let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();

@@ -68,10 +68,10 @@ pub enum MapError {
         /// Length of the file.
         file_len: u64,
     },
-    /// The limit of ranges is reached.
+    /// The client has reached its limit on ranges.
     #[error("too many DMA ranges (maximum {0})")]
     TooManyRanges(usize),
-    /// The limit of files is reached.
+    /// The client has reached its limit on files.
     #[error("too many guest memory files (maximum {0})")]
     TooManyFiles(usize),
     /// The client's files would exceed their limit of address space.
@@ -383,8 +383,8 @@ impl GuestMemory {
         self.piece(iova, len, writable)
     }
 
-    /// Executes an access to a range in one window, as almost all are, unless a record is active. If it returns
-    /// false, the caller repeats the access piece by piece, which also determines the error.
+    /// Fast path: executes an access to a range that lies in one window, as almost all do. While a record is active,
+    /// returns false without an access. On false, the caller repeats the access in pieces to determine the error.
     #[inline(always)]
     fn in_one_window(
         &self,
@@ -399,19 +399,19 @@ impl GuestMemory {
                 .is_some_and(|piece| access(&piece.bytes) && !piece.file.is_lost())
     }
 
-    /// Returns a non-empty range if the range is entirely in one window.
+    /// Returns the piece for a non-empty range that lies entirely in one window, or `None` for any other range.
     #[inline(always)]
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
         let locate =
             self.map.locate(iova.get()).filter(|locate| !self.blocked && allowed(locate.permissions))?;
-        // The first byte exists, so `behind` counts those after it.
+        // `locate` found the first byte, so `behind` counts the bytes after it.
         if (len as u64).checked_sub(1)? > locate.behind {
             return None;
         }
         Some(Piece { bytes: locate.file.slice(locate.offset, len)?, file: locate.file })
     }
 
-    /// Returns the pieces of an entire range in order, or `None` if part of it is inaccessible. The number of
+    /// Returns the pieces of a range in order, or `None` if any part of the range is inaccessible. The number of
     /// pieces is bounded by `len` and the page size.
     fn pieces(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Pieces<'_>> {
         if self.blocked {

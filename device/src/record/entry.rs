@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use protocol::ids::MacAddr;
 use twox_hash::XxHash3_64;
 
-/// Maximum length of contents that are recorded in full for comparison. All entries that a device writes into
-/// queues are no longer than this.
+/// Maximum length of contents that are recorded in full for comparison. No entry that a device writes into a
+/// queue is longer than this.
 const SHORT: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) enum Entry<'a> {
     Frame(Content<'a>),
     /// The data that the client read.
     Answer(Content<'a>),
-    /// The step [`Input::Drain`] ended and left this work.
+    /// The step [`Input::Drain`] ended, and work of these kinds remained.
     Drained {
         frames: bool,
         other: bool,
@@ -103,7 +103,7 @@ pub enum Input<'a> {
     /// A deadline may have passed.
     Deadline,
     Drain,
-    /// The fabric has sent frames. `frames` of them are left.
+    /// The fabric has taken frames from the outgoing batch; `frames` of them remain in it.
     Left {
         frames: usize,
     },

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_masks_table_and_keeps_wiring() {
+    fn reset_masks_vectors_and_keeps_eventfds() {
         let (mut interrupts, fds) = wired(1);
         interrupts.write_table(0, &[0xff; 16]);
         interrupts.raise(0);

@@ -124,7 +124,7 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If the operation does not complete in the registers, or if CQ 0 exists and its next entry is not the
+    /// If the registers do not report that the operation is complete, or if CQ 0 exists and its next entry is not the
     /// completion.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
@@ -226,7 +226,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Requests the object counts of the recorded driver. Returns the segment at which PBLEs start.
+    /// Requests as many objects as `irdma` requested in the recorded session. Returns the segment at which PBLEs start.
     ///
     /// # Panics
     /// If the operation fails, or the PBLEs do not start at a segment boundary.

@@ -424,7 +424,7 @@ impl Responder {
 /// Returns the request context: the identity of its memory accesses, and the queue of its receive request.
 ///
 /// # Errors
-/// Fails if an XRC request names an SRQ that it may not use, or none because its opcode is reserved.
+/// Fails if an XRC request names an SRQ that it may not use, or has a reserved opcode and therefore names none.
 fn request_context<H: Host>(
     core: &Core,
     ctx: &Ctx<'_, H>,

@@ -32,11 +32,11 @@ pub const FUNCTION_FILTERS: u16 = 512;
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
 /// Maximum number of profiles of the flow director or of RSS.
 ///
-/// Bound: memory that a driver can make the device allocate. A driver uses one per flow type, about 30.
+/// Bound: memory that a driver can make the device allocate. A driver uses about 30, one per flow type.
 pub const MAX_PROFILES: u16 = 128;
 /// Maximum number of TCAM entries that select a profile.
 ///
-/// Bound: memory that a driver can make the device allocate; a few per profile.
+/// Bound: memory that a driver can make the device allocate. A driver uses a few per profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
 /// Limits on the number of RDMA objects. The driver reads these limits with the "query FPM" operation. All

@@ -37,8 +37,8 @@ const KEPT_DOORBELLS: usize = 16;
 /// GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// Maximum length of a WQE that is copied into a short buffer, so that no space for the longest WQE must be
-/// cleared. Most queues have this slot size.
+/// Maximum length of a WQE that is copied into a short buffer, which avoids zeroing a buffer for the longest WQE.
+/// Most queues have slots of this size.
 const SHORT_WQE: usize = 128;
 
 /// Reason why a doorbell was lost.
@@ -106,7 +106,7 @@ pub struct FetchedWqe<'a> {
     pub log_slot: u8,
     /// Its bytes in guest memory.
     pub bytes: &'a [u8],
-    /// The parsed WQE; `None` if its size is invalid or its QP has no service.
+    /// The parsed WQE; `None` if its size is invalid or its QP has an unsupported service type.
     pub wqe: Option<&'a Result<SendWqe<'a>, WqeError>>,
 }
 
@@ -127,7 +127,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates a queue as after RESET.
+    /// Creates a queue in its state after RESET.
     pub fn new(options: QueueOptions) -> Self {
         let unit = match options.sq_addr {
             SqAddr::Unit | SqAddr::Auto => PositionUnit::Granule,
@@ -361,8 +361,8 @@ impl SendQueue {
         addresses: &Addresses,
     ) -> Option<UdDestination> {
         let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
-        // Bit 31 is handled by the engine. That 0 means the QP's own Q_Key is specific to this interface (section
-        // 11.1).
+        // The engine handles bit 31. The value 0 stands for the QP's own Q_Key, which is specific to this interface
+        // (section 11.1).
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }

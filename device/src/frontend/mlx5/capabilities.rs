@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn current_values_are_those_set() {
+    fn query_of_current_capabilities_returns_values_set() {
         let mut caps = Capabilities::new(&Limits::default());
         assert_eq!(caps.query(&query(0, true)), caps.query(&query(0, false)));
         let mut area = caps.largest().area();

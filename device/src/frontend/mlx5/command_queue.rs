@@ -48,7 +48,7 @@ pub struct Request {
     pub input: Vec<u8>,
     /// Length of the output that the driver expects.
     pub output_len: usize,
-    /// Blocks of the output. Bound: those of the longest output.
+    /// Addresses of the output blocks. Bound: as many as the longest output needs.
     output_blocks: Vec<Iova>,
 }
 
@@ -66,7 +66,7 @@ impl Request {
         }
         Self::of_slot(dma, at, &slot).map_err(|error| {
             let header = error.rejection.header().emit();
-            // A driver whose slot cannot be written learns nothing, as in a failed write of any output.
+            // If the slot cannot be written, the driver gets no status. The same applies to the output of any command.
             let _ = release(dma, at, &header, error.delivery);
             SlotFault::Undelivered(error)
         })
@@ -77,7 +77,7 @@ impl Request {
             let rejection = Rejection::from(error);
             let delivery = match rejection.check {
                 Check::SlotKind => Delivery::Kind,
-                // The driver reads the status of the output.
+                // Delivery succeeded; the driver finds the error in the status field of the output.
                 _ => Delivery::Ok,
             };
             Undelivered { rejection, delivery }
@@ -140,8 +140,8 @@ fn release(dma: &GuestMemory, at: Iova, inline: &[u8; INLINE_LEN], delivery: Del
         && dma.publish(place(OWNER_BYTE as u64), &[delivery.owner_byte()]).is_ok()
 }
 
-/// A walk along the blocks of a mailbox. A block must carry the token of the slot and its number in the chain, so a
-/// chain cannot run in a circle.
+/// A walk along the blocks of a mailbox. A block must carry the token of the slot and its number in the chain, so the
+/// walk ends even if the chain is circular.
 struct Chain {
     next: Iova,
     number: u32,

@@ -54,7 +54,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates a queue as after RESET.
+    /// Creates a queue in its state after RESET.
     pub fn new(queue: WorkQueue, kind: QpKind, signal_all: bool) -> Self {
         Self { queue, kind, signal_all, counters: Counters::default(), next: None }
     }
@@ -180,7 +180,7 @@ impl SendQueue {
         Ok(NextSegment::parse(&segment).link)
     }
 
-    /// Parses a WQE. Returns whether it is signalled, too.
+    /// Parses a WQE. Also returns whether it is signalled.
     fn parse(&self, bytes: &[u8], opcode: u8) -> Result<(Work, bool), WqeError> {
         match self.kind {
             QpKind::Service(service) => SendWqe::parse(bytes, opcode, service).map(|wqe| {

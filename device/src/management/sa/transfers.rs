@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_are_bounded_oldest_dropped() {
+    fn oldest_transfer_is_dropped_at_limit() {
         let mut transfers = Transfers::default();
         (0..20).for_each(|number| begin(&mut transfers, number, 1).unwrap());
         assert_eq!(under_way(&transfers), (4..20).collect::<Vec<_>>());

@@ -172,7 +172,7 @@ fn directed_route_reaches_other_adapter() {
 }
 
 #[test]
-fn distant_lids_share_the_switch() {
+fn lids_above_254_map_to_switch_ports_modulo_254() {
     let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
     // (300 - 1) mod 254 + 1 and (40000 - 1) mod 254 + 1.
     let switch = fabric.directed(&[1], 0x11, 0).unwrap();

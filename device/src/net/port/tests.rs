@@ -579,7 +579,7 @@ fn duplicate_address_probe_is_answered() {
 }
 
 #[test]
-fn both_ipv6_addresses_are_owned() {
+fn port_answers_for_link_local_and_global_ipv6_addresses() {
     let global: Ipv6Addr = "2001:db8::ff:fe00:2".parse().unwrap();
     let mut port = Port::new(Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(2)) });
     assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);

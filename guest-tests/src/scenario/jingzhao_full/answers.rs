@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn additional_status_is_reported_as_difference() {
+    fn unlisted_status_is_reported_as_difference() {
         let (table, mut devices) = faithful();
         let seen = devices[0].get_mut(&(0x00d, Form::OpModifier)).unwrap();
         seen.insert(0);

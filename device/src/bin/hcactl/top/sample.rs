@@ -77,7 +77,7 @@ impl Sample {
         let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), cut: false };
         for row in rows {
             let mut counted = None;
-            // A device that stops responding is shown like one that did not respond.
+            // A device that stops responding during the poll is treated as one that did not respond at all.
             if row.state == DeviceState::Running
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
@@ -161,7 +161,7 @@ struct Totals {
 impl Totals {
     fn of(counters: &Counters) -> Self {
         let Counters { engine, port, fabric, qps, .. } = counters;
-        // Frames for other devices are not lost, because networks flood them.
+        // Networks flood frames for other devices to this one. Discarding them is not a loss.
         let passed: u64 =
             ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
         let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)
@@ -191,7 +191,7 @@ impl Totals {
     }
 }
 
-/// Returns the sum of all fields of plain counters.
+/// Returns the sum of all fields of a struct of counters.
 fn sum(counters: &impl Serialize) -> u64 {
     let value = serde_json::to_value(counters).unwrap_or_default();
     value.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()

@@ -10,11 +10,11 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! In the document, responses to RTC, RRC and EE also contain the key data of a CQ and of its EQ. Here they
+//! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here they
 //! contain the CQN only; the device looks up the rest when it writes an entry.
 //!
-//! Fields marked "Model" are not in the document's lists. They are part of the context, and a device that implements
-//! the interface document needs them in that unit.
+//! Fields marked "Model" are not in that document's lists. They are part of the context, and the unit needs them to
+//! behave as the JingZhao interface document specifies.
 //!
 //! # Spec
 //! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (access rights, table 3.2) and section 5.4.2; JingZhao
@@ -323,9 +323,9 @@ pub struct RdEncap {
     pub dmac: Option<MacAddr>,
     /// Destination LID: Destination MAC, bits 15:0.
     pub dlid: Lid,
-    /// Only in this model: destination GID.
+    /// Model: GID of the destination port.
     pub remote_gid: [u8; 16],
-    /// Only in this model: traffic class.
+    /// Model: traffic class of the global route.
     pub traffic_class: u8,
     /// Model: hop limit, 0 if unset.
     pub hop_limit: u8,

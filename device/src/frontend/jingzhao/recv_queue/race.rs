@@ -41,7 +41,7 @@ impl PageTable for NoPages {
 struct Case {
     slots: u64,
     longest: u64,
-    /// Whether every receive has that length, rather than any length up to it.
+    /// Whether every receive has `longest` elements, rather than any number up to that.
     full: bool,
 }
 

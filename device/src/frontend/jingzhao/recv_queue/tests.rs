@@ -390,7 +390,7 @@ fn stale_receives_are_not_posted() {
 }
 
 #[test]
-fn queue_works_if_too_large_to_prepare() {
+fn queue_above_prepare_limit_still_takes_receives() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let mut queue = RecvQueue::new(options);
     let mem = Region::new(32 << 20);

@@ -33,8 +33,8 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // The counted reads are those for the doorbell and the WQE, for the state check, and for the WQE and the
-    // CQE.
+    // Doorbell Processing reads for the doorbell and for the WQE, the WQE Parser for its state check, Requester
+    // Trans Control for the WQE, and Requester Recv Control for the CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -49,8 +49,8 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
 }
 
-/// Section 5.2.1 and interface, section 4.3: a command precedes the write-backs of its turn, and QUERY_QP follows those
-/// of its QP.
+/// Section 5.2.1 and interface, section 4.3: a command executes before the PSNs changed in the same turn are written
+/// back, except that QUERY_QP first writes back those of its own QP.
 #[test]
 fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();

@@ -26,7 +26,7 @@ const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
 const CQ: u64 = 0x41_0000;
 const CQ_ENTRIES: u32 = 64;
-/// 16 receive entries of 64 bytes, and behind them 32 blocks.
+/// 16 receive entries of 64 bytes, followed by 32 send queue blocks.
 const QP: u64 = 0x42_0000;
 const BLOCKS: u16 = 32;
 const RECEIVES: u16 = 16;
@@ -52,7 +52,7 @@ pub(super) struct User {
     send_queue: u64,
     /// Key of the data region.
     pub(super) key: u32,
-    /// Blocks and receives posted, SRQ entries posted, and CQEs read.
+    /// Numbers of blocks and receives posted, of SRQ entries posted, and of CQEs read.
     sent: u16,
     received: u16,
     pub(super) shared: u16,
@@ -141,7 +141,7 @@ impl User {
         (a, b)
     }
 
-    /// Context of a key in the program's domain, without rights.
+    /// Context of a key in the program's protection domain, with local read permission only.
     pub(super) fn mkey(&self, mode: AccessMode) -> MkeyContext {
         let context =
             MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, local_read: true, ..Default::default() };
@@ -242,7 +242,7 @@ impl User {
         DataSegment { byte_count: len, lkey: Lkey::new(self.key), va: Va::new(DATA_VA + offset) }
     }
 
-    /// Bytes of a data region, which has the same key on all devices.
+    /// Address and key for remote access to a data region. All devices use the same key.
     pub(super) fn remote(&self, offset: u64) -> RemoteSegment {
         RemoteSegment { va: Va::new(DATA_VA + offset), rkey: Rkey::new(self.key) }
     }

@@ -14,9 +14,9 @@ use crate::frontend::mthca::qp::QueuePair;
 use crate::frontend::mthca::regions::DeviceMemory;
 use crate::frontend::strict::Findings;
 
-/// Distance at and above which one 16-bit counter is older than another.
+/// A 16-bit counter is older than another if it is ahead of it by at least this much, modulo 2^16.
 const OLDER: u16 = 1 << 15;
-/// Distance at and above which one 32-bit counter is older than another.
+/// A 32-bit counter is older than another if it is ahead of it by at least this much, modulo 2^32.
 const LONG_OLDER: u32 = 1 << 31;
 
 /// Checks a send doorbell, before it takes effect. `qp` is the QP that it names, and `state` its current state.
@@ -90,7 +90,7 @@ pub(in super::super) fn send(
     found
 }
 
-/// Checks a send queue whose record has advanced while doorbells are mapped. There are no doorbells to check then.
+/// Checks a send queue whose record has advanced. Used if doorbells are mapped, so that the device may miss some.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
@@ -210,8 +210,8 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
             format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
-    // The driver's own CQs are in the protection domain of its EQs. A user program may not have received events that
-    // the driver has already read (section 11).
+    // Only the driver's own CQs are in the protection domain of its EQs. For a user program's CQ, the driver may have
+    // read an event that the program has not received yet (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd
     {
