@@ -75,7 +75,8 @@ pub(crate) enum Trace {
 /// Limits on the output files.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bound {
-    /// Maximum size of each output file, in bytes, such as 100M [default: as configured for the device]
+    /// Maximum size of each output file, in bytes or with suffix K, M or G [default: as configured for the
+    /// device]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
     /// Number of output files to rotate through (FILE, FILE.1 and so on), 1 to 64
