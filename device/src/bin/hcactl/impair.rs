@@ -67,7 +67,7 @@ enum What {
     Drop,
     /// Duplicate the frame
     Duplicate {
-        /// Time by which to delay the duplicate, in microseconds
+        /// How long to delay the duplicate, in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
