@@ -13,7 +13,8 @@ import random
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = [*ROOT.glob("device/src/**/*.rs"), *ROOT.glob("protocol/src/**/*.rs"), *ROOT.glob("guest-tests/src/**/*.rs")]
+FOLDERS = ["device/src", "device/*/src", "protocol/src", "guest-tests/src"]
+SOURCES = [path for folder in FOLDERS for path in ROOT.glob(folder + "/**/*.rs")]
 PAGES = [ROOT / "README.md", ROOT / "device/ARCHITECTURE.md", ROOT / ".github/CONTRIBUTING.md"]
 PAGES += [path for path in ROOT.glob("device/book/src/**/*.md") if path.name != "SUMMARY.md"]
 

@@ -3,14 +3,13 @@
 #[cfg(test)]
 mod sketch;
 
+use card::frontend::table::TableSpec;
+use card::frontend::{Frontend, FrontendVisitor, Interface, Setup};
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
-
-use super::table::TableSpec;
-use super::{Frontend, FrontendVisitor, Interface, Setup, e810, jingzhao, mlx5, mthca};
-use crate::telemetry::monitor::Rule;
-use crate::telemetry::reason::IgnoreReason;
 
 /// Description of a device interface, for code that serves all of them alike.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +25,7 @@ pub struct InterfaceInfo {
     /// Reason why its doorbells must trap; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
     pub rules: &'static [&'static Rule],
-    /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](super::reason::ALL).
+    /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](card::frontend::reason::ALL).
     pub ignore_reasons: &'static [&'static [IgnoreReason]],
     /// Returns the tables of its objects.
     pub tables: fn() -> Vec<&'static TableSpec>,
@@ -144,22 +143,22 @@ interfaces! {
 mod tests {
     use std::collections::BTreeSet;
 
+    use card::frontend::reason;
+    use card::hca::Hca;
+    use card::identity::Identity;
+    use card::telemetry::reason::Reason;
+    use card::vfio::Bar;
+    use card::vfio::server::{Device as _, Region};
     use protocol::ids::{Lid, MacAddr};
     use serde_json::json;
 
     use super::*;
-    use crate::frontend::reason;
-    use crate::hca::Hca;
-    use crate::identity::Identity;
-    use crate::telemetry::reason::Reason;
-    use crate::vfio::Bar;
-    use crate::vfio::server::{Device as _, Region};
 
     /// The list of a daemon with one interface, [`sketch`].
     mod with_sketch {
         #![allow(unreachable_pub, reason = "the list of the product is public")]
 
-        use crate::frontend::list::*;
+        use crate::interfaces::*;
 
         interfaces! {
             /// A device that does nothing.

@@ -1,21 +1,20 @@
 //! The `hcad replay` command.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use card::frontend::{FrontendVisitor, Interface};
+use card::record::{Finish, ReadError, Reader, ReplaySource};
+use card::replay::{Next, Outcome, Report, Step, clock, play};
+use card::sanitize;
+use card::telemetry::store::{Keep, Opening};
+use card::telemetry::trace::{Trace, TraceFormat};
 use thiserror::Error;
 
-use super::{Next, Outcome, Report, Step, clock, play};
 use crate::builder::{self, Subject};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
-use crate::frontend::{FrontendVisitor, Interface};
-use crate::record::{Finish, ReadError, Reader, ReplaySource};
-use crate::sanitize;
-use crate::telemetry::store::{Keep, Opening};
-use crate::telemetry::trace::{Trace, TraceFormat};
 
 /// Read buffer of the file.
 const BUFFER_LEN: usize = 1 << 20;
@@ -145,26 +144,42 @@ fn wait() -> io::Result<()> {
     io::stdin().lock().read_line(&mut String::new()).map(drop)
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = &self.counts;
-        let (steps, reads, writes) = (counts.steps, counts.reads, counts.writes);
-        let (interrupts, frames, span) = (counts.interrupts, counts.frames, counts.span.as_secs_f64());
-        writeln!(
-            f,
-            "{steps} steps in {span:.6} s: {reads} reads and {writes} writes of guest memory, {interrupts} \
-             interrupts, {frames} frames"
-        )?;
-        match &self.outcome {
-            Outcome::Same(finish) => write!(f, "no differences; recording ended: {finish}"),
-            Outcome::Stopped => write!(f, "no differences up to this step"),
-            Outcome::Differs(difference) => write!(f, "first difference in {difference}"),
-            Outcome::Panicked { step, message } => {
-                write!(f, "panic in step {step}: {}", sanitize::text(message))
-            }
-            Outcome::Impossible { step, input } => {
-                write!(f, "step {step} cannot be replayed: {}", sanitize::text(input))
-            }
-        }
+#[cfg(test)]
+mod tests {
+    use card::record::{Header, Recorder};
+    use card::telemetry::testing::Written;
+
+    use super::*;
+
+    #[test]
+    fn hostile_record_sends_nothing_to_the_terminal() {
+        let device = serde_json::json!({
+            "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
+        });
+        let configuration = device.as_object().unwrap().clone();
+        let header = Header {
+            hcad: "9\u{1b}]0;x\u{7}\nno differences".to_owned(),
+            ..Header::new("\u{1b}[2J\u{9b}hca1\r\n", configuration)
+        };
+        let file = Written::default();
+        drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
+        let mut record = file.bytes();
+        let run = |record: &[u8]| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("record");
+            std::fs::write(&path, record).unwrap();
+            let mut out = Vec::new();
+            let ended = run(&path, &Options { steps: true, ..Options::default() }, &mut out);
+            (String::from_utf8(out).unwrap(), ended)
+        };
+        let (out, ended) = run(&record);
+        assert!(ended.is_ok() && out.contains("\\u{1b}[2J\\u{9b}hca1\\r\\n"), "{out}");
+        assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
+        assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
+
+        // A modified record is not a success, regardless of how much of it matches.
+        *record.last_mut().unwrap() ^= 1;
+        let (out, ended) = run(&record);
+        assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");
     }
 }

@@ -39,8 +39,10 @@ mod doorbells;
 mod frames;
 mod management;
 mod recording;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod trace;
 
 use engine::{Completion, Config, Engine, Event, Instant, QpStates, QpStatus, Stats};
@@ -58,6 +60,7 @@ use crate::frontend::table::{Page, Row, TableContext, TableSpec};
 use crate::frontend::{Context, Frontend, HostContext, PortNumber};
 use crate::identity::Identity;
 use crate::limited;
+use crate::log_line;
 use crate::management::Management;
 use crate::memory::{GuestMemory, Limits};
 use crate::net::address::Addresses;
@@ -185,8 +188,8 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Returns the front-end, and guest memory as it sees it.
-    #[cfg(test)]
-    pub(crate) const fn frontend_and_memory(&mut self) -> (&mut F, &GuestMemory) {
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn frontend_and_memory(&mut self) -> (&mut F, &GuestMemory) {
         (&mut self.frontend, &self.memory)
     }
 
@@ -412,7 +415,7 @@ impl<F: Frontend> Hca<F> {
     /// Injects a device error; see [`Frontend::fail`].
     pub fn fail(&mut self) {
         self.step(Input::Fail);
-        tracing::info!("operator injected a device error");
+        log_line!(info, "operator injected a device error");
         let cx = &mut context!(self);
         self.frontend.fail(cx);
     }

@@ -6,8 +6,8 @@ pub mod keys;
 pub mod limits;
 pub mod queue;
 pub mod region;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod translate;
 mod work;
 

@@ -29,8 +29,8 @@ mod reader;
 mod recorder;
 mod replay_source;
 mod sink;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod text;

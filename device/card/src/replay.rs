@@ -3,14 +3,14 @@
 //! The device is a complete device as described in the header of the record. The record replaces only its
 //! memory, its client and its fabric. A panic is a result like any other, and often the one to be reproduced.
 
-mod clock;
-mod command;
-#[cfg(test)]
-pub(crate) mod testing;
+pub mod clock;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
 use std::any::Any;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use engine::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
-pub use self::command::{Options, ReplayError, run};
 use crate::fabric::impair::{Rule, RuleEntry};
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 use crate::record::{Counts, Difference, Finish, Input, RecordSink, ReplaySource};
+use crate::sanitize;
 use crate::vfio::server::{Device as _, Region};
 
 /// Result of a replay.
@@ -179,4 +179,28 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
         .to_owned()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = &self.counts;
+        let (steps, reads, writes) = (counts.steps, counts.reads, counts.writes);
+        let (interrupts, frames, span) = (counts.interrupts, counts.frames, counts.span.as_secs_f64());
+        writeln!(
+            f,
+            "{steps} steps in {span:.6} s: {reads} reads and {writes} writes of guest memory, {interrupts} \
+             interrupts, {frames} frames"
+        )?;
+        match &self.outcome {
+            Outcome::Same(finish) => write!(f, "no differences; recording ended: {finish}"),
+            Outcome::Stopped => write!(f, "no differences up to this step"),
+            Outcome::Differs(difference) => write!(f, "first difference in {difference}"),
+            Outcome::Panicked { step, message } => {
+                write!(f, "panic in step {step}: {}", sanitize::text(message))
+            }
+            Outcome::Impossible { step, input } => {
+                write!(f, "step {step} cannot be replayed: {}", sanitize::text(input))
+            }
+        }
+    }
 }

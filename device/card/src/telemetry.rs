@@ -9,4 +9,6 @@ pub mod non_blocking;
 pub mod reason;
 pub mod store;
 pub mod subscriber;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trace;

@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use card::frontend::snapshot::{self, QpState};
+use card::hca::Explanation;
 use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
-
-use crate::frontend::snapshot::{self, QpState};
-use crate::hca::Explanation;
 
 /// Returns the lines that explain the queue pair `qpn`.
 pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
@@ -240,10 +239,10 @@ fn time(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use card::telemetry::monitor::IgnoredRow;
     use engine::{Ended, State};
 
     use super::*;
-    use crate::telemetry::monitor::IgnoredRow;
 
     const IDLE: QpStatus = QpStatus {
         state: State::Rts,

@@ -9,25 +9,25 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
+use card::fabric::FabricStats;
+use card::fabric::impair::{ImpairmentRow, RuleEntry};
+use card::fabric::ring::MemberRow;
+use card::fabric::switch::PeerRow;
+use card::frontend::table::{Page, TableSpec};
+use card::hca::Explanation;
+use card::net::{DropReason, PortStats, Traffic};
+use card::telemetry::filter::{CaptureFilter, TraceFilter};
+use card::telemetry::monitor::Monitor;
+use card::telemetry::store::RingBytes;
+use card::telemetry::trace::TraceFormat;
+use card::vfio::msix;
+use card::vfio::server::MessageStats;
 use engine::{Durations, QpStates, Stats};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::named::Named;
-use crate::config::UdpPeerEntry;
-use crate::fabric::FabricStats;
-use crate::fabric::impair::{ImpairmentRow, RuleEntry};
-use crate::fabric::ring::MemberRow;
-use crate::fabric::switch::PeerRow;
-use crate::frontend::table::{Page, TableSpec};
-use crate::hca::Explanation;
-use crate::net::{DropReason, PortStats, Traffic};
-use crate::telemetry::filter::{CaptureFilter, TraceFilter};
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::store::RingBytes;
-use crate::telemetry::trace::TraceFormat;
-use crate::vfio::msix;
-use crate::vfio::server::MessageStats;
+use crate::named::Named;
+use crate::peer::UdpPeerEntry;
 
 /// A request. `device` is the number of the device, its `id` in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -286,7 +286,7 @@ impl From<&TableSpec> for TableRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListPage {
-    /// An array of at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows, under the name of the table.
+    /// An array of at most [`PAGE_ROWS`](card::frontend::table::PAGE_ROWS) rows, under the name of the table.
     pub rows: Named,
     pub next: Option<u64>,
 }
@@ -303,7 +303,7 @@ impl From<&Page> for ListPage {
 pub struct TextPage {
     /// Column headings of the table.
     pub columns: Vec<String>,
-    /// Text of each column, for at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows.
+    /// Text of each column, for at most [`PAGE_ROWS`](card::frontend::table::PAGE_ROWS) rows.
     pub lines: Vec<Vec<String>>,
     pub next: Option<u64>,
 }

@@ -5,6 +5,13 @@
 
 use std::mem;
 
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::frontend::table::Table;
+use card::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
+use card::limited;
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
+use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::e810::interrupt::OtherCauses;
@@ -22,14 +29,7 @@ use super::reason;
 use super::state::State;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
-use crate::frontend::e810::reason::NO_QUEUE;
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::table::Table;
-use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
-use crate::limited;
-use crate::telemetry::monitor::Rule;
-use crate::telemetry::reason::IgnoreReason;
-use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+use crate::reason::NO_QUEUE;
 
 /// PFGEN_CTRL.PFSWR: requests a function reset.
 const FUNCTION_RESET: u32 = 1;

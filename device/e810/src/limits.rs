@@ -7,10 +7,9 @@
 //! # Spec
 //! E810 interface, sections 5.8, 6.1 and 11.2.
 
+use card::frontend::count::Count;
 use schemars::JsonSchema;
 use serde::Deserialize;
-
-use crate::frontend::count::Count;
 
 /// Maximum number of CEQs.
 pub const MAX_CEQS: u16 = 16;

@@ -3,10 +3,10 @@
 //! # Spec
 //! E810 interface, section 5.6.
 
+use card::net::Port;
 use protocol::hca::e810::admin::link::{LinkStatus, PhyAbilities, PhyCapabilities};
 
 use super::options::LinkSpeed;
-use crate::net::Port;
 
 /// Maximum frame size, including the check sequence.
 pub const MAX_FRAME: u16 = 9728;

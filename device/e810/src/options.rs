@@ -1,11 +1,11 @@
 //! Options of the device, from the configuration.
 
+use card::frontend;
 use protocol::hca::e810::pci;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::Limits;
-use crate::frontend;
 
 /// Configuration of a device, fixed at its creation.
 pub type Setup = frontend::Setup<Options>;

@@ -1,6 +1,6 @@
 //! Reasons for which this interface ignores a doorbell or a frame.
 
-use crate::telemetry::reason::IgnoreReason;
+use card::telemetry::reason::IgnoreReason;
 
 /// No QP has this number.
 pub const NO_QP: IgnoreReason = IgnoreReason::expected("no_qp");

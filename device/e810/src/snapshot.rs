@@ -1,15 +1,16 @@
 //! Rows for the control socket (`hcactl`).
 
+use card::frontend::snapshot::{
+    ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, LinkRow, MrRow, NodeRow, QpRow, QueueDirection,
+    QueueRow, RuleRow, VsiRow,
+};
+use card::frontend::table::{Row as _, Table, TableContext};
+use card::net::address::Addresses;
+
 use super::function::Function;
 use super::rdma::View;
 use super::state::State;
 use super::vectors::RouteRegister;
-use crate::frontend::snapshot::{
-    ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, LinkRow, MrRow, NodeRow, QpRow, QueueDirection,
-    QueueRow, RuleRow, VsiRow,
-};
-use crate::frontend::table::{Row as _, Table, TableContext};
-use crate::net::address::Addresses;
 
 /// Position of receive queue 0 in the table of queues, after all transmit queues.
 const RECEIVE_OFFSET: u64 = 1 << 16;

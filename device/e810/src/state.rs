@@ -6,6 +6,7 @@
 //! # Spec
 //! E810 interface, sections 1 and 2.
 
+use card::frontend::Context;
 use protocol::hca::e810::interrupt::OtherCauses;
 
 use super::function::{Function, Leaves};
@@ -15,7 +16,6 @@ use super::nvm::Nvm;
 use super::options::Setup;
 use super::package::Package;
 use super::pf_config::PfConfig;
-use crate::frontend::Context;
 
 /// State of the device.
 #[derive(Debug)]

@@ -1,5 +1,9 @@
 //! A guest with an E810, driven by the test driver of the `drivers` crate.
 
+use card::frontend::Interface as _;
+use card::frontend::testing::Guest;
+use card::identity::Identity;
+use card::net::address::Addresses;
 use drivers::Bus as _;
 pub(crate) use drivers::e810::{
     AdminCommand, AdminEvent, AdminReply, BUFFER, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES,
@@ -8,10 +12,6 @@ pub(crate) use drivers::e810::{
 use protocol::ids::{Lid, MacAddr};
 
 use super::{E810, Options, Setup};
-use crate::frontend::Interface as _;
-use crate::frontend::testing::Guest;
-use crate::identity::Identity;
-use crate::net::address::Addresses;
 
 /// MAC address in the recordings.
 pub(crate) const MAC: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);

@@ -1,12 +1,11 @@
 //! Trace output of this front-end: register names and records of commands.
 
+use card::frontend::RegisterAccess;
+use card::vfio::Bar;
 use protocol::describe::{Describe, Visitor};
 use protocol::hca::e810::admin::describe::{Buffer, Parameters};
 use protocol::hca::e810::admin::{Descriptor, Flags, Opcode, PARAMETERS_LEN};
 use protocol::hca::e810::regs::Register;
-
-use crate::frontend::RegisterAccess;
-use crate::vfio::Bar;
 
 /// Returns the name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {

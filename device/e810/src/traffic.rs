@@ -3,6 +3,10 @@
 //! # Spec
 //! E810 interface, sections 5.7, 5.8 and 8.
 
+use card::frontend::Context;
+use card::memory::GuestMemory;
+use card::telemetry::monitor::Monitor;
+use card::telemetry::reason::{FrameReason, Reason};
 use protocol::describe::Field as _;
 use protocol::hca::e810::admin::vsi::Strip;
 use protocol::hca::e810::tx_descriptor;
@@ -13,11 +17,7 @@ use super::pf_config::PfConfig;
 use super::state::State;
 use super::switch::{Destination, VsiSet};
 use super::vsi::VsiNumber;
-use crate::frontend::Context;
-use crate::frontend::e810::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
-use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::{FrameReason, Reason};
+use crate::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
 
 /// Bound: frames per poll that do not reach the wire (local or discarded).
 const MAX_LOCAL_FRAMES: usize = 32;

@@ -17,12 +17,12 @@
 
 use std::time::Duration;
 
+use card::frontend::Context;
 use engine::Instant;
 use protocol::hca::e810::interrupt::{DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, Route};
 use protocol::hca::e810::regs::Register;
 
 use super::limits::MAX_CEQS;
-use crate::frontend::Context;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use device::control::message::{Counters, Request, Response};
+use control_api::message::{Counters, Request, Response};
 use serde_json::{Map, Value};
 
 use crate::table::Text;

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use ::device::control::message::{Reloaded, Request, Response};
-use ::device::text_file;
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
+use control_api::message::{Reloaded, Request, Response};
+use control_api::text_file;
 use serde_json::{Map, Value};
 
 use super::{Cli, Daemon, confirmed, done, json};

@@ -1,7 +1,7 @@
 //! `hcactl impair`: fault injection between a device and its fabric.
 
+use card::fabric::impair::{Action, Direction, ImpairmentRow, Probability, RuleEntry};
 use clap::{Args, Subcommand, ValueEnum};
-use device::fabric::impair::{Action, Direction, ImpairmentRow, Probability, RuleEntry};
 
 /// Commands of `hcactl impair`.
 #[derive(Clone, Debug, Subcommand)]

@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::device::control::explain;
-use ::device::control::message::{DeviceRow, ListPage, PortState, Request, Response, TextPage};
-use ::device::{manual, runtime_folder, sanitize};
 use anyhow::{Context as _, anyhow, bail, ensure};
+use card::sanitize;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use control_api::explain;
+use control_api::message::{DeviceRow, ListPage, PortState, Request, Response, TextPage};
+use control_api::{manual, runtime_folder};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ enum Command {
     Devices,
     /// Add or remove a device at run time
     #[command(subcommand)]
-    Device(self::device::Device),
+    Device(device::Device),
     /// Reload the configuration file
     ///
     /// Adds new devices, removes devices that are no longer in the file and recreates devices whose entries
@@ -223,7 +224,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         }
         Command::Device(device) => device.run(&mut daemon, cli)?,
         Command::Reload { file } => {
-            let (text, went_well) = self::device::reload(&mut daemon, cli, file.as_deref())?;
+            let (text, went_well) = device::reload(&mut daemon, cli, file.as_deref())?;
             print(&text)?;
             ensure!(went_well, "the configuration was only partially applied; see the errors above");
             return Ok(());

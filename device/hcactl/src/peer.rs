@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
+use card::fabric::ring::MemberRow;
+use card::fabric::switch::PeerRow;
 use clap::Subcommand;
-use device::config::UdpPeerEntry;
-use device::control::message::Request;
-use device::fabric::ring::MemberRow;
-use device::fabric::switch::PeerRow;
+use control_api::message::Request;
+use control_api::peer::UdpPeerEntry;
 
 /// Commands of `hcactl peer`.
 #[derive(Clone, Debug, Subcommand)]

@@ -4,11 +4,11 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use card::telemetry::filter::{CaptureFilter, FrameKind, TraceFilter};
+use card::telemetry::store::{MEMORY, RingBytes};
+use card::telemetry::trace::{Kind, STANDARD_ERROR, TraceFormat};
 use clap::{Args, Subcommand};
-use device::control::message::Request;
-use device::telemetry::filter::{CaptureFilter, FrameKind, TraceFilter};
-use device::telemetry::store::{MEMORY, RingBytes};
-use device::telemetry::trace::{Kind, STANDARD_ERROR, TraceFormat};
+use control_api::message::Request;
 
 use crate::impair::number;
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use device::control::message::{DeviceRow, DeviceState, PortState, TableRow, TextPage};
-use device::fabric::impair::ImpairmentRow;
-use device::fabric::ring::MemberRow;
-use device::fabric::switch::PeerRow;
-use device::frontend::table::or_dash;
+use card::fabric::impair::ImpairmentRow;
+use card::fabric::ring::MemberRow;
+use card::fabric::switch::PeerRow;
+use card::frontend::table::or_dash;
+use control_api::message::{DeviceRow, DeviceState, PortState, TableRow, TextPage};
 
 use crate::sanitize;
 

@@ -2,16 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use card::frontend::Context;
+use card::limited;
+use card::memory::GuestMemory;
+use card::memory::dma::DmaError;
+use card::telemetry::trace::{Kind, Trace};
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
-
-use crate::frontend::Context;
-use crate::limited;
-use crate::memory::GuestMemory;
-use crate::memory::dma::DmaError;
-use crate::telemetry::trace::{Kind, Trace};
 
 /// Maximum length of a mailbox.
 const MAILBOX_LEN: usize = 4096;

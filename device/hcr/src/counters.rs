@@ -1,8 +1,7 @@
 //! Counters of a queue pair, as its front-end's observer updates them.
 
+use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};
-
-use crate::frontend::snapshot::QpCounters;
 
 /// Counts an attempt to take a send request.
 pub fn count_send<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {

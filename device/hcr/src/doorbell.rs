@@ -1,7 +1,7 @@
 //! Doorbells of eight bytes that 32-bit software writes in two stores.
 
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::telemetry::reason::IgnoreReason;
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::telemetry::reason::IgnoreReason;
 
 /// First halves of doorbells whose second halves are outstanding, for each UAR page and register. Separate pages keep
 /// the halves of different processes apart.

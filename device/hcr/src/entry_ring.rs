@@ -4,11 +4,10 @@
 //! detects that software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a
 //! consumer index.
 
+use card::memory::queue::QueueMemory;
 use engine::AccessError;
 use protocol::ids::{Lkey, Pdn};
 use thiserror::Error;
-
-use crate::memory::queue::QueueMemory;
 
 pub const LEN: usize = 32;
 /// Offset of the owner byte, the last one of an entry.

@@ -1,5 +1,8 @@
 //! A device as the engine sees it: work queues, and memory access by key.
 
+use card::frontend::{Context, HostContext};
+use card::memory::GuestMemory;
+use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
     Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, RecvRequest,
     RecvSource, SendRequest,
@@ -9,9 +12,6 @@ use protocol::ids::{Lkey, Qpn, Va};
 use smallvec::SmallVec;
 
 use super::mtt::Mtt;
-use crate::frontend::{Context, HostContext};
-use crate::memory::GuestMemory;
-use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
 pub trait Queues {
@@ -120,20 +120,23 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 }
 
-impl Context<'_> {
-    /// Moves a QP of the engine to another state, or changes its attributes.
-    ///
-    /// # Errors
-    /// INTERNAL_ERR if the engine does not have the QP, which would be a bug of the front-end.
-    pub fn modify_qp(&mut self, queues: &mut impl Queues, qpn: Qpn, modify: &Modify) -> Result<(), CmdError> {
-        let (engine, cx) = self.split();
-        let moved = engine.modify_qp(cx.now, qpn, modify, &mut DeviceHost { queues: Some(queues), cx });
-        moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "unknown QP", qpn.get().into()))
-    }
+/// Moves a QP of the engine to another state, or changes its attributes.
+///
+/// # Errors
+/// INTERNAL_ERR if the engine does not have the QP, which would be a bug of the front-end.
+pub fn modify_qp(
+    cx: &mut Context<'_>,
+    queues: &mut impl Queues,
+    qpn: Qpn,
+    modify: &Modify,
+) -> Result<(), CmdError> {
+    let (engine, cx) = cx.split();
+    let moved = engine.modify_qp(cx.now, qpn, modify, &mut DeviceHost { queues: Some(queues), cx });
+    moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "unknown QP", qpn.get().into()))
+}
 
-    /// Notifies the engine that a send queue may have new requests.
-    pub fn notify_send(&mut self, queues: &mut impl Queues, qpn: Qpn) {
-        let (engine, cx) = self.split();
-        engine.notify_send(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
-    }
+/// Notifies the engine that a send queue may have new requests.
+pub fn notify_send(cx: &mut Context<'_>, queues: &mut impl Queues, qpn: Qpn) {
+    let (engine, cx) = cx.split();
+    engine.notify_send(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
 }

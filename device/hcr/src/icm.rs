@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use card::memory::GuestMemory;
+use card::memory::dma::{DmaError, PAGE_LEN};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{IcmAddr, Iova};
 use thiserror::Error;
-
-use crate::memory::GuestMemory;
-use crate::memory::dma::{DmaError, PAGE_LEN};
 
 /// Binary logarithm of [`PAGE_LEN`].
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
@@ -246,8 +245,9 @@ impl PageRuns {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::testing::guest_memory;
+
     use super::*;
-    use crate::memory::testing::guest_memory;
 
     fn entry(start: u64, bus: u64, pages: u64) -> IcmRange {
         IcmRange { start: IcmAddr::new(start), bus: Iova::new(bus), length: pages << PAGE_SHIFT }

@@ -6,13 +6,13 @@
 
 use std::ops::RangeInclusive;
 
+use card::memory::dma::PAGE_LEN;
+use card::memory::keys::Generation;
+use card::memory::translate::PageTable;
+use card::sparse::{Capacity, SparseTable, TableFull};
 use protocol::ids::{IcmAddr, Iova};
 
-use crate::frontend::hcr::icm::page_of;
-use crate::memory::dma::PAGE_LEN;
-use crate::memory::keys::Generation;
-use crate::memory::translate::PageTable;
-use crate::sparse::{Capacity, SparseTable, TableFull};
+use crate::icm::page_of;
 
 pub const ENTRY_LEN: usize = 8;
 /// Entries per ICM page.

@@ -1,10 +1,10 @@
 //! Notifications of a completion queue: one event each time it is armed, and one report of the fault that breaks it.
 
+use card::frontend::snapshot::{Armed, Fault};
 use protocol::ids::Eqn;
 use thiserror::Error;
 
 use super::entry_ring::WriteError;
-use crate::frontend::snapshot::{Armed, Fault};
 
 /// Whether to raise a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Reasons for which an interface of the HCR lineage ignores a doorbell.
 
-use crate::telemetry::reason::IgnoreReason;
+use card::telemetry::reason::IgnoreReason;
 
 /// The QP is in RESET.
 pub const QP_RESET: IgnoreReason = IgnoreReason::guest_bug("qp_reset");

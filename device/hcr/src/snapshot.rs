@@ -1,12 +1,12 @@
 //! Snapshot rows of a device with an HCR interface.
 
+use card::frontend::Frontend;
+use card::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
+use card::frontend::table::{Row as _, Table, TableContext};
+use card::net::address::Addresses;
 use engine::Engine;
 
 use super::icm::IcmRange;
-use crate::frontend::Frontend;
-use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
-use crate::frontend::table::{Row as _, Table, TableContext};
-use crate::net::address::Addresses;
 
 /// Objects of a device between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending order of their index,
 /// starting at `from`.
@@ -59,10 +59,8 @@ fn objects<'a, F: HcrDevice>(
     device.objects().zip(cx.first()).into_iter()
 }
 
-impl IcmRow {
-    /// Creates the row of an ICM range.
-    pub fn new(table: IcmTable, range: &IcmRange) -> Self {
-        let IcmRange { start, length, bus } = *range;
-        Self { table, start: start.get(), length, bus: bus.get() }
-    }
+/// Creates the row of an ICM range.
+pub fn icm_row(table: IcmTable, range: &IcmRange) -> IcmRow {
+    let IcmRange { start, length, bus } = *range;
+    IcmRow { table, start: start.get(), length, bus: bus.get() }
 }

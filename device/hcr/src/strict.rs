@@ -3,6 +3,11 @@
 
 use std::ops::Range;
 
+use card::frontend::strict::Findings;
+use card::memory::dma::PAGE_LEN;
+use card::memory::region::{MemoryRegion, Translation};
+use card::memory::translate::{AccessTarget, RegionAccess};
+use card::telemetry::monitor::Rule;
 use engine::Access;
 use protocol::hca::hcr::{CommandWord, HcrWord};
 use protocol::hca::table::Table;
@@ -10,11 +15,6 @@ use protocol::hca::table::Table;
 use super::entry_ring::{Buffer, LEN, OwnedRing};
 use super::icm::IcmRange;
 use super::mtt::Mtt;
-use crate::frontend::strict::Findings;
-use crate::memory::dma::PAGE_LEN;
-use crate::memory::region::{MemoryRegion, Translation};
-use crate::memory::translate::{AccessTarget, RegionAccess};
-use crate::telemetry::monitor::Rule;
 
 /// State of the command register for strict rules: whether software has polled the previous command to completion.
 #[derive(Debug, Default)]

@@ -1,14 +1,13 @@
 //! Conversions between the engine's types and those of HCR interfaces.
 
 use bitfield_struct::bitfield;
+use card::frontend::snapshot::Fault;
 use engine::{AccessError, Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
 use protocol::hca::event::CqFault;
 use protocol::hca::operation::{Operation, RemoteAddress};
 use protocol::hca::qp::QpState;
 use protocol::hca::syndrome::Syndrome;
 use protocol::ids::Lid;
-
-use crate::frontend::snapshot::Fault;
 
 /// Contents of `wr_id`: the data that the completion of a request needs. For a receive, this is only the WQE
 /// offset.

@@ -3,13 +3,13 @@
 //! # Spec
 //! JingZhao interface, section 11.4 (J-31).
 
+use card::net::address::{Addresses, Class, PeerName};
+use card::net::lid::class_of;
 use protocol::hca::jingzhao::wqe::UdUnit;
 use protocol::ids::Qpn;
 use protocol::roce::Encap;
 
 use super::ctxmgt::message::RdEncap;
-use crate::net::address::{Addresses, Class, PeerName};
-use crate::net::lid::class_of;
 
 /// Returns the path to the peer of a connected QP. `None` if the context does not name a known peer and no
 /// default peer is configured.
@@ -46,15 +46,15 @@ fn class(encap: &RdEncap) -> Class {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use card::frontend::testing::{DEFAULT, OTHER, addresses};
+    use card::net::UNRESOLVED;
     use protocol::hca::jingzhao::modify::StoredQpc;
     use protocol::hca::jingzhao::qpc::Qpc;
     use protocol::ids::{Lid, MacAddr};
     use protocol::roce::IpAddrs;
 
     use super::*;
-    use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
-    use crate::frontend::testing::{DEFAULT, OTHER, addresses};
-    use crate::net::UNRESOLVED;
+    use crate::ctxmgt::key_qpc_data::KeyQpc;
 
     fn encap(image: Qpc) -> RdEncap {
         let mut context = StoredQpc::default();

@@ -13,14 +13,14 @@ mod icm;
 mod memory;
 mod qp;
 
+use card::frontend::Context;
+use hcr::command::{Mailboxes, Outbox, fixed};
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Op, PendingCommand};
 use protocol::hca::jingzhao::transition::Transition;
 
 use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
-use crate::frontend::Context;
-use crate::frontend::hcr::command::{Mailboxes, Outbox, fixed};
 
 /// Executes a command. It reads the inbox once, works on the copy, and writes the outbox. Both are left in `mailboxes`.
 ///

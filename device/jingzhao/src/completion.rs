@@ -3,13 +3,12 @@
 //! # Spec
 //! JingZhao interface, sections 7.1 to 7.4.
 
+use card::net::address::Addresses;
 use engine::{Completion, Queue, Success};
+use hcr::verbs::{WorkTag, syndrome, vendor_code};
 use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
-
-use crate::frontend::hcr::verbs::{WorkTag, syndrome, vendor_code};
-use crate::net::address::Addresses;
 
 /// Returns the CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
 /// destination LID of the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
@@ -53,13 +52,13 @@ pub fn cqe(
 
 #[cfg(test)]
 mod tests {
+    use card::identity::Identity;
     use engine::{AccessError, RecvDone, SendDone, SendOp, Status};
+    use hcr::verbs::is_solicited;
     use protocol::ids::MacAddr;
     use protocol::roce::{Opcode, Operation};
 
     use super::*;
-    use crate::frontend::hcr::verbs::is_solicited;
-    use crate::identity::Identity;
 
     /// QPN as software uses it. The engine's completion may have it without high bits.
     const QPN: Qpn = Qpn::new(0x9c_0005);

@@ -3,15 +3,15 @@
 //! # Spec
 //! JingZhao interface, sections 3.11, 7 and 8.5.
 
+use card::frontend::snapshot::Armed;
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::{Buffer, OwnedRing};
+use hcr::notify::{CqError, Notifier, Notify};
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
 use protocol::hca::jingzhao::cqe::Cqe;
 use protocol::ids::{Cqn, Lkey, Pdn};
 
 use super::queue_start::offset;
-use crate::frontend::hcr::entry_ring::{Buffer, OwnedRing};
-use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
-use crate::frontend::snapshot::Armed;
-use crate::memory::queue::QueueMemory;
 
 /// A completion queue. After a fault it accepts no entries until RESIZE_CQ or until it is created again.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl CompletionQueue {
         self.notifier.arm(Armed::Any);
     }
 
-    /// Writes an entry. For `solicited`, see [`crate::frontend::hcr::verbs::is_solicited`].
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`].
     ///
     /// # Errors
     /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
@@ -96,13 +96,13 @@ pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &imp
 
 #[cfg(test)]
 mod tests {
+    use card::frontend::snapshot::Fault;
+    use card::memory::queue::testing::Region;
     use protocol::hca::jingzhao::cqc::CqFlags;
     use protocol::hca::jingzhao::cqe::{CqeQueue, HARDWARE_OWNED, LEN, OWNER, Outcome, Syndrome};
     use protocol::ids::{Eqn, Qpn};
 
     use super::*;
-    use crate::frontend::snapshot::Fault;
-    use crate::memory::queue::testing::Region;
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 

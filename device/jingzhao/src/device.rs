@@ -3,7 +3,22 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::frontend::snapshot::IcmRow;
+use card::frontend::table::Table;
+use card::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
+use card::limited;
+use card::management::NodeProfile;
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
+use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::{Event, Instant};
+use hcr::command::{self, CommandSet};
+use hcr::host::{DeviceHost, notify_send};
+use hcr::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NOT_INITIALISED, OVERFLOW, QP_INIT, QP_RESET, QP_RTR};
+use hcr::registers::Hcr;
+use hcr::snapshot::{HcrDevice, tables};
+use hcr::verbs::WorkTag;
 use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Op, PendingCommand};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
@@ -25,24 +40,7 @@ use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::hcr::command::{self, CommandSet};
-use crate::frontend::hcr::host::DeviceHost;
-use crate::frontend::hcr::reason::{
-    FOREIGN_PAGE, NO_CQ, NO_EQ, NOT_INITIALISED, OVERFLOW, QP_INIT, QP_RESET, QP_RTR,
-};
-use crate::frontend::hcr::registers::Hcr;
-use crate::frontend::hcr::snapshot::{HcrDevice, tables};
-use crate::frontend::hcr::verbs::WorkTag;
-use crate::frontend::jingzhao::reason::STALE_QPN;
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::snapshot::IcmRow;
-use crate::frontend::table::Table;
-use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr};
-use crate::limited;
-use crate::management::NodeProfile;
-use crate::telemetry::monitor::Rule;
-use crate::telemetry::reason::IgnoreReason;
-use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+use crate::reason::STALE_QPN;
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -171,7 +169,7 @@ impl JingZhao {
             cx.monitor.count_doorbell("send");
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
-        cx.notify_send(resources, qpn);
+        notify_send(cx, resources, qpn);
         queued
     }
 

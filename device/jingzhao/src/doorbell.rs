@@ -3,14 +3,13 @@
 //! # Spec
 //! JingZhao interface, section 1.6.
 
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::telemetry::monitor::Monitor;
+use card::telemetry::reason::IgnoreReason;
+use hcr::doorbell::SplitDoorbells;
 use protocol::describe::Field as _;
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
-
-use crate::frontend::hcr::doorbell::SplitDoorbells;
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::IgnoreReason;
 
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
 use protocol::hca::jingzhao::cmd::MapEq;
 use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
 use super::queue_start::offset;
-use crate::frontend::hcr::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
-use crate::memory::queue::QueueMemory;
 
 /// Arm state of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,13 +183,13 @@ pub(super) fn buffer(eqc: &Eqc, mem: &impl QueueMemory) -> Buffer {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::queue::testing::Region;
     use protocol::hca::jingzhao::cqe::{HARDWARE_OWNED, OWNER};
     use protocol::hca::jingzhao::eqc::EqFlags;
     use protocol::hca::jingzhao::eqe::{LEN, QpEvent};
     use protocol::ids::{Cqn, Eqn, Lkey, Pdn, Qpn};
 
     use super::*;
-    use crate::memory::queue::testing::Region;
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 

@@ -3,7 +3,14 @@
 //! # Spec
 //! JingZhao interface, sections 7, 8.3, 8.5 and 9.5.
 
+use card::frontend::Context;
+use hcr::host::modify_qp;
+use card::frontend::snapshot::Fault;
+use card::limited;
 use engine::{AsyncEvent, Completion, Queue};
+use hcr::entry_ring::WriteError;
+use hcr::notify::Notify;
+use hcr::verbs::{WorkTag, cq_fault, is_solicited};
 use protocol::hca::jingzhao::cqc::{STATUS_OVERFLOW, STATUS_WRITE_FAIL};
 use protocol::hca::jingzhao::eqe::{Eqe, QpEvent};
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
@@ -20,12 +27,6 @@ use super::observed::Observed;
 use super::options::Setup;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
-use crate::frontend::Context;
-use crate::frontend::hcr::entry_ring::WriteError;
-use crate::frontend::hcr::notify::Notify;
-use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited};
-use crate::frontend::snapshot::Fault;
-use crate::limited;
 
 impl Resources {
     /// Writes an asynchronous event to the lowest-numbered EQ with its type in the mask. If no such EQ
@@ -98,7 +99,7 @@ impl Resources {
         let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
         let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
         // Cannot fail: the engine has every QP of the table.
-        let _ = cx.modify_qp(self, qpn, &to_err);
+        let _ = modify_qp(cx, self, qpn, &to_err);
     }
 
     /// Reports an asynchronous QP event.

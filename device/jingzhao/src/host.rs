@@ -1,16 +1,16 @@
 //! Work queues and memory of a device, for the engine.
 
+use card::frontend::HostContext;
+use card::memory::GuestMemory;
+use card::memory::translate::RegionAccess;
 use engine::{Fetch, Instant, RecvRequest, SendRequest};
+use hcr::host::Queues;
+use hcr::mtt::Mtt;
 use protocol::ids::Qpn;
 
 use super::observed::Observed;
 use super::recv_queue::RecvQueue;
 use super::resources::Resources;
-use crate::frontend::HostContext;
-use crate::frontend::hcr::host::Queues;
-use crate::frontend::hcr::mtt::Mtt;
-use crate::memory::GuestMemory;
-use crate::memory::translate::RegionAccess;
 
 impl Queues for Resources {
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest> {

@@ -9,13 +9,12 @@
 
 use std::num::NonZeroU64;
 
+use card::frontend::count::Count;
 use protocol::hca::jingzhao::caps::DevLim;
 use protocol::hca::jingzhao::wqe::{GRANULE, UdUnit};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
-
-use crate::frontend::count::Count;
 
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -3,10 +3,9 @@
 //! # Spec
 //! JingZhao interface, sections 4.6 and 9.
 
+use card::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::ids::Iova;
-
-use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// Returns the memory region of an entry.
 pub fn region(mpt: &Mpt) -> MemoryRegion {

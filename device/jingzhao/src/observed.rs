@@ -1,6 +1,8 @@
 //! Events that the device reports to its observers, one for each decision.
 
 use engine::{Completion, Fetch, RecvRequest, SendRequest};
+use hcr::entry_ring::WriteError;
+use hcr::notify::CqError;
 use protocol::hca::jingzhao::cqe::Cqe;
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
@@ -9,8 +11,6 @@ use protocol::ids::{Cqn, Qpn};
 use super::event_queue::EqSlot;
 use super::qp::QueuePair;
 use super::send_queue::FetchedWqe;
-use crate::frontend::hcr::entry_ring::WriteError;
-use crate::frontend::hcr::notify::CqError;
 
 /// A decision of the device, with the objects that it concerns. The QP is mutable so that its counters can be
 /// updated.

@@ -1,13 +1,13 @@
 //! The observers of the device's decisions, in this order: counters, trace, strict mode.
 
+use card::frontend::observe::Observe;
+use card::telemetry::monitor::Monitor;
 use engine::Fetch;
+use hcr::counters::{count_completion, count_receive, count_send};
+use hcr::verbs::cq_fault;
 
 use super::observed::Observed;
 use super::{strict, trace};
-use crate::frontend::hcr::counters::{count_completion, count_receive, count_send};
-use crate::frontend::hcr::verbs::cq_fault;
-use crate::frontend::observe::Observe;
-use crate::telemetry::monitor::Monitor;
 
 impl Observe for Observed<'_> {
     fn observe(self, monitor: &mut Monitor) {

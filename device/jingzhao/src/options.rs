@@ -1,5 +1,6 @@
 //! Options for software that departs from the document.
 
+use card::frontend;
 use engine::RemoteAccess;
 use protocol::hca::jingzhao::caps::Adapter;
 use protocol::hca::jingzhao::pci;
@@ -7,7 +8,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
-use crate::frontend;
 
 /// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;

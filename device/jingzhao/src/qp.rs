@@ -3,10 +3,16 @@
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
+use card::frontend::snapshot::QpCounters;
+use card::limited;
+use card::memory::queue::QueueMemory;
+use card::net::address::Addresses;
+use card::sparse::SparseTable;
 use engine::{
     AckTimeout, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RemoteAccess, RnrRetry, RnrTimer, SendRequest,
     Service,
 };
+use hcr::verbs::engine_state;
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
@@ -20,12 +26,6 @@ use super::ctxmgt::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst};
 use super::options::Options;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{FetchedWqe, SendQueue, Sender};
-use crate::frontend::hcr::verbs::engine_state;
-use crate::frontend::snapshot::QpCounters;
-use crate::limited;
-use crate::memory::queue::QueueMemory;
-use crate::net::address::Addresses;
-use crate::sparse::SparseTable;
 
 /// Maximum message length. The units use bits 7:5 of mtu_msgmax only (CtxMgt document, table 2.2; J-48). Bits 4:0
 /// record what software agreed on and are not enforced: the public driver writes 11 for UD QPs, whose messages have up

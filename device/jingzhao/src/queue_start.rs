@@ -1,9 +1,8 @@
 //! Start of a completion or event queue within its region.
 
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::LEN;
 use protocol::ids::Lkey;
-
-use crate::frontend::hcr::entry_ring::LEN;
-use crate::memory::queue::QueueMemory;
 
 /// Returns the offset of the first entry in the region, given `start` of a context. The document defines
 /// `start` as an address in the region; as for work queues, an offset from the start of the region is also
@@ -20,8 +19,9 @@ pub fn offset(start: u64, log_entries: u8, key: Lkey, mem: &impl QueueMemory) ->
 
 #[cfg(test)]
 mod tests {
+    use card::memory::queue::testing::Region;
+
     use super::*;
-    use crate::memory::queue::testing::Region;
 
     const KEY: Lkey = Lkey::new(0x21);
 

@@ -1,6 +1,6 @@
 //! Reasons for which this interface ignores a doorbell, in addition to those of the HCR lineage.
 
-use crate::telemetry::reason::IgnoreReason;
+use card::telemetry::reason::IgnoreReason;
 
 /// The number is that of an earlier QP with the same index.
 pub const STALE_QPN: IgnoreReason = IgnoreReason::guest_bug("stale_qpn");

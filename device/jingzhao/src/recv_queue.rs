@@ -36,6 +36,7 @@ mod list_length;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use card::memory::queue::QueueMemory;
 use engine::{AccessError, Fetch, Instant, RecvRequest, Status};
 use protocol::hca::jingzhao::qpc::{QpState, ServiceType};
 use protocol::hca::jingzhao::wqe::{CONSUMED, End, Extent, GRANULE, RecvWqe, UNTOUCHED};
@@ -47,7 +48,6 @@ use super::ctxmgt::message::RdQpRst;
 use super::options::QueueOptions;
 use super::ring::Ring;
 use super::send_queue::sge;
-use crate::memory::queue::QueueMemory;
 
 /// Time that the list of a slot must be unchanged before it counts as complete. It is longer than a virtual
 /// CPU is usually preempted.

@@ -9,12 +9,12 @@
 //! # Spec
 //! JingZhao interface, section 6.8 (J-50).
 
+use card::frontend::Context;
+use card::frontend::poll_set::PollSet;
 use protocol::hca::jingzhao::qpc::QpState;
 
 use super::ctxmgt::message::RdQpState;
 use super::resources::Resources;
-use crate::frontend::Context;
-use crate::frontend::poll_set::PollSet;
 
 /// The period is short compared with the settle time of a list, and long compared with the cost of a poll.
 pub(super) type RecvWatch = PollSet<50>;

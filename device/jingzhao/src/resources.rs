@@ -17,6 +17,13 @@
 //! # Spec
 //! JingZhao interface, sections 3.3, 4 and 5.
 
+use card::frontend::Context;
+use card::memory::GuestMemory;
+use card::memory::keys::KeyTable;
+use card::memory::translate::RegionAccess;
+use card::sparse::{Capacity, SparseTable};
+use hcr::icm::PageMap;
+use hcr::mtt::Mtt;
 use protocol::hca::jingzhao::caps::DevLim;
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{Cqn, IcmAddr, Qpn};
@@ -28,13 +35,6 @@ use super::event_queue::EventQueues;
 use super::qp::QueuePair;
 use super::recv_watch::RecvWatch;
 use super::send_queue::DoorbellPool;
-use crate::frontend::Context;
-use crate::frontend::hcr::icm::PageMap;
-use crate::frontend::hcr::mtt::Mtt;
-use crate::memory::GuestMemory;
-use crate::memory::keys::KeyTable;
-use crate::memory::translate::RegionAccess;
-use crate::sparse::{Capacity, SparseTable};
 
 /// Bound: QPs outside RESET. This is twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };

@@ -1,11 +1,11 @@
 //! The buffer of a work queue: a ring of slots in a memory region.
 
+use card::memory::queue::QueueMemory;
 use engine::AccessError;
 use protocol::ids::{Lkey, Pdn};
 
 use super::ctxmgt::message::{RdQpRst, RdQpSst};
 use super::options::QueueOptions;
-use crate::memory::queue::QueueMemory;
 
 /// Geometry of a work queue.
 ///
@@ -79,8 +79,9 @@ fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem
 
 #[cfg(test)]
 mod tests {
+    use card::memory::queue::testing::Region;
+
     use super::*;
-    use crate::memory::queue::testing::Region;
 
     fn sst(usr_page: u32, sq_len: u32) -> RdQpSst {
         let (pd, sq_lkey) = (Pdn::new(3), Lkey::new(0x21));

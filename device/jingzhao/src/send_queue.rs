@@ -9,7 +9,10 @@
 
 use std::collections::VecDeque;
 
+use card::memory::queue::QueueMemory;
+use card::net::address::Addresses;
 use engine::{Fence, Fetch, Payload, SendRequest, Sge, Status, UdDestination};
+use hcr::verbs::{WorkTag, send_op};
 use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
 use protocol::hca::jingzhao::wqe::{
     self, DataSegment, GRANULE, NextUnit, Operation, SendWqe, UdUnit, WqeData, WqeError,
@@ -22,9 +25,6 @@ use super::address::datagram;
 use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
-use crate::frontend::hcr::verbs::{WorkTag, send_op};
-use crate::memory::queue::QueueMemory;
-use crate::net::address::Addresses;
 
 /// Maximum number of pending doorbells of a queue: the most WQEs that QUERY_DEV_LIM can advertise for a queue.
 const MAX_DOORBELLS: usize = 1 << 16;

@@ -1,6 +1,9 @@
 //! Snapshots of the device's objects for an operator.
 
+use card::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Peer, QpRow, Service, remote_rights};
+use card::net::address::Addresses;
 use engine::{Engine, QpSnapshot};
+use hcr::snapshot::{Objects, icm_row};
 use protocol::hca::jingzhao::qpc::ServiceType;
 
 use super::address::connected;
@@ -8,9 +11,6 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::hcr::snapshot::Objects;
-use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Peer, QpRow, Service, remote_rights};
-use crate::net::address::Addresses;
 
 /// Set in the index of rows of the TPT translation, which follow those of the context translation.
 const TPT_ROWS: u64 = 1 << 63;
@@ -101,6 +101,6 @@ pub(super) fn icm_rows(resources: &Resources, from: u64) -> impl Iterator<Item =
     let tpt = resources.regions.icm.ranges_from(tpt_from);
     let context = context.into_iter().flatten();
     context
-        .map(move |(page, range)| (page, IcmRow::new(IcmTable::Context, &range)))
-        .chain(tpt.map(move |(page, range)| (page | TPT_ROWS, IcmRow::new(IcmTable::Tpt, &range))))
+        .map(move |(page, range)| (page, icm_row(IcmTable::Context, &range)))
+        .chain(tpt.map(move |(page, range)| (page | TPT_ROWS, icm_row(IcmTable::Tpt, &range))))
 }

@@ -18,13 +18,13 @@ mod wqes;
 
 use std::collections::VecDeque;
 
+use card::frontend::strict::Findings;
+use card::memory::GuestMemory;
+use card::telemetry::monitor::Monitor;
+use hcr::strict::HcrWatch;
 use protocol::ids::Lkey;
 
 use super::resources::Resources;
-use crate::frontend::hcr::strict::HcrWatch;
-use crate::frontend::strict::Findings;
-use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Monitor;
 
 pub(super) use self::commands::{Before, examine};
 pub(super) use self::qps::doorbell;

@@ -12,6 +12,12 @@ mod strict;
 mod trace;
 mod traffic;
 
+use card::frontend::Interface as _;
+use card::frontend::testing::{Guest, MEMORY, dump, exchange};
+use card::identity::Identity;
+use card::net::address::Addresses;
+use card::vfio::Bar;
+use card::vfio::server::{Device, Region};
 use drivers::hcr::GO;
 use drivers::jingzhao::{
     CQC, Driver, EQC, ICM_CONTEXT, ICM_TPT, INBOX, MPT, MTT, OUTBOX, QPC, layout, region,
@@ -20,16 +26,10 @@ use engine::Instant;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Op};
 use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
 use protocol::hca::jingzhao::init::InitHca;
-use protocol::ids::{IcmAddr, Iova, Lid};
+use protocol::ids::{IcmAddr, Iova, Lid, MacAddr};
 
 use super::device::JingZhao;
 use super::options::{Options, Setup};
-use crate::frontend::Interface as _;
-use crate::frontend::testing::{Guest, MEMORY, dump, exchange};
-use crate::identity::Identity;
-use crate::net::address::Addresses;
-use crate::vfio::Bar;
-use crate::vfio::server::{Device, Region};
 
 /// Bus address that is not mapped.
 const NOWHERE: u64 = 0x4000_0000_0000;

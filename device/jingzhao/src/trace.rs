@@ -2,7 +2,12 @@
 //!
 //! Fields are described by the types that the device itself uses.
 
+use card::frontend::RegisterAccess;
+use card::telemetry::trace::{Kind, Trace};
+use card::vfio::Bar;
 use engine::{Fetch, RecvRequest};
+use hcr::command::{Mailboxes, show_mailbox};
+use hcr::entry_ring::WriteError;
 use protocol::describe::{Describe as _, Field as _, Hex, Value, Visitor};
 use protocol::hca::jingzhao::cmd::{Op, PendingCommand, describe_parameters};
 use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue};
@@ -17,11 +22,6 @@ use super::doorbell::Doorbells;
 
 use super::event_queue::EqSlot;
 use super::send_queue::{Entry, FetchedWqe};
-use crate::frontend::RegisterAccess;
-use crate::frontend::hcr::command::{Mailboxes, show_mailbox};
-use crate::frontend::hcr::entry_ring::WriteError;
-use crate::telemetry::trace::{Kind, Trace};
-use crate::vfio::Bar;
 
 /// Returns the name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {

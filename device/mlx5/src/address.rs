@@ -3,12 +3,11 @@
 //! # Spec
 //! mlx5 interface, section 10.3.
 
+use card::net::address::Addresses;
+use card::net::lid::{Grh, Route};
 use protocol::hca::mlx5::path::Path;
 use protocol::ids::Qpn;
 use protocol::roce::Encap;
-
-use crate::net::address::Addresses;
-use crate::net::lid::{Grh, Route};
 
 /// The path to a connected peer. Packets to an unknown destination are sent and lost, as on a real fabric.
 pub fn path(addresses: &Addresses, to: &Path, local: Qpn, remote: Qpn) -> Encap {

@@ -3,12 +3,11 @@
 //! # Spec
 //! mlx5 interface, sections 5, 8.1 and 10.1.
 
+use card::memory::GuestMemory;
 use engine::AccessError;
 use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::{page_len, page_offset};
 use protocol::ids::Iova;
-
-use crate::memory::GuestMemory;
 
 /// Largest log page size of a context: 8 TiB. A larger one cannot name pages of a guest.
 const MAX_LOG_PAGE: u8 = 31;
@@ -151,8 +150,9 @@ impl PageBudget {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::testing::guest_memory;
+
     use super::*;
-    use crate::memory::testing::guest_memory;
 
     fn list(pages: &[u64]) -> Vec<u8> {
         pages.iter().flat_map(|page| page.to_be_bytes()).collect()

@@ -3,6 +3,7 @@
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.2.
 
+use card::memory::GuestMemory;
 use protocol::hca::mlx5::command::{
     BLOCK_ALIGN, BLOCK_DATA, Block, BlockTail, Delivery, INLINE_LEN, NEXT_BLOCK, OWNER_BYTE, OutputHeader,
     Slot, blocks,
@@ -10,7 +11,6 @@ use protocol::hca::mlx5::command::{
 use protocol::ids::Iova;
 
 use super::check::{Check, Rejection};
-use crate::memory::GuestMemory;
 
 /// Offset of the first output bytes in a slot.
 const OUTPUT: u64 = 0x20;

@@ -15,6 +15,7 @@ mod qp;
 mod resource;
 mod srq;
 
+use card::frontend::Context;
 use protocol::hca::mlx5::capability::AREA_LEN;
 use protocol::hca::mlx5::command::{InputHeader, OutputHeader};
 use protocol::hca::mlx5::input::Command;
@@ -24,7 +25,6 @@ use super::check::{Check, Rejection};
 use super::function::{Enabled, Function};
 use super::options::Setup;
 use super::resources::Resources;
-use crate::frontend::Context;
 
 /// Output of a command, whose first eight bytes are zero.
 pub type Output = Vec<u8>;

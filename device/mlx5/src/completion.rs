@@ -3,6 +3,9 @@
 //! # Spec
 //! mlx5 interface, sections 8.2, 9.3, 9.6 and 18.1.
 
+use card::frontend::Context;
+use card::frontend::snapshot::Fault;
+use card::limited;
 use engine::{AsyncEvent, Completion, Queue, RecvDone, SendDone, SendOp, Success};
 use protocol::hca::mlx5::cqe::{Content, Cqe, Failure, Receipt, Sent, Source};
 use protocol::hca::mlx5::eqe::{CqFault, Eqe, QueueEvent, QueueKind};
@@ -19,9 +22,6 @@ use super::queue_pair::QueuePair;
 use super::resources::Resources;
 use super::send_queue::SendTag;
 use super::trace;
-use crate::frontend::Context;
-use crate::frontend::snapshot::Fault;
-use crate::limited;
 
 /// The CQE of a successful send request.
 fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {

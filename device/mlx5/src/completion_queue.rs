@@ -3,6 +3,8 @@
 //! # Spec
 //! mlx5 interface, section 9.
 
+use card::frontend::snapshot::{Armed, CqRow, Fault};
+use card::memory::GuestMemory;
 use engine::AccessError;
 use protocol::hca::mlx5::cq::{CqContext, CqFields, CqeSize, ModifyCq};
 use protocol::hca::mlx5::cqe::{self, Cqe};
@@ -13,8 +15,6 @@ use thiserror::Error;
 use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
 use super::uses::{Object, Used};
-use crate::frontend::snapshot::{Armed, CqRow, Fault};
-use crate::memory::GuestMemory;
 
 /// Consumer indices of doorbells and records have 24 bits.
 const INDEX: u32 = 0xff_ffff;
@@ -251,12 +251,12 @@ impl CompletionQueue {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::testing::guest_memory;
     use protocol::hca::mlx5::input::Pages;
     use protocol::ids::{Iova, Qpn, UserIndex};
 
     use super::*;
-    use crate::frontend::mlx5::buffer::Placement;
-    use crate::memory::testing::guest_memory;
+    use crate::buffer::Placement;
 
     /// The ring is in page 0, a new one in page 1, the record in page 2.
     const RECORD: Iova = Iova::new(0x2000);

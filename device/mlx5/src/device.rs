@@ -5,6 +5,14 @@
 
 use std::time::{Duration, Instant as Clock};
 
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::frontend::table::Table;
+use card::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
+use card::limited;
+use card::management::NodeProfile;
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
+use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::Event;
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
@@ -29,14 +37,6 @@ use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OW
 use super::send_queue::SendTag;
 use super::snapshot;
 use super::trace::{self, Executed};
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::table::Table;
-use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
-use crate::limited;
-use crate::management::NodeProfile;
-use crate::telemetry::monitor::Rule;
-use crate::telemetry::reason::IgnoreReason;
-use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -284,7 +284,7 @@ impl Frontend for Mlx5 {
         SendTag::from_bits(wr_id).index().into()
     }
 
-    fn can_receive(&mut self, qpn: Qpn, dma: &crate::memory::GuestMemory) -> bool {
+    fn can_receive(&mut self, qpn: Qpn, dma: &card::memory::GuestMemory) -> bool {
         self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 

@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use card::frontend::Context;
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::telemetry::reason::IgnoreReason;
 use protocol::hca::mlx5::PAGE;
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, UarRegister};
 use protocol::hca::mlx5::qp::QpState;
@@ -14,9 +17,6 @@ use protocol::ids::{Qpn, UarIndex};
 use super::host;
 use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, OVERFLOW, QP_STATE};
 use super::resources::Resources;
-use crate::frontend::Context;
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::telemetry::reason::IgnoreReason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {

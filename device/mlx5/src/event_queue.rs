@@ -3,6 +3,7 @@
 //! # Spec
 //! mlx5 interface, section 8.
 
+use card::memory::GuestMemory;
 use engine::AccessError;
 use protocol::hca::mlx5::eq::EqContext;
 use protocol::hca::mlx5::eqe::{self, Eqe, EventMask};
@@ -10,7 +11,6 @@ use thiserror::Error;
 
 use super::buffer::QueueBuffer;
 use super::uses::{Object, Used};
-use crate::memory::GuestMemory;
 
 /// Consumer and producer indices of contexts and doorbells have 24 bits.
 const INDEX: u32 = 0xff_ffff;
@@ -137,12 +137,12 @@ impl EventQueue {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::testing::guest_memory;
     use protocol::hca::mlx5::input::Pages;
     use protocol::ids::{Cqn, Iova};
 
     use super::*;
-    use crate::frontend::mlx5::buffer::Placement;
-    use crate::memory::testing::guest_memory;
+    use crate::buffer::Placement;
 
     const EVENT: Eqe = Eqe::Completion(Cqn::new(0x40));
 

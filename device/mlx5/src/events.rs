@@ -3,13 +3,13 @@
 //! # Spec
 //! mlx5 interface, sections 3.2 and 8.
 
+use card::frontend::Context;
+use card::limited;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask};
 use protocol::ids::{Cqn, Eqn};
 
 use super::resources::Resources;
 use super::trace;
-use crate::frontend::Context;
-use crate::limited;
 
 impl Resources {
     /// The EQ that takes events of these types.

@@ -1,5 +1,8 @@
 //! Work queues and memory of the device, for the engine.
 
+use card::frontend::{Context, HostContext};
+use card::memory::GuestMemory;
+use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
     Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
     RecvSource, SendRequest, XrcError,
@@ -12,9 +15,6 @@ use super::check::{Check, Rejection};
 use super::mkey::Mkeys;
 use super::resources::Resources;
 use super::trace;
-use crate::frontend::{Context, HostContext};
-use crate::memory::GuestMemory;
-use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// Implements [`engine::Host`] for the device. Before INIT_HCA it has no queues and no keys.
 #[derive(Debug)]

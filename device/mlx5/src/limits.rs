@@ -3,12 +3,11 @@
 //! # Spec
 //! mlx5 interface, section 6.1.
 
+use card::frontend::count::Count;
 use protocol::hca::mlx5::capability::GeneralCaps;
 use protocol::hca::mlx5::regs::FIRST_UAR;
 use schemars::JsonSchema;
 use serde::Deserialize;
-
-use crate::frontend::count::Count;
 
 pub const MAX_EQS: u32 = 64;
 /// Number of GIDs of the port.

@@ -3,6 +3,12 @@
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.
 
+use card::memory::GuestMemory;
+use card::memory::key_op::WindowKind;
+use card::memory::keys::{Allocated, Generation, KeyTable, Purpose};
+use card::memory::region::{EntryLen, Kind, MemoryRegion, Origin, PageShift, Translation};
+use card::memory::translate::{KeyRange, PageTable, RegionAccess};
+use card::sparse::TableFull;
 use engine::{AccessError, Initiator, Rights};
 use protocol::hca::mlx5::mkey::{ANY_QP, AccessMode, MkeyContext, Mtt, UNIT};
 use protocol::hca::mlx5::umr::UmrControl;
@@ -14,12 +20,6 @@ use super::limits::first;
 use super::numbered::Numbered;
 use super::translation_list::{TranslationList, UNIT_PAGES};
 use super::uses::{Object, Used};
-use crate::memory::GuestMemory;
-use crate::memory::key_op::WindowKind;
-use crate::memory::keys::{Allocated, Generation, KeyTable, Purpose};
-use crate::memory::region::{EntryLen, Kind, MemoryRegion, Origin, PageShift, Translation};
-use crate::memory::translate::{KeyRange, PageTable, RegionAccess};
-use crate::sparse::TableFull;
 
 /// Bits of a page table entry number below the index of its key. The longest list, a whole input, has fewer pages.
 const LIST_BITS: u32 = 32;
@@ -345,13 +345,13 @@ fn rights(context: &MkeyContext) -> Rights {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::testing::guest_memory;
+    use card::memory::translate::AccessTarget;
     use engine::{Access, AccessError, Initiator};
     use protocol::hca::mlx5::mkey::ANY_QP;
     use protocol::ids::{Pdn, Qpn, Va};
 
     use super::*;
-    use crate::memory::testing::guest_memory;
-    use crate::memory::translate::AccessTarget;
 
     fn context(mode: AccessMode) -> MkeyContext {
         let context = MkeyContext { qpn: ANY_QP, key: 1, pd: Pdn::new(1), ..MkeyContext::default() };

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::sparse::{Capacity, SparseTable};
+use card::sparse::{Capacity, SparseTable};
 
 /// Objects by number. A freed number is reused as late as possible, so that a late doorbell or packet does not reach
 /// the next object.

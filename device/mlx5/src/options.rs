@@ -1,11 +1,11 @@
 //! Configurable options of the device.
 
+use card::frontend;
 use protocol::hca::mlx5::pci;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::Limits;
-use crate::frontend;
 
 /// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;

@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+use card::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
+use card::memory::GuestMemory;
+use card::net::address::Addresses;
 use engine::{
     AccessError, AckTimeout, Completion, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, Queue,
     RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendRequest, State,
@@ -22,9 +25,6 @@ use super::send_queue::{SendQueue, WqeBytes};
 use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::TooMany;
-use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
-use crate::memory::GuestMemory;
-use crate::net::address::Addresses;
 
 /// Log2 of the largest message in bytes, for the engine.
 const LOG_MAX_MESSAGE: u8 = 30;

@@ -1,6 +1,6 @@
 //! Why this interface ignores a doorbell or a register write.
 
-use crate::telemetry::reason::IgnoreReason;
+use card::telemetry::reason::IgnoreReason;
 
 /// The driver has not initialised the device.
 pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");

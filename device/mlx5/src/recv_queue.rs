@@ -4,13 +4,13 @@
 //! # Spec
 //! mlx5 interface, section 12.1.
 
+use card::memory::GuestMemory;
 use engine::{Fetch, RecvRequest, Sge};
 use protocol::hca::mlx5::wqe::{DataSegment, RecvWqe};
 use smallvec::SmallVec;
 
 use super::buffer::QueueBuffer;
 use super::work_queue::Counters;
-use crate::memory::GuestMemory;
 
 /// Copy of an entry. Larger ones are allocated.
 pub type Entry = SmallVec<[u8; 512]>;

@@ -4,13 +4,13 @@
 //! mlx5 interface, sections 10.1 and 11.
 
 use bitfield_struct::bitfield;
+use card::memory::GuestMemory;
 use engine::{AccessError, Fetch, Status};
 use protocol::hca::mlx5::wqe::{BLOCK, ControlSegment, UNIT};
 use smallvec::SmallVec;
 
 use super::buffer::QueueBuffer;
 use super::work_queue::{Counters, TooMany};
-use crate::memory::GuestMemory;
 
 /// Units of WQE sizes in a block.
 const UNITS: u8 = 4;
@@ -150,12 +150,12 @@ impl SendQueue {
 
 #[cfg(test)]
 mod tests {
+    use card::memory::testing::guest_memory;
     use protocol::hca::mlx5::input::Pages;
     use protocol::ids::{Iova, Qpn};
 
     use super::*;
-    use crate::frontend::mlx5::buffer::Placement;
-    use crate::memory::testing::guest_memory;
+    use crate::buffer::Placement;
 
     /// Four blocks behind a receive queue of 64 bytes.
     fn queue() -> (SendQueue, QueueBuffer) {

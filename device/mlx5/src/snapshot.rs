@@ -1,12 +1,12 @@
 //! Tables of the device for an operator.
 
+use card::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
+use card::frontend::table::{Row as _, Table, TableContext};
 use engine::State;
 
 use super::event_queue::EventQueue;
 use super::function::Function;
 use super::resources::Resources;
-use crate::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
-use crate::frontend::table::{Row as _, Table, TableContext};
 
 /// Returns the tables of a device with this function. QPs of service UMR are not listed: they have no peers.
 pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {

@@ -3,6 +3,7 @@
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.
 
+use card::memory::GuestMemory;
 use engine::{Fetch, RecvRequest};
 use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::opcode::Opcode;
@@ -14,7 +15,6 @@ use super::buffer::{Placement, QueueBuffer};
 use super::recv_queue::{Entry, request};
 use super::uses::{Object, Used};
 use super::work_queue::Counters;
-use crate::memory::GuestMemory;
 
 /// Context of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use card::frontend::RegisterAccess;
+use card::telemetry::trace::{Kind, Trace};
 use engine::{Fence, Fetch, Payload, RecvRequest, RecvSource, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
 use protocol::hca::mlx5::cqe::{Cqe, Failure};
@@ -19,8 +21,6 @@ use super::doorbell;
 use super::event_queue::WriteError;
 use super::failure;
 use super::send_queue::SendTag;
-use crate::frontend::RegisterAccess;
-use crate::telemetry::trace::{Kind, Trace};
 
 /// Name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {

@@ -3,12 +3,12 @@
 //! # Spec
 //! mlx5 interface, sections 13.1 to 13.3.
 
+use card::memory::translate::KeyRange;
 use engine::AccessError;
 use protocol::hca::mlx5::mkey::{AccessMode, Klm, Mtt, TERMINATE_KEY, UNIT};
 use protocol::ids::{Iova, Lkey};
 
 use super::buffer::PageBudget;
-use crate::memory::translate::KeyRange;
 
 /// Page addresses in a translation unit.
 pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;

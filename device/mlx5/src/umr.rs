@@ -6,6 +6,8 @@
 //! # Spec
 //! mlx5 interface, section 13.3.
 
+use card::memory::GuestMemory;
+use card::memory::translate::AccessTarget;
 use engine::{Access, AccessError, Initiator, LocalToken};
 use protocol::hca::mlx5::mkey::UNIT;
 use protocol::hca::mlx5::qp::Service;
@@ -16,8 +18,6 @@ use super::mkey::Change;
 use super::resources::Resources;
 use super::uses::{Object, Used};
 use super::work;
-use crate::memory::GuestMemory;
-use crate::memory::translate::AccessTarget;
 
 impl Resources {
     /// Executes the UMR of a token.

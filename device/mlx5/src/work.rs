@@ -3,6 +3,8 @@
 //! # Spec
 //! mlx5 interface, section 11.
 
+use card::net::address::Addresses;
+use card::net::lid::{Grh, Route};
 use engine::{
     AccessError, Fence, LocalOp, LocalToken, Payload, Remote, SendOp, SendRequest, SgeList, Status,
     UdDestination,
@@ -17,8 +19,6 @@ use smallvec::SmallVec;
 
 use super::recv_queue::sge;
 use super::send_queue::Taken;
-use crate::net::address::Addresses;
-use crate::net::lid::{Grh, Route};
 
 /// Converts a WQE of a QP.
 ///

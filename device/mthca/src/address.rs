@@ -3,13 +3,12 @@
 //! # Spec
 //! mthca interface, sections 6.5, 6.8 and 8.3.
 
+use card::net::address::Addresses;
+use card::net::lid::{Grh, Route};
 use protocol::hca::mthca::path::Address;
 use protocol::hca::mthca::wqe::{MlxWqe, PackedHeaders};
 use protocol::ids::{FlowLabel, Qpn};
 use protocol::roce::Encap;
-
-use crate::net::address::Addresses;
-use crate::net::lid::{Grh, Route};
 
 /// Returns the path to a destination. Packets to an unknown destination are sent and lost, as on a real
 /// fabric.

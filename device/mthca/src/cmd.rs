@@ -16,6 +16,8 @@ mod port;
 mod qp;
 mod srq;
 
+use card::frontend::Context;
+use hcr::command::{Mailboxes, Outbox};
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::cmd::{Command, Op};
 use protocol::hca::status::{CmdError, CmdStatus};
@@ -23,8 +25,6 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use super::options::Setup;
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
-use crate::frontend::Context;
-use crate::frontend::hcr::command::{Mailboxes, Outbox};
 
 /// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,15 @@
 //! # Spec
 //! mthca interface, sections 7.5 to 7.7.
 
+use card::frontend::Context;
+use hcr::host::modify_qp;
+use card::frontend::snapshot::Fault;
+use card::limited;
+use card::net::address::Addresses;
+use card::net::lid::Source;
 use engine::{AsyncEvent, Completion, Engine, Queue, SendOp, Success};
+use hcr::notify::{CqError, Notify};
+use hcr::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
 use protocol::hca::mthca::cqe::{Cqe, ImmOrPkey, Outcome, Received};
 use protocol::hca::mthca::eqe::{Eqe, QpEvent};
 use protocol::hca::qp::Transition;
@@ -13,13 +21,6 @@ use super::observed::Observed;
 use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::resources::Resources;
-use crate::frontend::Context;
-use crate::frontend::hcr::notify::{CqError, Notify};
-use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
-use crate::frontend::snapshot::Fault;
-use crate::limited;
-use crate::net::address::Addresses;
-use crate::net::lid::Source;
 
 /// Returns the CQE of a completion.
 fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
@@ -171,6 +172,6 @@ impl Resources {
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
         // Cannot fail: the engine has every QP of the table.
-        let _ = cx.modify_qp(self, qpn, &to_err);
+        let _ = modify_qp(cx, self, qpn, &to_err);
     }
 }

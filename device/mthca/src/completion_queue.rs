@@ -3,6 +3,10 @@
 //! # Spec
 //! mthca interface, sections 3.5 (RESIZE_CQ), 5.3, 6.4 and 7.6.
 
+use card::frontend::snapshot::{Armed, CqRow};
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
+use hcr::notify::{CqError, Notifier, Notify};
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::mthca::cqe::Cqe;
 use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
@@ -10,10 +14,6 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
 use super::arm_sequence::ArmSequence;
-use crate::frontend::hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
-use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
-use crate::frontend::snapshot::{Armed, CqRow};
-use crate::memory::queue::QueueMemory;
 
 /// A completion queue. Its entries have no phase bit; the consumer index is in a doorbell record.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. For `solicited`, see [`crate::frontend::hcr::verbs::is_solicited`]. `record` reads the consumer
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer
     /// index.
     ///
     /// # Errors

@@ -3,7 +3,23 @@
 //! # Spec
 //! mthca interface, sections 1 and 2.
 
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::frontend::snapshot::IcmRow;
+use card::frontend::table::Table;
+use card::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
+use card::limited;
+use card::management::NodeProfile;
+use card::memory::GuestMemory;
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
+use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::Event;
+use hcr::command::{self, CommandSet};
+use hcr::host::DeviceHost;
+use hcr::reason::{NO_EQ, NOT_INITIALISED};
+use hcr::registers::Hcr;
+use hcr::snapshot::{HcrDevice, tables};
+use hcr::verbs::WorkTag;
 use protocol::describe::Visitor;
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::cmd::Op;
@@ -23,22 +39,6 @@ use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::hcr::command::{self, CommandSet};
-use crate::frontend::hcr::host::DeviceHost;
-use crate::frontend::hcr::reason::{NO_EQ, NOT_INITIALISED};
-use crate::frontend::hcr::registers::Hcr;
-use crate::frontend::hcr::snapshot::{HcrDevice, tables};
-use crate::frontend::hcr::verbs::WorkTag;
-use crate::frontend::reason::{NO_REGISTER, WIDTH};
-use crate::frontend::snapshot::IcmRow;
-use crate::frontend::table::Table;
-use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr};
-use crate::limited;
-use crate::management::NodeProfile;
-use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Rule;
-use crate::telemetry::reason::IgnoreReason;
-use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// First dword of the catastrophic error buffer. Section 2.6: the type is in the top byte, 0 for an internal error, and
 /// the dword must not be 0.

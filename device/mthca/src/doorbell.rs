@@ -3,21 +3,22 @@
 //! # Spec
 //! mthca interface, sections 5.1 to 5.3.
 
+use card::frontend::Context;
+use hcr::host::notify_send;
+use card::frontend::reason::NO_REGISTER;
+use card::telemetry::monitor::Monitor;
+use card::telemetry::reason::IgnoreReason;
 use engine::State;
+use hcr::doorbell::SplitDoorbells;
+use hcr::notify::Notify;
+use hcr::reason::{FOREIGN_PAGE, NO_CQ, OVERFLOW, QP_INIT, QP_RESET, QP_RTR};
 use protocol::describe::Field as _;
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
 use super::observed::Observed;
 use super::regions::DeviceMemory;
 use super::resources::Resources;
-use crate::frontend::Context;
-use crate::frontend::hcr::doorbell::SplitDoorbells;
-use crate::frontend::hcr::notify::Notify;
-use crate::frontend::hcr::reason::{FOREIGN_PAGE, NO_CQ, OVERFLOW, QP_INIT, QP_RESET, QP_RTR};
-use crate::frontend::mthca::reason::ALREADY_TAKEN;
-use crate::frontend::reason::NO_REGISTER;
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::reason::IgnoreReason;
+use crate::reason::ALREADY_TAKEN;
 
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +134,7 @@ impl Resources {
             Err(_) => return Err(OVERFLOW),
         }
         let qpn = qp.qpn;
-        cx.notify_send(self, qpn);
+        notify_send(cx, self, qpn);
         Ok(())
     }
 
@@ -157,11 +158,11 @@ impl Resources {
 
 #[cfg(test)]
 mod tests {
+    use card::frontend::reason::WIDTH;
     use protocol::hca::mthca::doorbell::ArmFor;
     use protocol::ids::{Cqn, Qpn};
 
     use super::*;
-    use crate::frontend::reason::WIDTH;
 
     /// The first send doorbell of section 13.3.
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];

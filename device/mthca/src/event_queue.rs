@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::{Buffer, CountedRing, EntryRing, EventRing, WriteError};
 use protocol::hca::mthca::cmd::MapEq;
 use protocol::hca::mthca::eqc::{Eqc, Interrupt};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::Eqn;
-
-use crate::frontend::hcr::entry_ring::{Buffer, CountedRing, EntryRing, EventRing, WriteError};
-use crate::memory::queue::QueueMemory;
 
 /// Number of event types: bits of the mask of MAP_EQ.
 const TYPES: usize = 64;

@@ -3,6 +3,8 @@
 //! # Spec
 //! mthca interface, sections 7.7 and 7.8.
 
+use card::frontend::Context;
+use card::limited;
 use protocol::hca::mthca::eqc::Interrupt;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::{Cqn, Eqn};
@@ -10,8 +12,6 @@ use protocol::ids::{Cqn, Eqn};
 use super::observed::Observed;
 use super::regions::DeviceMemory;
 use super::resources::Resources;
-use crate::frontend::Context;
-use crate::limited;
 
 impl Resources {
     /// Writes an asynchronous event to the EQ that its type is mapped to, or drops it if there is none.

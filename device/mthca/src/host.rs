@@ -1,17 +1,17 @@
 //! Work queues and memory of a device, for the engine.
 
+use card::frontend::HostContext;
+use card::memory::GuestMemory;
+use card::memory::translate::RegionAccess;
 use engine::{Fetch, RecvRequest, SendRequest};
+use hcr::host::Queues;
+use hcr::mtt::Mtt;
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
 use super::observed::Observed;
 use super::regions::DeviceMemory;
 use super::resources::Resources;
-use crate::frontend::HostContext;
-use crate::frontend::hcr::host::Queues;
-use crate::frontend::hcr::mtt::Mtt;
-use crate::memory::GuestMemory;
-use crate::memory::translate::RegionAccess;
 
 impl Resources {
     /// Whether a QP has a posted receive request. Always true for a QP with an SRQ.

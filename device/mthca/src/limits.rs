@@ -7,12 +7,11 @@
 //! # Spec
 //! mthca interface, section 3.4.
 
+use card::frontend::count::Count;
 use protocol::hca::mthca::caps::DevLim;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
-
-use crate::frontend::count::Count;
 
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -3,12 +3,11 @@
 //! # Spec
 //! mthca interface, sections 6.1 and 6.2.
 
+use card::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
+use hcr::mtt::ENTRY_LEN;
 use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
-
-use crate::frontend::hcr::mtt::ENTRY_LEN;
-use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// Bound: pages of one region. The limit is the same as for all regions together.
 const MAX_PAGES: u64 = 1 << 24;

@@ -1,6 +1,8 @@
 //! Events that the device reports to its observers, one for each decision.
 
 use engine::{Completion, Fetch, RecvRequest, SendRequest, State};
+use hcr::entry_ring::WriteError;
+use hcr::notify::CqError;
 use protocol::hca::mthca::cqe::Cqe;
 use protocol::hca::mthca::doorbell::{ArmCq, Record, SendDoorbell};
 use protocol::hca::mthca::eqe::Eqe;
@@ -11,8 +13,6 @@ use super::event_queue::{EventQueue, EventQueues};
 use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::srq::SharedReceiveQueue;
-use crate::frontend::hcr::entry_ring::WriteError;
-use crate::frontend::hcr::notify::CqError;
 
 /// A decision of the device, with the objects that it concerns.
 ///

@@ -1,10 +1,11 @@
 //! The observers of the device's decisions, in this order: counters, strict mode, trace.
 
+use card::frontend::observe::Observe;
+use card::telemetry::monitor::Monitor;
+use hcr::counters::{count_completion, count_receive, count_send};
+
 use super::observed::Observed;
 use super::{strict, trace};
-use crate::frontend::hcr::counters::{count_completion, count_receive, count_send};
-use crate::frontend::observe::Observe;
-use crate::telemetry::monitor::Monitor;
 
 impl Observe for Observed<'_> {
     fn observe(self, monitor: &mut Monitor) {

@@ -1,10 +1,10 @@
 //! Configurable options of the device.
 
+use card::frontend;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
-use crate::frontend;
 
 /// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;

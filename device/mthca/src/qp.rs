@@ -5,10 +5,15 @@
 
 use std::time::Duration;
 
+use card::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
+use card::memory::translate::{AccessTarget, RegionAccess};
+use card::net::address::Addresses;
 use engine::{
     AckTimeout, Fence, Fetch, Flush, GrhArea, Initiator, Modify, Mtu, Payload, QpAttrs, QpSnapshot,
     ReadyHeader, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
 };
+use hcr::mtt::Mtt;
+use hcr::verbs::{engine_state, send_op, state_of};
 use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
 use protocol::hca::qp::{ServiceType, Transition};
@@ -20,11 +25,6 @@ use super::address;
 use super::recv_queue::{RecvQueue, sge};
 use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
-use crate::frontend::hcr::mtt::Mtt;
-use crate::frontend::hcr::verbs::{engine_state, send_op, state_of};
-use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
-use crate::memory::translate::{AccessTarget, RegionAccess};
-use crate::net::address::Addresses;
 
 /// Maximum payload of a management datagram: one packet.
 const MAX_MANAGEMENT_LEN: usize = 2048;
@@ -68,7 +68,7 @@ impl QueuePair {
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
 
-    /// Takes the next request from the send queue. `wr_id` is a [`WorkTag`](crate::frontend::hcr::verbs::WorkTag).
+    /// Takes the next request from the send queue. `wr_id` is a [`WorkTag`](hcr::verbs::WorkTag).
     pub fn next_send(
         &mut self,
         memory: &RegionAccess<'_, &Mtt>,

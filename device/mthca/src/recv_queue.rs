@@ -6,12 +6,12 @@
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.
 
+use card::memory::queue::QueueMemory;
 use engine::{AccessError, Fetch, RecvRequest, Sge, Status};
 use protocol::hca::mthca::wqe::{DataSegment, RecvWqe};
 use smallvec::SmallVec;
 
 use super::work_queue::{Counters, WorkQueue};
-use crate::memory::queue::QueueMemory;
 
 /// Receive queue of one QP.
 #[derive(Debug)]

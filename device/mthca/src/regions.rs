@@ -3,6 +3,13 @@
 //! # Spec
 //! mthca interface, sections 4 and 5.4.
 
+use card::memory::GuestMemory;
+use card::memory::keys::KeyTable;
+use card::memory::region::MemoryRegion;
+use card::memory::translate::RegionAccess;
+use card::sparse::TableFull;
+use hcr::icm::PageMap;
+use hcr::mtt::{ENTRY_LEN, Mtt};
 use protocol::hca::mthca::doorbell::{RECORD_LEN, Record};
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mpt::{KEY_ROTATION, Mpt};
@@ -10,13 +17,6 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{IcmAddr, Iova, Lkey};
 
 use super::mpt::{PageEntries, region};
-use crate::frontend::hcr::icm::PageMap;
-use crate::frontend::hcr::mtt::{ENTRY_LEN, Mtt};
-use crate::memory::GuestMemory;
-use crate::memory::keys::KeyTable;
-use crate::memory::region::MemoryRegion;
-use crate::memory::translate::RegionAccess;
-use crate::sparse::TableFull;
 
 /// Memory regions and their pages.
 #[derive(Debug)]

@@ -22,6 +22,8 @@
 
 use std::ops::RangeInclusive;
 
+use card::sparse::{Capacity, SparseTable};
+use hcr::icm::{IcmRange, PageMap};
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::status::CmdError;
 use protocol::ids::{Cqn, Qpn, Srqn};
@@ -33,8 +35,6 @@ use super::qp::QueuePair;
 use super::regions::Regions;
 use super::srq::SharedReceiveQueue;
 use super::uar::UarQueues;
-use crate::frontend::hcr::icm::{IcmRange, PageMap};
-use crate::sparse::{Capacity, SparseTable};
 
 /// Bound: QPs outside RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };

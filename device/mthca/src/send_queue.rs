@@ -8,15 +8,15 @@
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
 
+use card::memory::queue::QueueMemory;
 use engine::{AccessError, Fetch, Status};
+use hcr::verbs::WorkTag;
 use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::qpc::QpKind;
 use protocol::hca::mthca::wqe::{GRANULE, Link, MAX_SIZE, MlxWqe, NextSegment, SendWqe, WqeError};
 use thiserror::Error;
 
 use super::work_queue::{Advance, Counters, WorkQueue};
-use crate::frontend::hcr::verbs::WorkTag;
-use crate::memory::queue::QueueMemory;
 
 /// A doorbell announces more requests than the queue has slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -1,15 +1,15 @@
 //! Snapshots of the device's objects for an operator.
 
+use card::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
+use card::net::address::Addresses;
 use engine::Engine;
+use hcr::icm::PageMap;
+use hcr::snapshot::{Objects, icm_row};
 use protocol::hca::mthca::eqc::Interrupt;
 use protocol::ids::Eqn;
 
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::hcr::icm::PageMap;
-use crate::frontend::hcr::snapshot::Objects;
-use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
-use crate::net::address::Addresses;
 
 impl Objects for Resources {
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)> {
@@ -46,5 +46,5 @@ impl Objects for Resources {
 
 /// Returns the mapped ICM ranges, which may exist before INIT_HCA.
 pub(super) fn icm_rows(icm: &PageMap, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
-    icm.ranges_from(from).map(|(first, range)| (first, IcmRow::new(IcmTable::All, &range)))
+    icm.ranges_from(from).map(|(first, range)| (first, icm_row(IcmTable::All, &range)))
 }

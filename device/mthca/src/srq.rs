@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, sections 3.5 (ARM_SRQ), 5.4, 6.6 and 7.4.
 
+use card::memory::queue::QueueMemory;
 use engine::{Fetch, RecvRequest};
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::hca::mthca::srqc::Srqc;
@@ -11,7 +12,6 @@ use protocol::ids::{Lkey, Srqn};
 
 use super::recv_queue::{read, request};
 use super::work_queue::{Counters, WorkQueue};
-use crate::memory::queue::QueueMemory;
 
 /// A shared receive queue.
 #[derive(Debug)]

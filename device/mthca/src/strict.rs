@@ -21,12 +21,12 @@ mod registers;
 pub mod rules;
 mod work;
 
+use card::memory::GuestMemory;
+use hcr::strict::HcrWatch;
 use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::doorbell::UarRegister;
 
 use super::resources::Resources;
-use crate::frontend::hcr::strict::HcrWatch;
-use crate::memory::GuestMemory;
 
 pub(super) use self::commands::examine;
 pub(super) use self::doorbells::{arm_cq, arms, send, sends};

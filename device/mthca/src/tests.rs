@@ -20,6 +20,11 @@ mod trace;
 mod traffic;
 mod user;
 
+use card::frontend::Interface as _;
+use card::frontend::testing::Guest;
+use card::identity::Identity;
+use card::vfio::Bar;
+use card::vfio::server::{Device as _, Region};
 use drivers::Bus as _;
 use drivers::hcr::{INBOX, OUTBOX};
 use drivers::mthca::{self as driver, CommandEvents, EQ_ARM, EQ_SET_CI, HCR, Mpt, RESET, modify};
@@ -29,11 +34,6 @@ use protocol::ids::Lid;
 use self::probe::replay;
 use super::device::Mthca;
 use super::options::{Options, Setup};
-use crate::frontend::Interface as _;
-use crate::frontend::testing::Guest;
-use crate::identity::Identity;
-use crate::vfio::Bar;
-use crate::vfio::server::{Device as _, Region};
 
 /// Bus address behind ICM address 0. Pages are contiguous on the bus.
 const ICM: u64 = 0x1_0000_0000;
@@ -107,8 +107,13 @@ fn open_port(driver: &mut Driver) {
     driver.settle();
 }
 
-impl Guest<Mthca> {
+/// Access to event queues in the memory of the guest.
+trait EventQueues {
     /// Reads entry `number` of an EQ.
+    fn eqe(&mut self, eqn: usize, number: u64) -> Vec<u8>;
+}
+
+impl EventQueues for Guest<Mthca> {
     fn eqe(&mut self, eqn: usize, number: u64) -> Vec<u8> {
         self.peek(EQ_BUFFERS[eqn] + 32 * number, 32)
     }

@@ -1,6 +1,13 @@
 //! Trace records of the mthca interface: registers, commands and queue entries.
 
+use card::frontend::RegisterAccess;
+use card::telemetry::trace::{Kind, Trace};
+use card::vfio::Bar;
 use engine::{Fence, Fetch, Payload, RecvRequest, SendRequest, Sge};
+use hcr::command::{Mailboxes, show_mailbox};
+use hcr::entry_ring::WriteError;
+use hcr::notify::CqError;
+use hcr::verbs::{WorkTag, syndrome};
 use protocol::describe::{Describe, Field as _, Hex, Visitor};
 use protocol::hca::hcr::{CommandWord, HcrWord, PendingCommand};
 use protocol::hca::mthca::cmd::{Op, describe_parameters};
@@ -13,14 +20,6 @@ use protocol::hca::mthca::wqe::DataSegment;
 use protocol::hca::opcode::WqeOpcode;
 use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
-
-use crate::frontend::RegisterAccess;
-use crate::frontend::hcr::command::{Mailboxes, show_mailbox};
-use crate::frontend::hcr::entry_ring::WriteError;
-use crate::frontend::hcr::notify::CqError;
-use crate::frontend::hcr::verbs::{WorkTag, syndrome};
-use crate::telemetry::trace::{Kind, Trace};
-use crate::vfio::Bar;
 
 /// Returns the name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {

@@ -14,16 +14,17 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
+use card::frontend::Context;
+use hcr::host::notify_send;
 use engine::State;
+use hcr::notify::Notify;
+use hcr::reason::OVERFLOW;
 use protocol::hca::mthca::doorbell::{RECORD_LEN, UAR_PAGE, UarRegister};
 
 use super::doorbell::Doorbell;
 use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
-use crate::frontend::Context;
-use crate::frontend::hcr::notify::Notify;
-use crate::frontend::hcr::reason::OVERFLOW;
 
 /// Bound: records polled as soon as a word is found. A program with no more queues than this is served within the turn.
 const POLLS_AT_ONCE: usize = 16;
@@ -172,7 +173,7 @@ impl Resources {
         }
         qp.counters.doorbells += 1;
         cx.monitor.count_doorbell("send");
-        cx.notify_send(self, qpn);
+        notify_send(cx, self, qpn);
     }
 
     fn poll_arm_record(&mut self, cx: &mut Context<'_>, index: u32) {

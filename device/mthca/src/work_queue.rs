@@ -3,11 +3,10 @@
 //! # Spec
 //! mthca interface, sections 6.5, 7.3 and 7.4.
 
+use card::memory::queue::QueueMemory;
 use engine::AccessError;
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::ids::{Lkey, Pdn};
-
-use crate::memory::queue::QueueMemory;
 
 /// Maximum log2 of the number of slots. With 16-bit counters, more slots would make full and empty, or new
 /// and stale, indistinguishable.

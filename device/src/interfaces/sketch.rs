@@ -3,6 +3,15 @@
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 
+use card::frontend::reason::WIDTH;
+use card::frontend::table::{Row, Table, TableSpec, hex};
+use card::frontend::{
+    Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, Setup,
+};
+use card::strict_rules;
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
+use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::{
     Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, RecvRequest, RecvSource, SendRequest,
 };
@@ -11,17 +20,7 @@ use protocol::ids::{Lkey, Qpn, Va};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::frontend::reason::WIDTH;
-use crate::frontend::strict::rules;
-use crate::frontend::table::{Row, Table, TableSpec, hex};
-use crate::frontend::{
-    Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, Setup,
-};
-use crate::telemetry::monitor::Rule;
-use crate::telemetry::reason::IgnoreReason;
-use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
-
-rules! {
+strict_rules! {
     /// A write that is not 4 aligned bytes.
     NARROW_WRITE "narrow_write" "1.1";
 }

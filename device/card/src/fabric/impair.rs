@@ -27,6 +27,7 @@ use self::rule::When;
 pub use self::rule::{Action, Direction, Probability, Rule, RuleEntry, RuleError};
 use self::summary::FrameSummary;
 use super::Origin;
+use crate::log_line;
 use crate::telemetry::log::Site;
 
 /// Maximum number of rules of one device. Each rule is checked for every frame.
@@ -234,7 +235,7 @@ impl ActiveRule {
 
         if let Some(suppressed) = self.site.admit() {
             let (rule, direction, hits) = (self.id, self.rule.direction(), self.hits);
-            tracing::info!(rule, ?direction, %summary, what, hits, suppressed, "impairment");
+            log_line!(info, rule, ?direction, %summary, what, hits, suppressed, "impairment");
         }
     }
 

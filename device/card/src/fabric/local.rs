@@ -21,6 +21,7 @@ use super::wake_flag::WakeFlag;
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
 use crate::limited;
+use crate::log_line;
 
 /// Maximum number of frames queued for one HCA. The next constant limits their total length. Frames beyond
 /// these limits are dropped, as in a socket buffer.
@@ -129,7 +130,7 @@ impl Network {
         members.ips.add(identity);
         self.joins.fetch_add(1, Ordering::Relaxed);
         drop(members);
-        tracing::info!(%mac, "joined the local fabric");
+        log_line!(info, %mac, "joined the local fabric");
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 

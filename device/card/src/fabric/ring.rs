@@ -38,6 +38,7 @@ use super::sources::{IpOwners, Source};
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
 use crate::limited;
+use crate::log_line;
 use crate::vfio::server::Listener;
 
 /// Maximum number of linked members. Each takes the memory of two rings, and is polled before every sleep.
@@ -145,7 +146,7 @@ impl RingFabric {
             started: now,
             stats: FabricStats::default(),
         };
-        tracing::info!(folder = %folder.display(), mac = %own.mac, "joined the ring fabric");
+        log_line!(info, folder = %folder.display(), mac = %own.mac, "joined the ring fabric");
         fabric.scan(Scan::Full);
         Ok(fabric)
     }

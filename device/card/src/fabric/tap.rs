@@ -13,9 +13,10 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use super::batch::RxFrame;
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
+use crate::log_line;
 
 /// Device file of the driver for tap interfaces.
-pub(crate) const DEVICE: &str = "/dev/net/tun";
+pub const DEVICE: &str = "/dev/net/tun";
 
 /// Maximum length of the headers and trailer of a RoCE packet, without Ethernet: IPv6, UDP, BTH, the longest
 /// extension headers and ICRC.
@@ -72,9 +73,9 @@ impl TapFabric {
         attach(&tap, interface)?;
         let mtu = mtu(interface);
         let (path_mtu, need) = (path_mtu.bytes(), path_mtu.bytes() + ROCE_HEADERS);
-        tracing::info!(%interface, mtu, path_mtu, "attached to the tap interface");
+        log_line!(info, %interface, mtu, path_mtu, "attached to the tap interface");
         if mtu.is_some_and(|mtu| mtu < need) {
-            tracing::warn!(%interface, mtu, need, "tap interface MTU is too small for path MTU {path_mtu}; raise the MTU or set a smaller `path_mtu`");
+            log_line!(warn, %interface, mtu, need, "tap interface MTU is too small for path MTU {path_mtu}; raise the MTU or set a smaller `path_mtu`");
         }
         Ok(Self { tap, stats: FabricStats::default() })
     }

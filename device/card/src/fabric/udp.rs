@@ -17,6 +17,7 @@ pub use self::peer::UdpPeer;
 use super::batch::RxFrame;
 use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
+use crate::log_line;
 
 /// Requested socket buffer in bytes per direction, enough for a few windows of several QPs. The kernel counts
 /// about twice the payload.
@@ -53,8 +54,7 @@ impl UdpFabric {
         allow_fragments(&socket)?;
         let max_run = state.max_gso_segments();
         let (receive, send) = enlarge_buffers(&socket)?;
-        tracing::info!(
-            bind = %socket.local_addr()?,
+        log_line!(info, bind = %socket.local_addr()?,
             peers = peers.len(),
             receive_buffer = receive,
             send_buffer = send,
@@ -62,7 +62,8 @@ impl UdpFabric {
             "listening for frames on the UDP fabric"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
-            tracing::warn!(
+            log_line!(
+                warn,
                 receive_buffer = receive,
                 "UDP receive buffer is too small for bursts of frames, so frames may be lost; raise net.core.rmem_max or run hcad with CAP_NET_ADMIN"
             );
@@ -126,7 +127,7 @@ impl UdpFabric {
                 // Usually, either the frames exceed the path's MTU and can only be sent one by one, in
                 // fragments, or the interface does not support segmentation. Neither reason is temporary.
                 self.max_run = 1;
-                tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
+                log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
                 return Transmitted::RunRefused;
             }
             Err(error) => {

@@ -5,20 +5,14 @@
 //! one input.
 
 pub mod count;
-pub mod e810;
-pub mod hcr;
-pub mod jingzhao;
-pub mod list;
-pub mod mlx5;
-pub mod mthca;
 pub mod observe;
-pub(crate) mod poll_set;
+pub mod poll_set;
 pub mod reason;
 pub mod snapshot;
 pub mod strict;
 pub mod table;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use engine::{Engine, Event, Instant};
 use protocol::describe::{Field as _, Visitor};

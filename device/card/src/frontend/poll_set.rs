@@ -11,7 +11,7 @@ const POLLS_PER_PERIOD: usize = 256;
 
 /// Table indices of QPs that are polled round-robin, every `PERIOD_MS` milliseconds.
 #[derive(Debug, Default)]
-pub(crate) struct PollSet<const PERIOD_MS: u64> {
+pub struct PollSet<const PERIOD_MS: u64> {
     indices: BTreeSet<u32>,
     /// First index of the next period.
     next: u32,
@@ -22,22 +22,22 @@ impl<const PERIOD_MS: u64> PollSet<PERIOD_MS> {
     const PERIOD: Duration = Duration::from_millis(PERIOD_MS);
 
     /// Returns the time of the next call to [`PollSet::take_due`].
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    pub(crate) fn insert(&mut self, index: u32, now: Instant) {
+    pub fn insert(&mut self, index: u32, now: Instant) {
         self.indices.insert(index);
         self.due.get_or_insert(now + Self::PERIOD);
     }
 
-    pub(crate) fn remove(&mut self, index: u32) {
+    pub fn remove(&mut self, index: u32) {
         self.indices.remove(&index);
         self.due = self.due.filter(|_| !self.indices.is_empty());
     }
 
     /// Returns the QPs to poll now, each at most once.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<u32> {
+    pub fn take_due(&mut self, now: Instant) -> Vec<u32> {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
         }

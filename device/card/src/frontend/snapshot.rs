@@ -81,7 +81,7 @@ pub struct QpCounters {
 }
 
 /// Converts the remote access rights of a QP.
-pub(super) fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
+pub fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
     [
         (remote.write, Right::RemoteWrite),
         (remote.read, Right::RemoteRead),

@@ -17,35 +17,35 @@ use crate::identity::Identity;
 use crate::net::address::Addresses;
 use crate::record::Recorder;
 use crate::replay::testing as session;
-use crate::telemetry::trace::tests::Written;
+use crate::telemetry::testing::Written;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
 /// Bytes of guest memory, from bus address 0 on.
-pub(crate) const MEMORY: u64 = 1 << 30;
+pub const MEMORY: u64 = 1 << 30;
 
 /// A peer with an entry in the configuration.
-pub(crate) const OTHER: Identity = Identity {
+pub const OTHER: Identity = Identity {
     mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
     ipv4: Ipv4Addr::new(192, 168, 7, 9),
     ipv6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9)),
     ..Identity::from_lid(Lid::new(0x900))
 };
 /// Destination of packets to unknown peers.
-pub(crate) const DEFAULT: Identity = Identity {
+pub const DEFAULT: Identity = Identity {
     mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
     ipv4: Ipv4Addr::new(10, 1, 1, 1),
     ..Identity::from_lid(Lid::new(0x901))
 };
 
 /// Returns the addresses of LID 1, with both peers.
-pub(crate) fn addresses() -> Addresses {
+pub fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }
 
 /// Parses a hex dump as the interface specifications print them: an offset, a colon and sixteen bytes per line. Omitted
 /// lines are zero.
-pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
+pub fn dump(text: &str, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (offset, values) = line.split_once(':').expect("an offset");
@@ -59,7 +59,7 @@ pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
 }
 
 /// Runs `work` and returns the lines that it logs.
-pub(crate) fn logged(work: impl FnOnce() + Send) -> String {
+pub fn logged(work: impl FnOnce() + Send) -> String {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
@@ -70,14 +70,13 @@ pub(crate) fn logged(work: impl FnOnce() + Send) -> String {
     written.text()
 }
 
-/// Compares text with a golden file of this crate, or updates the file if HCAD_UPDATE_GOLDEN is set.
+/// Compares text with a golden file, or updates the file if HCAD_UPDATE_GOLDEN is set.
 #[track_caller]
-pub(crate) fn assert_golden(file: &str, text: &str) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+pub fn assert_golden(file: &str, text: &str) {
     if std::env::var_os("HCAD_UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(file, text).unwrap();
     }
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    let recorded = std::fs::read_to_string(file).unwrap_or_default();
     for (line, expected) in text.lines().zip(recorded.lines()) {
         assert_eq!(line, expected, "{file}");
     }
@@ -85,9 +84,9 @@ pub(crate) fn assert_golden(file: &str, text: &str) {
 }
 
 /// A guest with one HCA.
-pub(crate) struct Guest<F: Frontend> {
-    pub(crate) hca: Hca<F>,
-    pub(crate) now: Instant,
+pub struct Guest<F: Frontend> {
+    pub hca: Hca<F>,
+    pub now: Instant,
     /// Eventfds by MSI-X vector.
     vectors: Vec<OwnedFd>,
     /// A BAR that is mapped into the guest, so that stores to it do not trap.
@@ -98,7 +97,7 @@ pub(crate) struct Guest<F: Frontend> {
 
 impl<F: Frontend> Guest<F> {
     /// Creates a guest after power-on, with memory space and bus mastering enabled.
-    pub(crate) fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
+    pub fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
         let mut hca = Hca::new(frontend, addresses, None);
         let record = session::record();
         if let Some(record) = &record {
@@ -111,22 +110,22 @@ impl<F: Frontend> Guest<F> {
     }
 
     /// Maps zeroed memory for DMA.
-    pub(crate) fn map_memory(&mut self, iova: u64, len: u64) {
+    pub fn map_memory(&mut self, iova: u64, len: u64) {
         self.hca.memory().map_zeros(iova, len);
     }
 
-    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
+    pub fn poke(&mut self, at: u64, bytes: &[u8]) {
         self.hca.memory().poke(at, bytes);
     }
 
-    pub(crate) fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+    pub fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.hca.memory().look(at, &mut bytes);
         bytes
     }
 
     /// Maps the doorbell pages into the guest, as a VMM does.
-    pub(crate) fn map_doorbells(&mut self) {
+    pub fn map_doorbells(&mut self) {
         self.hca.map_doorbells();
         self.pages = Bar::ALL.into_iter().find_map(|bar| {
             let region = Region::Bar(bar);
@@ -137,7 +136,7 @@ impl<F: Frontend> Guest<F> {
     }
 
     /// Writes to a register.
-    pub(crate) fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
+    pub fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
         if let Some((_, pages)) = self.pages.as_ref().filter(|(mapped, _)| *mapped == bar) {
             let at = usize::try_from(offset).unwrap();
             return pages.as_volatile_slice().write_slice(bytes, at).unwrap();
@@ -146,40 +145,40 @@ impl<F: Frontend> Guest<F> {
     }
 
     /// Reads from a register.
-    pub(crate) fn load<const N: usize>(&mut self, bar: Bar, offset: u64) -> [u8; N] {
+    pub fn load<const N: usize>(&mut self, bar: Bar, offset: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.hca.region_read(Region::Bar(bar), offset, &mut bytes);
         bytes
     }
 
     /// Creates eventfds for the first vectors. The driver must still enable the vectors.
-    pub(crate) fn listen(&mut self, vectors: usize) {
+    pub fn listen(&mut self, vectors: usize) {
         self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
         self.wire();
     }
 
     /// Passes the eventfds to the device, as a VMM does again after it has removed all of them.
-    pub(crate) fn wire(&mut self) {
+    pub fn wire(&mut self) {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));
         }
     }
 
     /// Applies an impairment rule, as written in a configuration.
-    pub(crate) fn impair(&mut self, rule: &str) {
+    pub fn impair(&mut self, rule: &str) {
         let entry: RuleEntry = serde_json::from_str(rule).unwrap();
         self.hca.impair(Rule::try_from(entry).unwrap()).unwrap();
     }
 
     /// Advances the clock, never backwards, and handles expired deadlines.
-    pub(crate) fn advance(&mut self, to: Instant) {
+    pub fn advance(&mut self, to: Instant) {
         self.now = to.max(self.now);
         self.hca.set_now(self.now);
         self.hca.handle_deadline();
     }
 
     /// Runs turns until the device is idle. Returns the frames sent.
-    pub(crate) fn settle(&mut self) -> Vec<Vec<u8>> {
+    pub fn settle(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         loop {
             self.hca.set_now(self.now);
@@ -225,7 +224,7 @@ impl<F: Frontend> Bus for Guest<F> {
 }
 
 /// Exchanges frames between two guests until both are idle.
-pub(crate) fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
+pub fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     loop {
         let (from_a, from_b) = (a.settle(), b.settle());
         if from_a.is_empty() && from_b.is_empty() {
@@ -237,7 +236,7 @@ pub(crate) fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest
 }
 
 /// Advances the clock until no deadline is left, for at most one minute.
-pub(crate) fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
+pub fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     let limit = a.now + std::time::Duration::from_secs(60);
     loop {
         exchange(a, b);
@@ -249,7 +248,7 @@ pub(crate) fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>)
 }
 
 /// Pseudorandom bytes that depend on the seed.
-pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     let mut next = seed;
     let step = || {
         next = next.wrapping_mul(5).wrapping_add(113);

@@ -59,8 +59,8 @@ impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod testing {
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
     use std::cell::{Cell, RefCell};
 
     use super::*;
@@ -69,19 +69,19 @@ pub(crate) mod testing {
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// One region, in a vector.
-    pub(crate) struct Region {
-        pub(crate) pd: Pdn,
-        pub(crate) key: Lkey,
-        pub(crate) start: u64,
-        pub(crate) bytes: RefCell<Vec<u8>>,
+    pub struct Region {
+        pub pd: Pdn,
+        pub key: Lkey,
+        pub start: u64,
+        pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
-        pub(crate) read_only: Cell<bool>,
+        pub read_only: Cell<bool>,
         /// A concurrent modification by software.
-        pub(crate) later: RefCell<Option<Later>>,
+        pub later: RefCell<Option<Later>>,
     }
 
     impl Region {
-        pub(crate) fn new(len: usize) -> Self {
+        pub fn new(len: usize) -> Self {
             Self {
                 pd: Pdn::new(3),
                 key: Lkey::new(0x21),
@@ -92,11 +92,11 @@ pub(crate) mod testing {
             }
         }
 
-        pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
+        pub fn put(&self, offset: usize, bytes: &[u8]) {
             self.bytes.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
 
-        pub(crate) fn get<const N: usize>(&self, offset: usize) -> [u8; N] {
+        pub fn get<const N: usize>(&self, offset: usize) -> [u8; N] {
             self.bytes.borrow()[offset..offset + N].try_into().unwrap()
         }
 

@@ -8,14 +8,14 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::{GuestMemory, Permissions};
 
 /// Returns `pages` zero pages, readable and writable, from `iova` on.
-pub(crate) fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
+pub fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     let mut memory = GuestMemory::default();
     memory.map_zeros(iova, pages * super::dma::PAGE_LEN);
     memory
 }
 
 /// Returns the same memory for the device and for a software thread, because a map belongs to one thread.
-pub(crate) fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
+pub fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
     let len = pages * super::dma::PAGE_LEN;
     let fd = zeros(len);
     [fd.try_clone().unwrap(), fd].map(|fd| {
@@ -36,24 +36,24 @@ fn zeros(len: u64) -> OwnedFd {
 
 impl GuestMemory {
     /// Maps zeros, readable and writable. They take memory only when touched.
-    pub(crate) fn map_zeros(&mut self, iova: u64, len: u64) {
+    pub fn map_zeros(&mut self, iova: u64, len: u64) {
         self.map(Iova::new(iova), len, ALL, Some((zeros(len), 0))).unwrap();
     }
 
     /// Returns the bytes at an address, which must be mapped.
-    pub(crate) fn peek<const N: usize>(&self, iova: u64) -> [u8; N] {
+    pub fn peek<const N: usize>(&self, iova: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.look(iova, &mut bytes);
         bytes
     }
 
     /// Reads bytes of any length as the guest, not as the device.
-    pub(crate) fn look(&self, iova: u64, out: &mut [u8]) {
+    pub fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }
 
     /// Stores bytes at an address, which must be mapped.
-    pub(crate) fn poke(&self, iova: u64, bytes: &[u8]) {
+    pub fn poke(&self, iova: u64, bytes: &[u8]) {
         self.copy_in(Iova::new(iova), bytes).unwrap();
     }
 }

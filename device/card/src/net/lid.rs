@@ -104,7 +104,7 @@ impl Addresses {
 }
 
 /// Returns the traffic class for a service level.
-pub(crate) const fn class_of(service_level: u8) -> u8 {
+pub const fn class_of(service_level: u8) -> u8 {
     (service_level & 7) << 5 | (service_level >> 3 & 1) << 4
 }
 

@@ -14,6 +14,7 @@ use super::header::{Header, MAGIC};
 use super::queue::{MAX_WAITING, Queue};
 use super::sink::RecordSink;
 use crate::capabilities;
+use crate::log_line;
 use crate::telemetry::file;
 
 /// Time for which a device that ends waits for its record to be written. A slower disk must not delay the
@@ -68,11 +69,11 @@ impl Recorder {
             let failure = match writer.run() {
                 Ok(WriteOutcome::All) => None,
                 Ok(WriteOutcome::AtLimit) => {
-                    tracing::warn!(path = %called.display(), "recording stopped: size limit reached");
+                    log_line!(warn, path = %called.display(), "recording stopped: size limit reached");
                     Some(Ending::Full.to_string())
                 }
                 Err(error) => {
-                    tracing::error!(path = %called.display(), %error, "recording stopped: write failed");
+                    log_line!(error, path = %called.display(), %error, "recording stopped: write failed");
                     Some(error.to_string())
                 }
             };
@@ -111,7 +112,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         let ending = if thread::panicking() { Ending::Failed } else { Ending::Closed };
         if !self.queue.close(ending, FAREWELL) {
-            tracing::warn!(path = %self.path.display(), "session record may be incomplete: timed out writing its last entries");
+            log_line!(warn, path = %self.path.display(), "session record may be incomplete: timed out writing its last entries");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::entry::{Content, Entry, Input, Update};
 use super::queue::Queue;
 use super::replay_source::ReplaySource;
+use crate::log_line;
 
 /// The end of a recording or a replay that the device holds. Clones share the same record.
 ///
@@ -212,7 +213,7 @@ fn append(queue: &Queue, entry: &Entry<'_>) {
 
 fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     if !queue.append(now, entry) {
-        tracing::error!("recording stopped: data is arriving faster than it can be written to the file");
+        log_line!(error, "recording stopped: data is arriving faster than it can be written to the file");
     }
 }
 

@@ -13,7 +13,7 @@ fn reader(record: &[u8]) -> Reader {
 }
 
 /// Returns the step of each write of the device.
-pub(crate) fn steps_with_writes(record: &[u8]) -> Vec<u64> {
+pub fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     let mut reader = reader(record);
     let (mut step, mut writes) = (0, Vec::new());
     while let Some(entry) = reader.peek().unwrap() {
@@ -28,7 +28,7 @@ pub(crate) fn steps_with_writes(record: &[u8]) -> Vec<u64> {
 }
 
 /// Returns the record with one bit of one write inverted.
-pub(crate) fn flip_bit_of_write(record: &[u8], nth: usize) -> Vec<u8> {
+pub fn flip_bit_of_write(record: &[u8], nth: usize) -> Vec<u8> {
     let mut reader = reader(record);
     let mut altered = MAGIC.to_vec();
     chunk::write(&mut altered, &serde_json::to_vec(reader.header()).unwrap()).unwrap();

@@ -12,7 +12,7 @@ use super::dedup::DedupCache;
 use super::entry::{Content, Entry, Update};
 use super::header::MAGIC;
 use super::*;
-use crate::telemetry::trace::tests::Written;
+use crate::telemetry::testing::Written;
 
 fn header() -> Header {
     Header::new("hca1", Map::new())

@@ -13,6 +13,6 @@ pub(super) fn set(now: u64) {
 }
 
 /// Returns the time of this thread.
-pub(super) fn now() -> Duration {
+pub fn now() -> Duration {
     Duration::from_nanos(NOW.get())
 }

@@ -10,6 +10,9 @@ use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
+#[doc(hidden)]
+pub use tracing;
+
 /// Number of lines that a site may write in one window.
 pub const BURST: u64 = 8;
 
@@ -107,7 +110,7 @@ impl Allowance {
     }
 }
 
-/// `limited!(level, …)` is `tracing::level!(…)` for lines that a guest or a peer can cause.
+/// `limited!(level, …)` is [`log_line!`](crate::log_line) for lines that a guest or a peer can cause.
 #[macro_export]
 macro_rules! limited {
     ($level:ident, $($arg:tt)+) => {{
@@ -115,14 +118,82 @@ macro_rules! limited {
             static SITE: $crate::telemetry::log::Site = const { $crate::telemetry::log::Site::new() };
         }
         match SITE.with($crate::telemetry::log::Site::admit) {
-            Some(0) => tracing::$level!($($arg)+),
+            Some(0) => $crate::log_line!($level, $($arg)+),
             Some(suppressed) => {
-                tracing::$level!(suppressed, "lines similar to the next one were suppressed");
-                tracing::$level!($($arg)+);
+                $crate::log_line!($level, suppressed, "lines similar to the next one were suppressed");
+                $crate::log_line!($level, $($arg)+);
             }
             None => {}
         }
     }};
+}
+
+/// `log_line!(level, …)` is `tracing::level!(…)` with the [target](crate::log_target) of its module.
+#[macro_export]
+macro_rules! log_line {
+    ($level:ident, $($arg:tt)+) => {{
+        const TARGET: &str = $crate::log_target!();
+        $crate::telemetry::log::tracing::$level!(target: TARGET, $($arg)+)
+    }};
+}
+
+/// Returns the log target of the module that calls it, as a constant.
+///
+/// Log filters and the readers of logs depend on targets, so these do not show how the code is divided into
+/// crates: `card::vfio` logs as `device::vfio`, and the interface `mthca` as `device::frontend::mthca`.
+#[macro_export]
+macro_rules! log_target {
+    () => {{
+        const LEN: usize = $crate::telemetry::log::target_len(module_path!());
+        const BYTES: [u8; LEN] = $crate::telemetry::log::target(module_path!());
+        match std::str::from_utf8(&BYTES) {
+            Ok(target) => target,
+            Err(_) => panic!("a module path is text"),
+        }
+    }};
+}
+
+/// Splits a module path into the prefix of its log target and the part of the path that follows it.
+const fn split_target(module: &str) -> (&[u8], &[u8]) {
+    const CRATES: [&[u8]; 2] = [b"card", b"device"];
+    let path = module.as_bytes();
+    let mut index = 0;
+    while index < CRATES.len() {
+        let name = CRATES[index];
+        if let Some((first, rest)) = path.split_at_checked(name.len())
+            && is_equal(first, name)
+            && (rest.is_empty() || rest[0] == b':')
+        {
+            return (b"device", rest);
+        }
+        index += 1;
+    }
+    (b"device::frontend::", path)
+}
+
+/// Compares bytes in a constant.
+const fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    let mut index = 0;
+    while index < a.len() && index < b.len() && a[index] == b[index] {
+        index += 1;
+    }
+    index == a.len() && index == b.len()
+}
+
+/// Returns the length of the log target of a module.
+pub const fn target_len(module: &str) -> usize {
+    let (prefix, rest) = split_target(module);
+    prefix.len() + rest.len()
+}
+
+/// Returns the log target of a module. `LEN` is its [length](target_len).
+pub const fn target<const LEN: usize>(module: &str) -> [u8; LEN] {
+    let (prefix, rest) = split_target(module);
+    let mut target = [0; LEN];
+    let (start, end) = target.split_at_mut(prefix.len());
+    start.copy_from_slice(prefix);
+    end.copy_from_slice(rest);
+    target
 }
 
 #[cfg(test)]
@@ -158,6 +229,22 @@ mod tests {
         }
         let most = LEN_PER_DAY + BURST_LEN + LINE;
         assert!((most / 2..=most).contains(&written), "{written}");
+    }
+
+    #[test]
+    fn targets_do_not_depend_on_crates() {
+        for (module, expected) in [
+            ("card", "device"),
+            ("card::vfio::server", "device::vfio::server"),
+            ("device::fleet", "device::fleet"),
+            ("mthca::cmd", "device::frontend::mthca::cmd"),
+            ("cards::x", "device::frontend::cards::x"),
+        ] {
+            let (prefix, rest) = split_target(module);
+            assert_eq!([prefix, rest].concat(), expected.as_bytes());
+            assert_eq!(target_len(module), expected.len());
+        }
+        assert_eq!(log_target!(), "device::telemetry::log::tests");
     }
 
     #[derive(Clone, Default)]

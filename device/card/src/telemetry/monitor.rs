@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::log::Site;
 use super::reason::{IgnoreReason, Reason, Severity};
 use super::trace::{Kind, Trace};
+use crate::log_line;
 
 /// The monitor, which the front-end borrows for each call.
 #[derive(Debug, Default)]
@@ -147,17 +148,17 @@ impl Monitor {
         match reason.severity() {
             Severity::GuestBug => {
                 if let Some(suppressed) = seen.site.admit() {
-                    tracing::warn!(reason = name, qpn = number, suppressed, "ignored {what}");
+                    log_line!(warn, reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
             Severity::Denied => {
                 if let Some(suppressed) = seen.site.admit() {
-                    tracing::info!(reason = name, qpn = number, suppressed, "ignored {what}");
+                    log_line!(info, reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
             Severity::Expected if tracing::enabled!(tracing::Level::DEBUG) => {
                 if let Some(suppressed) = seen.site.admit() {
-                    tracing::debug!(reason = name, qpn = number, suppressed, "ignored {what}");
+                    log_line!(debug, reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
             Severity::Expected => {}
@@ -253,7 +254,7 @@ impl Monitor {
         let seen = self.violations.entry(name).or_default();
         seen.count += 1;
         if let Some(suppressed) = seen.site.admit() {
-            tracing::warn!(rule = name, section, suppressed, "driver violation: {what}");
+            log_line!(warn, rule = name, section, suppressed, "driver violation: {what}");
         }
         if let Some(trace) = &mut self.trace {
             trace.record(Kind::Violation, name, |to| {
@@ -272,8 +273,8 @@ impl Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::testing::Written;
     use crate::telemetry::trace::TraceFormat;
-    use crate::telemetry::trace::tests::Written;
 
     const RULE: Rule = Rule { name: "narrow_write", section: "1.3", about: "" };
 

@@ -16,6 +16,7 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
 use super::subscriber::LogFormat;
 use crate::capabilities;
+use crate::log_target;
 
 /// Maximum number of bytes waiting to be written. This is about ten thousand lines, or the trace of a busy
 /// device for one second.
@@ -233,15 +234,15 @@ fn count(lines: &[u8]) -> u64 {
 /// Formats the line that reports lost lines, in the format of the log.
 fn note(missing: u64, format: LogFormat) -> String {
     const MESSAGE: &str = "log lines lost: standard error was not read fast enough";
+    const TARGET: &str = log_target!();
     let mut time = String::new();
     // Writing to a string cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let mut line = match format {
-        LogFormat::Text => format!("{time}  WARN {}: {MESSAGE} lines={missing}", module_path!()),
+        LogFormat::Text => format!("{time}  WARN {TARGET}: {MESSAGE} lines={missing}"),
         LogFormat::Json => {
             let fields = serde_json::json!({ "message": MESSAGE, "lines": missing });
-            let target = module_path!();
-            serde_json::json!({ "timestamp": time, "level": "WARN", "fields": fields, "target": target })
+            serde_json::json!({ "timestamp": time, "level": "WARN", "fields": fields, "target": TARGET })
                 .to_string()
         }
     };

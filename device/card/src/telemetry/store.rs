@@ -16,6 +16,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::file;
+use crate::log_line;
 
 /// Where to store records, and how many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -300,7 +301,7 @@ impl Store {
 
     fn stop(&mut self, why: &str) {
         if self.ended.is_none() {
-            tracing::error!(path = %self.path.display(), why, "{} stopped", self.what);
+            log_line!(error, path = %self.path.display(), why, "{} stopped", self.what);
             self.ended = Some(why.to_owned());
         }
         self.target = None;

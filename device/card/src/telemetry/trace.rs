@@ -239,4 +239,4 @@ fn since_1970() -> Duration {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

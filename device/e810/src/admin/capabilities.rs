@@ -8,9 +8,9 @@ use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::capability::{Capabilities, Capability, id};
 
 use super::Command;
-use crate::frontend::e810::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS};
-use crate::frontend::e810::link::MAX_FRAME;
-use crate::frontend::e810::state::State;
+use crate::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS};
+use crate::link::MAX_FRAME;
+use crate::state::State;
 
 /// Entries of the RSS lookup table. Drivers accept no other size.
 const RSS_TABLE: u32 = 2048;

@@ -1,10 +1,9 @@
 //! An admin command as its handler sees it: typed parameters and a copy of the buffer, both replaced by the
 //! response.
 
+use card::memory::GuestMemory;
 use protocol::hca::e810::admin::descriptor::{BUFFER_LEN, Flags};
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, PARAMETERS_LEN};
-
-use crate::memory::GuestMemory;
 
 /// An admin command, from the fetch of its descriptor to its completion.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ impl Command {
 
     /// Creates a command for tests.
     #[cfg(test)]
-    pub(in crate::frontend::e810) const fn of(parameters: [u8; PARAMETERS_LEN], buffer: Vec<u8>) -> Self {
+    pub(crate) const fn of(parameters: [u8; PARAMETERS_LEN], buffer: Vec<u8>) -> Self {
         Self { parameters, buffer, answered: None }
     }
 

@@ -3,6 +3,7 @@
 //! # Spec
 //! E810 interface, sections 5.2, 5.3 and 7.1.
 
+use card::limited;
 use protocol::hca::e810::admin::control::{
     ACCESS_READ, ACCESS_WRITE, ResourceId, ResourceLock, STATUS_DONE, Version,
 };
@@ -10,8 +11,7 @@ use protocol::hca::e810::admin::nvm::{NvmChecksum, ReadNvm};
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::Command;
-use crate::frontend::e810::state::State;
-use crate::limited;
+use crate::state::State;
 
 /// Lock timeout in milliseconds. There is only one driver, so a lock never expires.
 const GRANTED_MS: u32 = 3000;

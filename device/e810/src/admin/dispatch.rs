@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use card::frontend::Context;
+use card::limited;
+use card::telemetry::trace::Kind;
 use protocol::describe::{Field as _, Hex};
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, Opcode};
 
 use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switch};
-use crate::frontend::Context;
-use crate::frontend::e810::state::State;
-use crate::frontend::e810::{strict, trace};
-use crate::limited;
-use crate::telemetry::trace::Kind;
+use crate::state::State;
+use crate::{strict, trace};
 
 /// Status name of a successful command.
 const OK: &str = "OK";
@@ -19,7 +19,7 @@ const OK: &str = "OK";
 /// Executes the commands in the send ring.
 ///
 /// Bound: the number of ring entries, each handled in one pass over its buffer.
-pub(in crate::frontend::e810) fn run(state: &mut State, cx: &mut Context<'_>) {
+pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };
         execute(state, cx, &mut descriptor);

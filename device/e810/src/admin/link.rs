@@ -3,16 +3,16 @@
 //! # Spec
 //! E810 interface, sections 4.3 and 5.6.
 
+use card::frontend::Context;
+use card::limited;
 use protocol::hca::e810::admin::link::{
     EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation, SetMacLoopback,
 };
 use protocol::hca::e810::admin::{AdminError, Opcode, PARAMETERS_LEN};
 
 use super::Command;
-use crate::frontend::Context;
-use crate::frontend::e810::state::State;
-use crate::frontend::e810::vectors::Cause;
-use crate::limited;
+use crate::state::State;
+use crate::vectors::Cause;
 
 pub(super) fn get_phy_capabilities(state: &State, command: &mut Command) -> Result<(), AdminError> {
     command.reply(&state.link.phy().emit())
@@ -76,7 +76,7 @@ fn answer(state: &State) -> [u8; PARAMETERS_LEN] {
 }
 
 /// Posts a link status event, if the driver has enabled them.
-pub(in crate::frontend::e810) fn post_link_event(state: &mut State, cx: &mut Context<'_>) {
+pub(crate) fn post_link_event(state: &mut State, cx: &mut Context<'_>) {
     if !state.function.link_events {
         return;
     }

@@ -3,13 +3,13 @@
 //! # Spec
 //! E810 interface, section 5.2.
 
+use card::frontend::Context;
 use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::mac::{LAN_ADDRESS_VALID, MacConfig, MacEntry, ReadMac, WriteMac};
 
 use super::Command;
-use crate::frontend::Context;
-use crate::frontend::e810::link::MAX_FRAME;
-use crate::frontend::e810::state::State;
+use crate::link::MAX_FRAME;
+use crate::state::State;
 
 /// Returns the address of the port. An address written by the driver persists until the next reset.
 pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminError> {

@@ -7,7 +7,7 @@ use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::package::{Download, PackageCount};
 
 use super::Command;
-use crate::frontend::e810::state::State;
+use crate::state::State;
 
 pub(super) fn download(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     state.package.add(command.buffer());

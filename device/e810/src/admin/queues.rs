@@ -9,13 +9,13 @@ use protocol::hca::e810::admin::queue::{
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Opcode};
 
 use super::Command;
-use crate::frontend::e810::buffer::Buffer;
-use crate::frontend::e810::lan::AddError;
-use crate::frontend::e810::state::State;
-use crate::frontend::e810::vsi::VsiNumber;
+use crate::buffer::Buffer;
+use crate::lan::AddError;
+use crate::state::State;
+use crate::vsi::VsiNumber;
 
 /// Executes a queue command; `None` for other commands.
-pub(in crate::frontend::e810) fn dispatch(
+pub(crate) fn dispatch(
     state: &mut State,
     opcode: Opcode,
     command: &mut Command,

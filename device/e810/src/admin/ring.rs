@@ -4,12 +4,11 @@
 //! # Spec
 //! E810 interface, sections 4.1 to 4.3.
 
+use card::memory::{DmaError, GuestMemory};
 use protocol::hca::e810::admin::descriptor::{Descriptor, Flags, LARGE_FROM, QueueLength};
 use protocol::hca::e810::admin::{Opcode, PARAMETERS_LEN};
 use protocol::hca::e810::regs::Register;
 use protocol::ids::Iova;
-
-use crate::memory::{DmaError, GuestMemory};
 
 /// Index bits of the head and tail registers.
 const INDEX: u32 = 0x3ff;

@@ -7,10 +7,10 @@ use protocol::hca::e810::admin::scheduler::{ListParameters, PortEtsParameters, T
 use protocol::hca::e810::admin::{AdminError, Opcode};
 
 use super::Command;
-use crate::frontend::e810::scheduler::Scheduler;
+use crate::scheduler::Scheduler;
 
 /// Executes a scheduler command; `None` for other commands.
-pub(in crate::frontend::e810) fn dispatch(
+pub(crate) fn dispatch(
     scheduler: &mut Scheduler,
     opcode: Opcode,
     command: &mut Command,

@@ -11,11 +11,11 @@ use protocol::hca::e810::admin::vsi::VsiParameters;
 use protocol::hca::e810::admin::{AdminError, Opcode};
 
 use super::Command;
-use crate::frontend::e810::pf_config::PfConfig;
-use crate::frontend::e810::switch::{RuleCommand, Switch};
+use crate::pf_config::PfConfig;
+use crate::switch::{RuleCommand, Switch};
 
 /// Executes a switch command; `None` for other commands.
-pub(in crate::frontend::e810) fn dispatch(
+pub(crate) fn dispatch(
     pf_config: &mut PfConfig,
     opcode: Opcode,
     command: &mut Command,

@@ -3,12 +3,12 @@
 //! # Spec
 //! E810 interface, section 8.5.
 
+use card::nic::receive::{self, ChecksumStatus, Checksums};
+use card::nic::vlan;
 use protocol::hca::e810::rx_descriptor::Checks;
 use protocol::net::layers::{Layers, TagKind, VlanTag};
 
-pub(super) use crate::nic::receive::headers_len;
-use crate::nic::receive::{self, ChecksumStatus, Checksums};
-use crate::nic::vlan;
+pub(super) use card::nic::receive::headers_len;
 
 /// Verifies the checksums of a frame. A frame without an IP header is not checked.
 pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {

@@ -18,6 +18,10 @@ mod transmit_queue;
 
 use std::collections::VecDeque;
 
+use card::frontend::snapshot::{QueueDirection, QueueRow, QueueState};
+use card::limited;
+use card::memory::GuestMemory;
+use card::telemetry::monitor::Monitor;
 use protocol::describe::Field as _;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::e810::rx_context::{self, RxContext};
@@ -33,13 +37,9 @@ pub(super) use self::receive_queue::RxOffload;
 use self::receive_queue::{ReceiveQueue, RxError};
 use self::statistics::{PortStatistics, Statistics};
 use self::transmit_queue::{MAX_FRAME_LEN, Step, TransmitQueue};
-use crate::frontend::e810::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
-use crate::frontend::e810::strict::rules;
-use crate::frontend::e810::vectors::Cause;
-use crate::frontend::snapshot::{QueueDirection, QueueRow, QueueState};
-use crate::limited;
-use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Monitor;
+use crate::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
+use crate::strict::rules;
+use crate::vectors::Cause;
 
 /// Bound: queue polls per frame. Some queues may hold only descriptors that produce no frame.
 const MAX_POLLS_PER_FRAME: usize = 64;

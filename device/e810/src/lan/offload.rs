@@ -9,6 +9,9 @@
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 
+use card::nic::offload::{self, HeaderError, IpVersion, L4Protocol, Offloads, Request, TunnelUdp};
+use card::nic::segmentation::{self, SegmentationError, Segments};
+use card::nic::vlan::Insertion;
 use protocol::hca::e810::tx_descriptor::{
     Command, ContextDescriptor, HeaderLengths, IpType, L4Type, OuterIp, Segmentation, Tunnel, TunnelKind,
 };
@@ -16,9 +19,6 @@ use protocol::net::layers::{TagKind, Tci, VlanTag};
 
 use super::malicious::DriverError;
 use super::transmit_queue::MAX_FRAME_LEN;
-use crate::nic::offload::{self, HeaderError, IpVersion, L4Protocol, Offloads, Request, TunnelUdp};
-use crate::nic::segmentation::{self, SegmentationError, Segments};
-use crate::nic::vlan::Insertion;
 
 /// Range of the MSS, as in the E810.
 const SEGMENT_SIZES: RangeInclusive<u16> = 64..=9668;

@@ -3,6 +3,9 @@
 //! # Spec
 //! E810 interface, sections 8.3 and 8.4.
 
+use card::memory::GuestMemory;
+use card::nic::vlan::TAG_LEN;
+use card::telemetry::monitor::Monitor;
 use protocol::hca::e810::packet_type::PacketType;
 use protocol::hca::e810::rx_context::{RxContext, Split};
 use protocol::hca::e810::rx_descriptor::{LEN, Profile, RxBuffers, RxWriteBack, STATUS_OFFSET, Tag};
@@ -12,10 +15,7 @@ use smallvec::SmallVec;
 
 use super::malicious::DriverError;
 use super::{checks, trace};
-use crate::frontend::e810::strict::rules;
-use crate::memory::GuestMemory;
-use crate::nic::vlan::TAG_LEN;
-use crate::telemetry::monitor::Monitor;
+use crate::strict::rules;
 
 /// Bound: buffers per frame. The E810 has the same limit, and Linux posts buffers large enough for it.
 const MAX_BUFFERS: usize = 5;

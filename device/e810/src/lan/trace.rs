@@ -1,11 +1,10 @@
 //! Trace records of descriptors fetched and completed.
 
+use card::telemetry::monitor::Monitor;
+use card::telemetry::trace::Kind;
 use protocol::describe::{Describe as _, Field as _};
 use protocol::hca::e810::rx_descriptor::{RxBuffers, RxWriteBack};
 use protocol::hca::e810::tx_descriptor::TxDescriptor;
-
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::trace::Kind;
 
 /// Records a transmit descriptor that was fetched.
 pub(super) fn transmit(monitor: &mut Monitor, (queue, index): (u16, u16), descriptor: &TxDescriptor) {

@@ -6,6 +6,12 @@
 //! # Spec
 //! E810 interface, sections 8.1 and 8.2.
 
+use card::memory::GuestMemory;
+use card::nic;
+use card::nic::offload::Offloads;
+use card::nic::segmentation::Segments;
+use card::nic::vlan::{ADDRESSES_LEN, Insertion};
+use card::telemetry::monitor::Monitor;
 use protocol::hca::e810::tx_context::TxContext;
 use protocol::hca::e810::tx_descriptor::{
     Command, ContextDescriptor, DONE_OFFSET, DataDescriptor, Destination, HeaderLengths, LEN, TxDescriptor,
@@ -15,13 +21,7 @@ use smallvec::SmallVec;
 
 use super::malicious::DriverError;
 use super::{offload, trace};
-use crate::frontend::e810::strict::rules;
-use crate::memory::GuestMemory;
-use crate::nic;
-use crate::nic::offload::Offloads;
-use crate::nic::segmentation::Segments;
-use crate::nic::vlan::{ADDRESSES_LEN, Insertion};
-use crate::telemetry::monitor::Monitor;
+use crate::strict::rules;
 
 /// Maximum frame length on the wire without the check sequence; 9728 bytes with it (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;

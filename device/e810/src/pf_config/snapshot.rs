@@ -1,26 +1,26 @@
 //! Rows for the control socket, in ascending order.
 
+use card::frontend::snapshot::{NodeRow, ReceivedTag, RuleRow, SpreadBy, VsiRow};
 use protocol::hca::e810::admin::scheduler::Teid;
 use protocol::hca::e810::admin::vsi::{Strip, TableKind};
 
 use super::PfConfig;
-use crate::frontend::e810::vsi::{Vsi, VsiNumber};
-use crate::frontend::snapshot::{NodeRow, ReceivedTag, RuleRow, SpreadBy, VsiRow};
+use crate::vsi::{Vsi, VsiNumber};
 
 impl PfConfig {
     /// Returns the rows of VSIs from number `from` on.
-    pub(in crate::frontend::e810) fn vsi_rows(&self, from: u64) -> impl Iterator<Item = (u16, VsiRow)> {
+    pub(crate) fn vsi_rows(&self, from: u64) -> impl Iterator<Item = (u16, VsiRow)> {
         let all = self.vsis.iter().filter(move |(number, _)| u64::from(number.get()) >= from);
         all.map(|(number, vsi)| (number.get(), vsi_row(number, vsi)))
     }
 
     /// Returns the rows of rules from index `from` on.
-    pub(in crate::frontend::e810) fn rule_rows(&self, from: u64) -> impl Iterator<Item = (u16, RuleRow)> {
+    pub(crate) fn rule_rows(&self, from: u64) -> impl Iterator<Item = (u16, RuleRow)> {
         self.switch.rows(u16::try_from(from).ok()).map(|row| (row.rule, row))
     }
 
     /// Returns the rows of scheduler elements from TEID `from` on.
-    pub(in crate::frontend::e810) fn node_rows(&self, from: u64) -> impl Iterator<Item = (u32, NodeRow)> {
+    pub(crate) fn node_rows(&self, from: u64) -> impl Iterator<Item = (u32, NodeRow)> {
         self.scheduler.rows(u32::try_from(from).map_or(Teid::NONE, Teid::new)).map(|row| (row.teid, row))
     }
 }

@@ -7,7 +7,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::frontend::e810::admin::{Command, scheduler, switch};
+use crate::admin::{Command, scheduler, switch};
 
 const SEEDS: std::ops::Range<u64> = 0..12;
 const COMMANDS: usize = 4000;

@@ -7,6 +7,8 @@
 //! # Spec
 //! E810 interface, sections 12.1 and 14.1.
 
+use card::frontend::Context;
+use card::limited;
 use engine::{AsyncEvent, Completion, Event, Queue, RecvDone, Success};
 use protocol::hca::e810::rdma::cqe::{Cqe, ExtendedCqe};
 use protocol::hca::e810::rdma::event_queue::{self, EventCode, EventSource};
@@ -21,8 +23,6 @@ use super::failure;
 use super::queue_pair::QueuePair;
 use super::send_queue::SendTag;
 use super::trace;
-use crate::frontend::Context;
-use crate::limited;
 
 /// Reports an engine event.
 pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {

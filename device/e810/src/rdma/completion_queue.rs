@@ -8,6 +8,7 @@
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
 
+use card::frontend::snapshot::{self, CqRow};
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, CqShadow};
 use protocol::hca::e810::rdma::cqe;
 use protocol::hca::e810::rdma::error::CqpError;
@@ -15,7 +16,6 @@ use protocol::ids::{Cqn, Iova};
 
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
-use crate::frontend::snapshot::{self, CqRow};
 
 /// Which CQE triggers the next completion event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,13 +3,12 @@
 //! # Spec
 //! E810 interface, sections 9.1, 10.1 and 10.2.
 
+use card::frontend::snapshot::{ControlRow, ControlState};
+use card::limited;
+use card::memory::{DmaError, GuestMemory};
 use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::control::{ErrorCodes, HostContext, Status, Tail};
 use protocol::ids::Iova;
-
-use crate::frontend::snapshot::{ControlRow, ControlState};
-use crate::limited;
-use crate::memory::{DmaError, GuestMemory};
 
 /// Maximum number of ring entries: indices have eleven bits in the registers.
 const MAX_ENTRIES: u32 = 2048;

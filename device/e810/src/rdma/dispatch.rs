@@ -5,6 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use card::frontend::Context;
+use card::limited;
+use card::telemetry::trace::Kind;
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::control::Completion;
@@ -13,9 +16,6 @@ use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
 
 use super::cqp::CqpEntry;
 use super::{Rdma, features, fpm, queues, strict};
-use crate::frontend::Context;
-use crate::limited;
-use crate::telemetry::trace::Kind;
 
 /// Status name of a successful operation.
 const OK: &str = "OK";

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use card::limited;
+use card::telemetry::monitor::Monitor;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::event_queue::{AsyncEvent, CompletionEvent, CreateAeq, CreateCeq, DestroyCeq};
 use protocol::hca::e810::rdma::page_list::ListLevel;
@@ -14,10 +16,8 @@ use super::dispatch::Outcome;
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
 use super::trace;
-use crate::frontend::e810::limits::MAX_CEQS;
-use crate::frontend::e810::vectors::Cause;
-use crate::limited;
-use crate::telemetry::monitor::Monitor;
+use crate::limits::MAX_CEQS;
+use crate::vectors::Cause;
 
 #[derive(Debug, Default)]
 pub(in super::super) struct EventQueues {

@@ -3,13 +3,13 @@
 //! # Spec
 //! E810 interface, section 10.6.
 
+use card::memory::GuestMemory;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::features::{
     FirmwareFeature, HARDWARE_VERSION, HardwareFeature, QueryFeatures,
 };
 
 use super::dispatch::Outcome;
-use crate::memory::GuestMemory;
 
 /// Number of 8-byte words in the response.
 const WORDS: u16 = 2;

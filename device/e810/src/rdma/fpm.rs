@@ -6,6 +6,7 @@
 //! # Spec
 //! E810 interface, section 11.2.
 
+use card::memory::GuestMemory;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::hmc::{
     BASE_UNIT, BlockLimit, ENTRY_LEN, FpmCommand, FpmLimits, Limit, Placement, SEGMENT_LEN,
@@ -13,8 +14,7 @@ use protocol::hca::e810::rdma::hmc::{
 
 use super::dispatch::Outcome;
 use super::hmc::{Hmc, Pbles};
-use crate::frontend::e810::limits::{Limits, MAX_CEQS};
-use crate::memory::GuestMemory;
+use crate::limits::{Limits, MAX_CEQS};
 
 /// Number of segments for objects other than PBLEs. These objects together need at most ten segments, but
 /// drivers commit more objects of some kinds than the device offers.

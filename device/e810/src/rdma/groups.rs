@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use card::frontend::snapshot::GroupRow;
+use card::memory::GuestMemory;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::group::{GroupCommand, MAX_MEMBERS, Member};
 use protocol::ids::{Iova, MacAddr, Qpn};
@@ -14,9 +16,7 @@ use smallvec::SmallVec;
 
 use super::dispatch::Outcome;
 use super::fpm;
-use crate::frontend::e810::limits::Limits;
-use crate::frontend::snapshot::GroupRow;
-use crate::memory::GuestMemory;
+use crate::limits::Limits;
 
 /// Members of a group.
 pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;

@@ -4,6 +4,9 @@
 //! # Spec
 //! E810 interface, section 11.
 
+use card::frontend::snapshot::{IcmRow, IcmTable};
+use card::memory::GuestMemory;
+use card::memory::translate::PageTable;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::hmc::{
     BASE_UNIT, DirectoryEntry, ENTRY_LEN, PAGE_LEN, SEGMENT_LEN, SegmentDescriptor, SegmentEntry,
@@ -13,9 +16,6 @@ use protocol::hca::e810::rdma::index::PbleIndex;
 use protocol::ids::Iova;
 
 use super::dispatch::Outcome;
-use crate::frontend::snapshot::{IcmRow, IcmTable};
-use crate::memory::GuestMemory;
-use crate::memory::translate::PageTable;
 
 /// Number of PBLEs in a leaf of a two-level list.
 const LEAF_LEN: u64 = 512;

@@ -3,6 +3,9 @@
 
 use std::net::IpAddr;
 
+use card::frontend::{Context, HostContext};
+use card::memory::key_op::KeyOp;
+use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
     Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
     RecvSource, SendRequest,
@@ -14,9 +17,6 @@ use super::Rdma;
 use super::hmc::Pages;
 use super::queue_pair::PathContext;
 use super::trace;
-use crate::frontend::{Context, HostContext};
-use crate::memory::key_op::KeyOp;
-use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// [`engine::Host`] of the RDMA half.
 #[derive(Debug)]

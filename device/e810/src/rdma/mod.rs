@@ -37,6 +37,8 @@ mod trace;
 mod work;
 mod work_ring;
 
+use card::frontend::Context;
+
 pub(super) use self::completion::handle_event;
 use self::cqp::Cqp;
 use self::event_queues::EventQueues;
@@ -55,7 +57,6 @@ use self::statistics::Counts;
 use super::limits::Limits;
 use super::options::Setup;
 use super::vectors::Cause;
-use crate::frontend::Context;
 
 /// State of the RDMA half.
 #[derive(Debug)]

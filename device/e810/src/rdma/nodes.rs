@@ -10,7 +10,7 @@ use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 
 use super::dispatch::Outcome;
-use crate::frontend::e810::id_pool::IdPool;
+use crate::id_pool::IdPool;
 
 /// Maximum number of nodes.
 ///

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use card::frontend::snapshot::HandleRow;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
 use protocol::hca::e810::rdma::path::{AddressHandleCommand, DestroyAddressHandle, ManageArp};
@@ -13,8 +14,7 @@ use protocol::net::layers::Tci;
 use protocol::roce::IpAddrs;
 
 use super::dispatch::Outcome;
-use crate::frontend::e810::limits::Limits;
-use crate::frontend::snapshot::HandleRow;
+use crate::limits::Limits;
 
 /// ARP table and address handles.
 #[derive(Debug)]

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use card::frontend::snapshot::QpCounters;
+use card::net::UNRESOLVED;
 use engine::{
     AckTimeout, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer,
     SendRequest, Service, Sge, State, Status, UdDestination,
@@ -28,9 +30,7 @@ use super::ring::Location;
 use super::send_queue::{NextWqe, SendQueue, SendTag, Work};
 use super::work::{fence, request};
 use super::work_ring::WorkRing;
-use crate::frontend::e810::limits::MAX_MESSAGE;
-use crate::frontend::snapshot::QpCounters;
-use crate::net::UNRESOLVED;
+use crate::limits::MAX_MESSAGE;
 
 /// Retransmission timeout at the maximum retry count. The QP context has no field for it (section 13.2).
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);

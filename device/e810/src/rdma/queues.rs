@@ -3,6 +3,11 @@
 //! # Spec
 //! E810 interface, sections 10.3, 12, 13 and 14.2.
 
+use card::frontend::Context;
+use card::frontend::poll_set::PollSet;
+use card::limited;
+use card::memory::GuestMemory;
+use card::sparse::{Capacity, SparseTable};
 use engine::Instant;
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
@@ -22,13 +27,8 @@ use super::completion_queue::{CompletionQueue, CqNotification};
 use super::dispatch::Outcome;
 use super::host;
 use super::queue_pair::{Flushed, PathContext, QueuePair};
-use crate::frontend::Context;
-use crate::frontend::e810::limits::Limits;
-use crate::frontend::e810::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
-use crate::frontend::poll_set::PollSet;
-use crate::limited;
-use crate::memory::GuestMemory;
-use crate::sparse::{Capacity, SparseTable};
+use crate::limits::Limits;
+use crate::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
 
 /// CQ that reports completions of the control queue.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);

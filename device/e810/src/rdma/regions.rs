@@ -3,6 +3,9 @@
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
 
+use card::memory::key_op::{Pages, WindowKind};
+use card::memory::keys::{Allocated, KeyTable, Purpose};
+use card::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 use engine::AccessError;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::page_list::ListLevel;
@@ -10,10 +13,7 @@ use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr
 use protocol::ids::Lkey;
 
 use super::dispatch::Outcome;
-use crate::frontend::e810::limits::Limits;
-use crate::memory::key_op::{Pages, WindowKind};
-use crate::memory::keys::{Allocated, KeyTable, Purpose};
-use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
+use crate::limits::Limits;
 
 /// Number of key bits below the index in an STag.
 const KEY_BITS: u32 = 8;

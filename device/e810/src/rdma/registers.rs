@@ -3,14 +3,14 @@
 //! # Spec
 //! E810 interface, section 9.1.
 
+use card::frontend::Context;
 use protocol::hca::e810::rdma::control::{Doorbell, Status};
 use protocol::hca::e810::regs::Register;
 use protocol::ids::{Cqn, Qpn};
 
 use super::statistics::Counts;
 use super::{Rdma, dispatch, queues, strict};
-use crate::frontend::Context;
-use crate::frontend::e810::options::Setup;
+use crate::options::Setup;
 
 /// Reads a register; `None` if it belongs to another block.
 pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {

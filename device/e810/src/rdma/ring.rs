@@ -4,13 +4,13 @@
 //! # Spec
 //! E810 interface, sections 12.2, 12.4 and 12.6.
 
+use card::memory::dma::PAGE_LEN;
 use protocol::hca::e810::rdma::error::CqpError;
 use protocol::hca::e810::rdma::index::PbleIndex;
 use protocol::hca::e810::rdma::page_list::ListLevel;
 use protocol::ids::Iova;
 
 use super::hmc::Pages;
-use crate::memory::dma::PAGE_LEN;
 
 /// Location of a queue in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

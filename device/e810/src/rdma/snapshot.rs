@@ -1,17 +1,17 @@
 //! Rows of RDMA objects for the control socket.
 
+use card::frontend::snapshot::{
+    ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, MrRow, Peer, QpRow, Service, remote_rights,
+};
+use card::frontend::table::TableContext;
 use engine::{QpAttrs, QpSnapshot};
 use protocol::hca::e810::rdma::send_wqe;
 
 use super::Rdma;
 use super::completion_queue::CompletionQueue;
 use super::queue_pair::{PathContext, QueuePair};
-use crate::frontend::e810::limits::MAX_CEQS;
-use crate::frontend::e810::vectors::{RouteRegister, Vectors};
-use crate::frontend::snapshot::{
-    ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, MrRow, Peer, QpRow, Service, remote_rights,
-};
-use crate::frontend::table::TableContext;
+use crate::limits::MAX_CEQS;
+use crate::vectors::{RouteRegister, Vectors};
 
 /// QP number 1, reported as the GSI QP.
 const GSI: u32 = 1;

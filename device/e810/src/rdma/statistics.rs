@@ -6,13 +6,13 @@
 //! # Spec
 //! E810 interface, section 10.7.
 
+use card::memory::GuestMemory;
+use card::memory::key_op::KeyOp;
 use engine::Stats;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 
 use super::dispatch::Outcome;
-use crate::memory::GuestMemory;
-use crate::memory::key_op::KeyOp;
 
 /// Counters that the engine does not keep, and the baseline of the engine's counters.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,6 +6,7 @@
 //! # Spec
 //! E810 interface, sections 9 to 14; each rule cites its sections.
 
+use card::frontend::strict::Findings;
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::hmc::UpdateSegments;
 use protocol::hca::e810::rdma::queue_pair::QpState;
@@ -15,11 +16,10 @@ use protocol::ids::{Cqn, Qpn};
 
 use super::Rdma;
 use super::queues::CONTROL_CQ;
-use crate::frontend::e810::strict::rules::{
+use crate::strict::rules::{
     AEQ_CREDITS, ARM_NO_CQ, CEQ_IN_USE, CQ_IN_USE, CQP_IN_USE, CQP_POLARITY, CQP_RUNNING, FLUSH_STATE,
     QP_RUNNING, REGION_REMOTE, SEGMENT_IN_USE, SEND_NO_QP,
 };
-use crate::frontend::strict::Findings;
 
 /// Checks a register write before it takes effect.
 pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {

@@ -1,5 +1,8 @@
 //! Trace records of the RDMA half: work requests fetched, and completion and event queue entries written.
 
+use card::memory::key_op::KeyOp;
+use card::telemetry::monitor::Monitor;
+use card::telemetry::trace::Kind;
 use engine::{Fetch, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
 use protocol::describe::{Code, Describe, Field as _, Hex, Visitor};
 use protocol::hca::e810::rdma::cqe::{Cqe, ExtendedCqe};
@@ -10,9 +13,6 @@ use protocol::ids::{Cqn, Qpn};
 
 use super::completion_queue::PushError;
 use super::send_queue::SendTag;
-use crate::memory::key_op::KeyOp;
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::trace::Kind;
 
 /// Records a request fetched from a send queue. `reject_code` is the reason if it cannot be executed.
 pub(super) fn send(

@@ -3,14 +3,14 @@
 //! # Spec
 //! E810 interface, sections 13.4 and 13.7.
 
+use card::memory::key_op::{Bind, FastRegister, KeyOp, Pages, WindowKind};
+use card::memory::region::PageShift;
 use engine::{Fence, Payload, Remote, Rights, SendOp};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::send_wqe::{self, Control, Data, FastPages, Operation};
 use protocol::roce::Imm;
 
 use super::queue_pair::sge;
-use crate::memory::key_op::{Bind, FastRegister, KeyOp, Pages, WindowKind};
-use crate::memory::region::PageShift;
 
 /// Returns the fence of a WQE. A local fence includes the read fence.
 pub(super) const fn fence(control: &Control) -> Fence {

@@ -9,6 +9,7 @@
 
 pub(super) mod profiles;
 
+use card::nic::flow_hash::{self, Input};
 use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::rss::{KEY_LEN, KeyParameters, TableParameters};
 use protocol::hca::e810::admin::vsi::{HashKind, TableKind};
@@ -18,7 +19,6 @@ use protocol::net::toeplitz::Key;
 
 use super::buffer::Buffer;
 use super::vsi::{Vsi, VsiNumber, Vsis};
-use crate::nic::flow_hash::{self, Input};
 
 /// Entries of the function's lookup table, as reported in capability 0040.
 const FUNCTION_ENTRIES: usize = 2048;

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use card::frontend::snapshot::{NodeKind, NodeRow};
 use protocol::hca::e810::admin::scheduler::{
     Element, ElementData, ElementKind, Group, LevelResources, Move, PortEts, RateProfile, SchedulerResources,
     Teid,
@@ -17,7 +18,6 @@ use smallvec::SmallVec;
 
 use super::buffer::Buffer;
 use super::id_pool::IdPool;
-use crate::frontend::snapshot::{NodeKind, NodeRow};
 
 /// Number of layers: port, traffic classes, generic nodes, and queues on the last.
 const LAYERS: usize = 9;

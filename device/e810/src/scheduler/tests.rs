@@ -287,7 +287,7 @@ fn queues_are_leaves_on_last_layer() {
 
 impl Scheduler {
     /// Checks that every element is a child of its parent, one layer below it, and counted.
-    pub(in crate::frontend::e810) fn assert_is_a_tree(&self) {
+    pub(crate) fn assert_is_a_tree(&self) {
         let mut per_layer = [0; LAYERS];
         for (teid, node) in &self.elements {
             per_layer[node.layer] += 1;

@@ -1,5 +1,6 @@
 //! Checks of admin commands.
 
+use card::frontend::strict::Findings;
 use protocol::hca::e810::admin::control::{QueueShutdown, ResourceId, ResourceLock};
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
 use protocol::hca::e810::admin::opcode::BufferUse;
@@ -10,7 +11,6 @@ use super::rules::{
     BUFFER_DIRECTION, BUFFER_LARGE, BUFFER_MISSING, COMMAND_FLAGS, LOCK_MISSING, LOCK_NOT_TAKEN, LOCK_TWICE,
     SHUTDOWN_IN_USE,
 };
-use crate::frontend::strict::Findings;
 
 /// Checks a command before it is executed. `in_use` says whether transmit queues or VSIs exist.
 pub(in super::super) fn check_command(

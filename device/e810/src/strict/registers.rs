@@ -1,5 +1,7 @@
 //! Checks of register accesses.
 
+use card::frontend::strict::Findings;
+use card::vfio::Bar;
 use protocol::hca::e810::interrupt::{DynCtl, Route};
 use protocol::hca::e810::regs::Register;
 
@@ -8,11 +10,9 @@ use super::rules::{
     CLEAR_WITHOUT_ENABLE, HEAD_NOT_POLLED, NARROW_WRITE, NO_SUCH_QUEUE, READ_ONLY_WRITE, RING_INDEX,
     RING_MOVED, ROUTE_NO_VECTOR,
 };
-use crate::frontend::e810::admin::ring::{RingName, RingRegister, Rings};
-use crate::frontend::e810::options::Options;
-use crate::frontend::e810::vectors::RouteRegister;
-use crate::frontend::strict::Findings;
-use crate::vfio::Bar;
+use crate::admin::ring::{RingName, RingRegister, Rings};
+use crate::options::Options;
+use crate::vectors::RouteRegister;
 
 /// Tracks reads of the admin send head.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64) {

@@ -1,9 +1,8 @@
 //! Rules of the interface that the device does not enforce.
 
-use crate::frontend::strict::rules;
-use crate::telemetry::monitor::Rule;
+use card::strict_rules;
 
-rules! {
+strict_rules! {
     /// A write that is not 4 or 8 aligned bytes. The device ignores it.
     NARROW_WRITE "narrow_write" "2";
     /// A write to a read-only register.

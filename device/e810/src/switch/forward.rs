@@ -5,7 +5,7 @@ use protocol::net::layers::{Layers, TagKind};
 
 use super::rule::{Action, Cast, Direction, Key, Origin, Target};
 use super::{Rule, Switch, VsiSet};
-use crate::frontend::e810::vsi::{Vsi, VsiNumber, Vsis};
+use crate::vsi::{Vsi, VsiNumber, Vsis};
 
 /// Destination of a frame as requested in a context descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

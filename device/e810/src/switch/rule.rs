@@ -7,7 +7,7 @@ use protocol::ids::MacAddr;
 use protocol::net::layers::Tci;
 
 use super::{PORT, RuleScope};
-use crate::frontend::e810::vsi::{VsiNumber, Vsis};
+use crate::vsi::{VsiNumber, Vsis};
 
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

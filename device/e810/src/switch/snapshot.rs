@@ -1,8 +1,9 @@
 //! Rows of switch rules for the control socket.
 
+use card::frontend::snapshot::{ROW_VSIS, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow};
+
 use super::rule::{Action, Cast, Direction, Key, Origin, Target};
 use super::{Switch, VsiSet};
-use crate::frontend::snapshot::{ROW_VSIS, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow};
 
 impl Switch {
     /// Returns rules in ascending order, from index `first` on; none if `first` is `None`.

@@ -1,16 +1,16 @@
 //! The admin queue and device commands (sections 4, 5.2, 5.3 and 6).
 
+use card::frontend::testing::logged;
+use card::vfio::server::Device as _;
 use protocol::hca::e810::admin::capability::{Capability, id};
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{Descriptor, Opcode};
 use protocol::hca::e810::regs::Register;
 
 use super::*;
-use crate::frontend::e810::Options;
-use crate::frontend::e810::testing::MAC;
-use crate::frontend::e810::testing::{BUFFER, ENTRIES, SEND_RING};
-use crate::frontend::testing::logged;
-use crate::vfio::server::Device as _;
+use crate::Options;
+use crate::testing::MAC;
+use crate::testing::{BUFFER, ENTRIES, SEND_RING};
 
 const EPERM: u16 = 1;
 const ENOSYS: u16 = 17;

@@ -6,7 +6,7 @@ use protocol::hca::e810::regs::Register;
 
 use super::interrupts::wait;
 use super::lan::{Nic, PEER, VECTOR, frame};
-use crate::frontend::e810::testing::MAC;
+use crate::testing::MAC;
 
 /// Coalescing timeout in microseconds.
 const PATIENCE: u64 = 1000;

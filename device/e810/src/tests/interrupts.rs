@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use card::vfio::server::{Device as _, Region};
 use protocol::hca::e810::regs::Register;
 
 use super::*;
-use crate::vfio::server::{Device as _, Region};
 
 const INTENA: u32 = 1 << 0;
 const CLEARPBA: u32 = 1 << 1;

@@ -1,5 +1,10 @@
 //! Tests of LAN queues from the driver's commands and rings to the wire, and back (sections 5.9 and 8).
 
+use card::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState};
+use card::frontend::testing::pattern;
+use card::hca::WorkLeft;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
 use protocol::hca::e810::admin::scheduler::{ElementData, Teid};
@@ -10,12 +15,7 @@ use protocol::hca::e810::tx_context::TxContext;
 use protocol::ids::Iova;
 
 use super::*;
-use crate::frontend::e810::testing::MAC;
-use crate::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState};
-use crate::frontend::testing::pattern;
-use crate::hca::WorkLeft;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
+use crate::testing::MAC;
 
 /// The node above the leaf of the default tree, usable without changes.
 const PARENT: Teid = Teid::new(8);

@@ -7,9 +7,9 @@ use protocol::hca::e810::admin::link::{GetLinkStatus, LinkStatus, PhyConfig};
 use protocol::hca::e810::regs::Register;
 
 use super::*;
-use crate::frontend::e810::Options;
-use crate::frontend::e810::options::LinkSpeed;
-use crate::frontend::e810::testing::AdminEvent;
+use crate::Options;
+use crate::options::LinkSpeed;
+use crate::testing::AdminEvent;
 
 /// Builds "get link status" with events enabled.
 pub(super) fn want_events() -> AdminCommand {

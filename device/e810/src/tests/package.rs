@@ -1,10 +1,10 @@
 //! The DDP package (section 7).
 
+use card::vfio::server::{Device as _, Region};
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::regs::Register;
 
 use super::*;
-use crate::vfio::server::{Device as _, Region};
 
 /// The global configuration lock, for writing.
 const LOCK: [u8; 16] = [4, 0, 2, 0, 0x88, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

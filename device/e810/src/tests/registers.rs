@@ -1,12 +1,12 @@
 //! Registers and resets (sections 1.2 and 2).
 
+use card::vfio::Bar;
+use card::vfio::server::{Device as _, Region};
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::regs::Register;
 
 use super::*;
-use crate::frontend::e810::Options;
-use crate::vfio::Bar;
-use crate::vfio::server::{Device as _, Region};
+use crate::Options;
 
 #[test]
 fn constant_registers_match_driver_checks() {

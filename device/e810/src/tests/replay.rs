@@ -1,17 +1,17 @@
 //! Tests that replay recorded sessions without a driver.
 
+use card::frontend::Interface as _;
+use card::frontend::testing::{pattern, wait};
+use card::hca::Hca;
+use card::identity::Identity;
+use card::net::address::Addresses;
+use card::replay::testing::{assert_same, recorded};
 use drivers::e810::queue_pair::{fragment, gather};
 use protocol::ids::{Lid, MacAddr};
 
 use super::super::options::Options;
 use super::super::{E810, Setup};
 use super::rdma::{Pair, QPN, RECV_CQ, SEND, SEND_CQ, SIGNALED, SOURCE, TARGET, mac};
-use crate::frontend::Interface as _;
-use crate::frontend::testing::{pattern, wait};
-use crate::hca::Hca;
-use crate::identity::Identity;
-use crate::net::address::Addresses;
-use crate::replay::testing::{assert_same, recorded};
 
 /// Creates a device after power-on, as in [`Pair`].
 fn device(mac: MacAddr) -> Hca<E810> {

@@ -1,5 +1,7 @@
 //! Strict mode: each rule is reported when violated, alone, and a correct driver is not reported.
 
+use card::telemetry::monitor::Rule;
+use card::vfio::Bar;
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{Descriptor, Opcode};
 use protocol::hca::e810::rdma::Operation;
@@ -14,10 +16,8 @@ use protocol::hca::e810::regs::Register;
 use super::lan::{Nic, PEER, RECEIVE_RING_LAN, frame};
 use super::rdma::{Pair, QPN, SEND_CQ, SOURCE, register};
 use super::*;
-use crate::frontend::e810::strict::rules::{self, *};
-use crate::frontend::e810::testing::{BUFFER, MAC, SEND_RING, segment};
-use crate::telemetry::monitor::Rule;
-use crate::vfio::Bar;
+use crate::strict::rules::{self, *};
+use crate::testing::{BUFFER, MAC, SEND_RING, segment};
 
 fn strict() -> Driver {
     let mut driver = powered_on(Default::default());

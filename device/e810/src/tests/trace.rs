@@ -1,12 +1,12 @@
 //! Trace output: names and fields of registers and commands.
 
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::scheduler::Element;
 use protocol::hca::e810::regs::Register;
 
 use super::*;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 fn traced(act: impl FnOnce(&mut Driver)) -> String {
     let mut driver = started();

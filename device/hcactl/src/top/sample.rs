@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use device::control::message::{Counters, DeviceRow, DeviceState, PortState};
-use device::frontend::snapshot::{Peer, QpCounters, QpRow};
+use card::frontend::snapshot::{Peer, QpCounters, QpRow};
+use control_api::message::{Counters, DeviceRow, DeviceState, PortState};
 use serde::Serialize;
 
 use crate::{Daemon, counters};

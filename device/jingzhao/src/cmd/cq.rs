@@ -3,13 +3,13 @@
 //! # Spec
 //! JingZhao interface, section 3.11.
 
+use card::memory::GuestMemory;
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
 
-use crate::frontend::jingzhao::completion_queue::CompletionQueue;
-use crate::frontend::jingzhao::options::Setup;
-use crate::frontend::jingzhao::resources::Resources;
-use crate::memory::GuestMemory;
+use crate::completion_queue::CompletionQueue;
+use crate::options::Setup;
+use crate::resources::Resources;
 
 pub(super) fn sw2hw(
     resources: &mut Resources,

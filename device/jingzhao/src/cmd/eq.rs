@@ -3,13 +3,13 @@
 //! # Spec
 //! JingZhao interface, sections 3.9 and 3.10.
 
+use card::memory::GuestMemory;
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::ids::Eqn;
 
-use crate::frontend::jingzhao::event_queue::EventQueue;
-use crate::frontend::jingzhao::resources::Resources;
-use crate::memory::GuestMemory;
+use crate::event_queue::EventQueue;
+use crate::resources::Resources;
 
 pub(super) fn sw2hw(
     resources: &mut Resources,

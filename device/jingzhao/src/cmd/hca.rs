@@ -3,17 +3,17 @@
 //! # Spec
 //! JingZhao interface, sections 3.1 to 3.4 and 3.14.
 
+use card::frontend::Context;
+use hcr::command::Outbox;
 use protocol::hca::jingzhao::caps::Adapter;
 use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mad_ifc::MadIfc;
 use protocol::mad::port::{LinkState, PortInfo};
 
-use crate::frontend::Context;
-use crate::frontend::hcr::command::Outbox;
-use crate::frontend::jingzhao::options::Options;
-use crate::frontend::jingzhao::options::Setup;
-use crate::frontend::jingzhao::resources::DeviceState;
+use crate::options::Options;
+use crate::options::Setup;
+use crate::resources::DeviceState;
 
 pub(super) fn query_dev_lim(options: &Options) -> Outbox {
     options.limits.dev_lim().emit().to_vec()

@@ -3,12 +3,12 @@
 //! # Spec
 //! JingZhao interface, sections 3.5 and 3.6.
 
+use hcr::icm::pages;
 use protocol::hca::jingzhao::cmd::{CmdError, Command};
 use protocol::hca::jingzhao::icm::{self, IcmTable};
 
-use crate::frontend::hcr::icm::pages;
-use crate::frontend::jingzhao::ctxmgt::ctxmdata::ranges;
-use crate::frontend::jingzhao::resources::Resources;
+use crate::ctxmgt::ctxmdata::ranges;
+use crate::resources::Resources;
 
 pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;

@@ -3,13 +3,13 @@
 //! # Spec
 //! JingZhao interface, sections 3.7 and 3.8.
 
+use card::memory::GuestMemory;
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::mpt::Mpt;
 use protocol::hca::jingzhao::mtt::{ENTRY_LEN, WriteMtt};
 
-use crate::frontend::jingzhao::mpt::region;
-use crate::frontend::jingzhao::resources::{Regions, Resources};
-use crate::memory::GuestMemory;
+use crate::mpt::region;
+use crate::resources::{Regions, Resources};
 
 pub(super) fn sw2hw_mpt(
     resources: &mut Resources,

@@ -3,16 +3,17 @@
 //! # Spec
 //! JingZhao interface, sections 3.12, 3.13 and 10.
 
+use card::frontend::Context;
+use hcr::host::modify_qp;
+use hcr::command::{Outbox, fixed};
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};
 use protocol::hca::jingzhao::transition::Transition;
 
-use crate::frontend::Context;
-use crate::frontend::hcr::command::{Outbox, fixed};
-use crate::frontend::jingzhao::options::Setup;
-use crate::frontend::jingzhao::qp::{self, QueuePair, attributes, modification};
-use crate::frontend::jingzhao::resources::Resources;
+use crate::options::Setup;
+use crate::qp::{self, QueuePair, attributes, modification};
+use crate::resources::Resources;
 
 pub(super) fn modify(
     resources: &mut Resources,
@@ -65,7 +66,7 @@ pub(super) fn modify(
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
     let modification = modification(transition, &qp.key, attrs, &mailbox);
-    cx.modify_qp(resources, qpn, &modification)
+    modify_qp(cx, resources, qpn, &modification)
 }
 
 /// Creates a QP in the table and in the engine, in state RESET.

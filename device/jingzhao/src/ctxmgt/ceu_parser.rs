@@ -5,6 +5,8 @@
 
 use std::ops::RangeInclusive;
 
+use card::memory::GuestMemory;
+use hcr::icm::IcmError;
 use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::cqc::{self, Cqc, ResizeCq};
 use protocol::hca::jingzhao::eqc::Eqc;
@@ -15,8 +17,6 @@ use protocol::ids::{Cqn, Eqn, IcmAddr};
 use super::key_qpc_data::KeyQpc;
 use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
-use crate::frontend::hcr::icm::IcmError;
-use crate::memory::GuestMemory;
 
 impl CtxMgt {
     /// RD_QP_ALL: returns the whole context, after its pending write-backs.

@@ -15,14 +15,13 @@
 
 use std::ops::RangeInclusive;
 
+use card::memory::dma::PAGE_LEN;
+use hcr::icm::{IcmError, IcmRange, PageMap};
 use protocol::hca::jingzhao::caps::DevLim;
 use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::icm::MapEntry;
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova};
-
-use crate::frontend::hcr::icm::{IcmError, IcmRange, PageMap};
-use crate::memory::dma::PAGE_LEN;
 
 /// Location of the context tables.
 #[derive(Debug)]

@@ -52,7 +52,9 @@ pub mod stats;
 mod tests;
 mod writectx;
 
+use card::memory::GuestMemory;
 use engine::QpSnapshot;
+use hcr::verbs::state_of;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::ids::{Cqn, Qpn};
 
@@ -61,8 +63,6 @@ use self::key_qpc_data::{KeyData, KeyQpc};
 use self::message::{ReadQp, WrQpEpst, WrQpNpst, WrQpUapst, WriteQp};
 use self::request_controller::{Channel, RequestController, Writer};
 use self::stats::CtxStats;
-use crate::frontend::hcr::verbs::state_of;
-use crate::memory::GuestMemory;
 
 /// The context manager of an initialised device.
 #[derive(Debug)]

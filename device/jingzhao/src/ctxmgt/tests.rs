@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use card::memory::testing::guest_memory;
 use engine::State;
+use hcr::icm::IcmError;
 use protocol::Psn;
 use protocol::hca::jingzhao::icm::MapEntry;
 use protocol::hca::jingzhao::init::Table;
@@ -14,8 +16,6 @@ use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Lkey, MacAddr, Msn, Pdn, Qkey};
 use super::Writer::{ExecutionEngine as Ee, RequesterRecvControl as Rrc, RequesterTransControl as Rtc};
 use super::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst, RdQpState};
 use super::*;
-use crate::frontend::hcr::icm::IcmError;
-use crate::memory::testing::guest_memory;
 
 /// Bus address of the first page of QP contexts.
 const QPC_BUS: u64 = 0x2000;

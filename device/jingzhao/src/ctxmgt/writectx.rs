@@ -3,13 +3,13 @@
 //! # Spec
 //! CtxMgt document, section 5.6; JingZhao interface, section 4.3 (J-19).
 
+use card::memory::GuestMemory;
+use hcr::icm::IcmError;
 use protocol::hca::jingzhao::qpc::{self, QpState, Qpc, write_back as offset};
 use protocol::ids::Iova;
 
 use super::ctxmdata::CtxMdata;
 use super::request_controller::Writer;
-use crate::frontend::hcr::icm::IcmError;
-use crate::memory::GuestMemory;
 
 /// Writes the state and the PSN of a unit. Other fields of the same words do not change (J-19).
 pub(super) fn write_back(

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::Duration;
 
+use card::memory::GuestMemory;
+use card::memory::keys::KeyTable;
+use card::memory::region::{Kind, MemoryRegion, Origin, Rights, Translation};
+use card::memory::testing::shared_memory;
+use card::memory::translate::{PageTable, RegionAccess};
 use engine::Sge;
 use protocol::ids::{Iova, Lkey, Pdn, Va};
 
 use super::*;
-use crate::memory::GuestMemory;
-use crate::memory::keys::KeyTable;
-use crate::memory::region::{Kind, MemoryRegion, Origin, Rights, Translation};
-use crate::memory::testing::shared_memory;
-use crate::memory::translate::{PageTable, RegionAccess};
 
 const PD: Pdn = Pdn::new(3);
 const RQ_KEY: Lkey = Lkey::new(0x21);

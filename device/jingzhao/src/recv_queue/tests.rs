@@ -1,10 +1,10 @@
+use card::memory::queue::testing::Region;
 use engine::Sge;
 use protocol::hca::jingzhao::wqe::{DataSegment, RECV_VALID, TERMINATOR};
 use protocol::ids::{Lkey, Pdn, Va};
 use smallvec::smallvec;
 
 use super::*;
-use crate::memory::queue::testing::Region;
 
 const NOW: Instant = Instant::ZERO;
 

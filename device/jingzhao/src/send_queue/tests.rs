@@ -1,5 +1,7 @@
 use std::net::Ipv4Addr;
 
+use card::identity::Identity;
+use card::memory::queue::testing::Region;
 use engine::{Fence, Remote, SendOp};
 use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::hca::jingzhao::wqe::{DataSegments, Link};
@@ -8,8 +10,6 @@ use protocol::roce::{Imm, IpAddrs};
 use smallvec::smallvec;
 
 use super::*;
-use crate::identity::Identity;
-use crate::memory::queue::testing::Region;
 
 const QPN: Qpn = Qpn::new(0x7_0005);
 const SEND: u8 = 0x0a;

@@ -1,5 +1,8 @@
 //! Checks common to all commands, and checks of INIT_HCA and CLOSE_HCA.
 
+use card::identity::Identity;
+use card::memory::GuestMemory;
+use hcr::strict::{end, overlapping};
 use protocol::hca::jingzhao::PAGE;
 use protocol::hca::jingzhao::cmd::{Command, Inbox, Op, PendingCommand};
 use protocol::hca::jingzhao::eqe::EventType;
@@ -13,11 +16,8 @@ use super::rules::{
     MAILBOX_IGNORED, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
 use super::{Examined, Findings, Strict, View, icm, memory, qps, queues};
-use crate::frontend::hcr::strict::{end, overlapping};
-use crate::frontend::jingzhao::options::Setup;
-use crate::frontend::jingzhao::resources::{DeviceState, Resources};
-use crate::identity::Identity;
-use crate::memory::GuestMemory;
+use crate::options::Setup;
+use crate::resources::{DeviceState, Resources};
 
 /// The device before a command.
 #[derive(Clone, Copy)]

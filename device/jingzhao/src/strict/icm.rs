@@ -2,16 +2,16 @@
 
 use std::ops::RangeInclusive;
 
+use card::memory::dma::PAGE_LEN;
+use hcr::icm::{IcmRange, page_of};
+use hcr::strict;
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::icm::{IcmTable, MapEntry};
 use protocol::ids::IcmAddr;
 
 use super::Findings;
 use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
-use crate::frontend::hcr::icm::{IcmRange, page_of};
-use crate::frontend::hcr::strict;
-use crate::frontend::jingzhao::resources::Resources;
-use crate::memory::dma::PAGE_LEN;
+use crate::resources::Resources;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
     /// Maximum number of pages in one MAP_ICM_EN. A mailbox holds more, and the interface document sets no limit.
@@ -67,7 +67,7 @@ fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Stri
 fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let regions = &resources.regions;
     let inside = |entry: IcmAddr| pages.contains(&page_of(entry));
-    let in_use = |index: u32, region: &crate::memory::region::MemoryRegion| {
+    let in_use = |index: u32, region: &card::memory::region::MemoryRegion| {
         let mtt = strict::mtt_entries(region).and_then(|entries| regions.mtt.addr(entries.start));
         inside(regions.mpt_entry(index)) || mtt.is_some_and(inside)
     };

@@ -1,5 +1,7 @@
 //! Checks of SW2HW_MPT, HW2SW_MPT and WRITE_MTT.
 
+use card::memory::translate::PageTable;
+use hcr::strict::mtt_entries;
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::mpt::Mpt;
 use protocol::hca::jingzhao::mtt::{self, WriteMtt};
@@ -7,10 +9,8 @@ use protocol::ids::Lkey;
 
 use super::rules::{KEY_REUSE, MPT_IN_USE, MPT_PAGES, MTT_COUNT, MTT_IN_USE};
 use super::{Findings, Strict, View};
-use crate::frontend::hcr::strict::mtt_entries;
-use crate::frontend::jingzhao::mpt::region;
-use crate::frontend::jingzhao::resources::Resources;
-use crate::memory::translate::PageTable;
+use crate::mpt::region;
+use crate::resources::Resources;
 
 pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut Findings) {
     let regions = &view.resources.regions;

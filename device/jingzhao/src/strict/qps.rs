@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use card::identity::Identity;
+use card::memory::translate::AccessTarget;
 use engine::Access;
 use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Command;
@@ -15,10 +17,8 @@ use super::rules::{
     QP_BUFFER, QP_CQ, QP_NUMBER, QP_SOURCE, QP_UNNAMED, QUERY_RESET, SQ_OVERRUN,
 };
 use super::{Findings, View};
-use crate::frontend::jingzhao::qp::QueuePair;
-use crate::frontend::jingzhao::resources::Resources;
-use crate::identity::Identity;
-use crate::memory::translate::AccessTarget;
+use crate::qp::QueuePair;
+use crate::resources::Resources;
 
 /// Checks a doorbell, before it takes effect. State and counters of `qp`, the QP at its index, are current.
 pub(in super::super) fn doorbell(qp: Option<&QueuePair>, page: u32, doorbell: &SendDoorbell) -> Findings {

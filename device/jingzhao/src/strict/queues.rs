@@ -1,5 +1,7 @@
 //! Checks of commands for completion and event queues.
 
+use card::frontend::snapshot::Armed;
+use hcr::strict::{check_ring, check_ring_access};
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
 use protocol::hca::jingzhao::eqc::Eqc;
@@ -10,10 +12,8 @@ use super::rules::{
     CQ_BUFFER, CQ_EQ, CQ_IN_USE, CQ_NUMBER, CQ_OWNER, EQ_BUFFER, EQ_EVENTS, EQ_IN_USE, EQ_OWNER, EQ_VECTOR,
 };
 use super::{Findings, View};
-use crate::frontend::hcr::strict::{check_ring, check_ring_access};
-use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::jingzhao::{completion_queue, event_queue};
-use crate::frontend::snapshot::Armed;
+use crate::resources::Resources;
+use crate::{completion_queue, event_queue};
 
 pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut Findings) {
     let ctx = &view.resources.ctx;

@@ -1,5 +1,7 @@
 //! Checks of register accesses.
 
+use card::vfio::Bar;
+use hcr::strict::HcrRules;
 use protocol::hca::jingzhao::doorbell::{UAR_PAGE, UarRegister};
 use protocol::hca::jingzhao::regs::{HcrWord, Register};
 
@@ -8,8 +10,6 @@ use super::rules::{
     NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
 use super::{Findings, Strict};
-use crate::frontend::hcr::strict::HcrRules;
-use crate::vfio::Bar;
 
 const HCR: HcrRules =
     HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };

@@ -1,9 +1,8 @@
 //! Requirements of the interface on software that the device does not enforce.
 
-use crate::frontend::strict::rules;
-use crate::telemetry::monitor::Rule;
+use card::strict_rules;
 
-rules! {
+strict_rules! {
     /// A write that is not 4 or 8 aligned bytes. The device ignores it.
     NARROW_WRITE "narrow_write" "1.3";
     /// A write to an address without a register.

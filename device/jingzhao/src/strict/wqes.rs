@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::Findings;
 use super::rules::{RECV_UNMARKED, WQE_RESERVED, WQE_SLOT};
-use crate::frontend::jingzhao::qp::QueuePair;
-use crate::frontend::jingzhao::send_queue::FetchedWqe;
+use crate::qp::QueuePair;
+use crate::send_queue::FetchedWqe;
 
 /// Checks a WQE taken from a send queue.
 pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {

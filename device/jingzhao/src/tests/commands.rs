@@ -1,12 +1,12 @@
 //! Sections 1.4, 2 and 3: status codes of rejected commands, which have no effect.
 
+use card::frontend::testing::logged;
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::ids::Lkey;
 
 use super::*;
-use crate::frontend::testing::logged;
 
 const OK: u8 = 0x00;
 const INTERNAL_ERR: u8 = 0x01;

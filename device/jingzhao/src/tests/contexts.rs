@@ -1,14 +1,14 @@
 //! Sections 3.12, 3.13, 4.3 and 10: contexts in ICM after QP commands, and results of QUERY_QP.
 
+use card::frontend::{Frontend as _, PortNumber};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::Qpn;
 
 use super::traffic::{ENTRY, state};
 use super::*;
-use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
-use crate::frontend::jingzhao::qp::attributes;
-use crate::frontend::{Frontend as _, PortNumber};
+use crate::ctxmgt::key_qpc_data::KeyQpc;
+use crate::qp::attributes;
 
 /// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
 pub(super) const RTR: &str = "

@@ -7,7 +7,7 @@ use super::traffic::{
     DATA_KEY, ENTRY, QPN, cqe, data_unit, get_data, pair, post_recv, put_data, qpc, remote, send,
 };
 use super::*;
-use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
+use crate::ctxmgt::stats::CtxStats;
 
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;

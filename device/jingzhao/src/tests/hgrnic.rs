@@ -9,19 +9,55 @@
 mod driver;
 mod library;
 
-use std::path::Path;
+use std::fs;
 
 use driver::{CONTEXT, CQC, Driver, MPT, MTT, TPT};
 use library::{Caps, Program, RC, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM, Wr};
+use serde_json::Value;
 
 use super::*;
-use crate::config::Config;
-use crate::frontend::list::FrontendEntry;
 
-const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/hgrnic.json");
 
 /// Start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
+
+/// A device of the configuration.
+#[derive(Clone, Copy)]
+struct Configured {
+    options: Options,
+    own: Identity,
+    default_peer: Option<Identity>,
+}
+
+/// Reads the two devices of the configuration, of which each is a peer of the other. `hcad` checks the file in its own
+/// tests.
+fn configured() -> [Configured; 2] {
+    let config: Value = serde_json::from_str(&fs::read_to_string(CONFIG).unwrap()).unwrap();
+    assert_eq!(config["devices"].as_array().unwrap().len(), 2, "a pair");
+    [0, 1].map(|index| {
+        let entry = &config["devices"][index];
+        let peer = entry.get("default_peer").map(|peer| {
+            let mac =
+                peer["mac"].as_str().unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+            Identity {
+                mac: MacAddr(mac.collect::<Vec<_>>().try_into().unwrap()),
+                ipv4: peer["ipv4"].as_str().unwrap().parse().unwrap(),
+                ..identity(&peer["id"])
+            }
+        });
+        Configured {
+            options: serde_json::from_value(entry["frontend"]["jingzhao"].clone()).unwrap(),
+            own: identity(&entry["id"]),
+            default_peer: peer,
+        }
+    })
+}
+
+/// Returns the addresses that follow from an `id` of the configuration.
+fn identity(id: &Value) -> Identity {
+    Identity::from_lid(Lid::new(id.as_u64().unwrap().try_into().unwrap()))
+}
 
 /// Creates a machine with one of the devices in the configuration.
 fn machine(index: usize) -> Machine {
@@ -30,13 +66,11 @@ fn machine(index: usize) -> Machine {
 
 /// As [`machine`], with changed options.
 fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
-    let config = Config::load(Path::new(CONFIG)).unwrap();
-    let device = &config.devices[index];
-    let FrontendEntry::Jingzhao(mut options) = device.frontend else { panic!("{:?}", device.frontend) };
+    let devices = configured();
+    let Configured { mut options, own, default_peer } = devices[index];
     change(&mut options);
-    let addresses =
-        Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer };
-    let setup = Setup { options, mac: device.identity.mac, engine: engine::Config::default() };
+    let addresses = Addresses { own, peers: vec![devices[1 - index].own], default_peer };
+    let setup = Setup { options, mac: own.mac, engine: engine::Config::default() };
     powered_on_with(setup, addresses)
 }
 
@@ -97,15 +131,13 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
 /// below use this configuration.
 #[test]
 fn configuration_meets_requirements_of_driver_and_library() {
-    use crate::frontend::jingzhao::options::{QueueOptions, SqAddr, UarPages};
+    use crate::options::{QueueOptions, SqAddr, UarPages};
 
     /// The driver reports this LID for every port.
     const LID: Lid = Lid::new(0x1010);
 
-    let config = Config::load(Path::new(CONFIG)).unwrap();
-    let [a, b] = &config.devices[..] else { panic!("a pair") };
-    for (device, other) in [(a, b), (b, a)] {
-        let FrontendEntry::Jingzhao(options) = device.frontend else { panic!("{:?}", device.frontend) };
+    let [a, b] = configured();
+    for (Configured { options, default_peer, .. }, other) in [(a, b), (b, a)] {
         assert_eq!(options.uar_pages, UarPages::Driver, "more than 2047 opens");
         assert_eq!(options.rnr_timer_zero.get(), 12, "the RNR timer it always gives as 0");
         assert!(options.ud_grh, "applications leave room for a GRH");
@@ -121,8 +153,8 @@ fn configuration_meets_requirements_of_driver_and_library() {
             ud_addresses: false,
         };
         assert_eq!(options.queues, queues);
-        let peer = device.default_peer.expect("a connection without a destination");
-        assert_eq!((peer.lid, peer.mac, peer.ipv4), (LID, other.identity.mac, other.identity.ipv4));
+        let peer = default_peer.expect("a connection without a destination");
+        assert_eq!((peer.lid, peer.mac, peer.ipv4), (LID, other.own.mac, other.own.ipv4));
     }
 }
 

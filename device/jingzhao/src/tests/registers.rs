@@ -1,8 +1,9 @@
 //! Section 1: BAR0 and the life cycle of a command.
 
+use card::frontend::Frontend;
+use card::vfio::MsixLayout;
+
 use super::*;
-use crate::frontend::Frontend;
-use crate::vfio::MsixLayout;
 
 const QUERY_DEV_LIM: u32 = 0x0080_0003;
 const DOCUMENTED_HCR: u64 = 0x8_0000;

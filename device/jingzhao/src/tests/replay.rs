@@ -1,10 +1,11 @@
 //! Tests that record sessions and replay them without a driver.
 
+use card::frontend::testing::{pattern, wait};
+use card::hca::Hca;
+use card::replay::testing::{assert_same, recorded};
+
 use super::traffic::{DATA_KEY, data_unit, get_data, pair, post_recv, put_data, remote, send};
 use super::*;
-use crate::frontend::testing::{pattern, wait};
-use crate::hca::Hca;
-use crate::replay::testing::{assert_same, recorded};
 
 /// Creates a device after power-on, as in [`powered_on`].
 fn device(lid: u16) -> Hca<JingZhao> {

@@ -1,5 +1,6 @@
 //! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
 
+use card::telemetry::monitor::Rule;
 use drivers::jingzhao as driver;
 use protocol::Psn;
 use protocol::hca::jingzhao::cqc::{CqFlags, Cqc, ResizeCq};
@@ -12,8 +13,7 @@ use protocol::hca::jingzhao::transition::Attributes;
 use protocol::ids::{Cqn, Eqn, Lid, Lkey, Pdn, Qpn};
 
 use super::*;
-use crate::frontend::jingzhao::strict::rules::{self, *};
-use crate::telemetry::monitor::Rule;
+use crate::strict::rules::{self, *};
 
 const CQ: u32 = 1;
 const EQ: u32 = 1;
@@ -390,8 +390,8 @@ fn rejected_command_is_not_reported() {
 
 #[test]
 fn report_names_violation_and_object() {
-    use crate::telemetry::trace::TraceFormat;
-    use crate::telemetry::trace::tests::Written;
+    use card::telemetry::testing::Written;
+    use card::telemetry::trace::TraceFormat;
 
     let written = Written::default();
     let mut machine = machine();

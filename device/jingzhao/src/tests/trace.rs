@@ -1,11 +1,12 @@
 //! Traces of the reference bring-up (section 13), of one message, and of rejected commands.
 
+use card::frontend::testing::assert_golden;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
+
 use super::bringup::{CQ0, CQ0_REGION, MAP_EQC};
 use super::contexts::RTR;
 use super::*;
-use crate::frontend::testing::assert_golden;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 /// Issues the commands of section 13, with the mailboxes that section 14 publishes.
 fn bring_up(machine: &mut Machine) {
@@ -54,7 +55,7 @@ fn traced(format: TraceFormat, run: impl FnOnce(&mut Machine)) -> String {
 #[test]
 fn bring_up_trace_matches_golden() {
     let text = traced(TraceFormat::Text, bring_up);
-    assert_golden("src/frontend/jingzhao/tests/trace_bring_up.txt", &text);
+    assert_golden(concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/trace_bring_up.txt"), &text);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod addresses;
 mod network;
 mod options;
 
+use card::frontend::testing::pattern;
 use drivers::jingzhao::{self as driver, Queues, cqc, doorbell, remote_unit, signalled};
 use protocol::Psn;
 use protocol::hca::jingzhao::eqe::Eqe;
@@ -12,7 +13,6 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::Qpn;
 
 use super::*;
-use crate::frontend::testing::pattern;
 
 /// QPN as software uses it. The table index is 5.
 pub(super) const QPN: u32 = 0x1_0005;
@@ -397,8 +397,8 @@ fn unreachable_peer_exhausts_retries() {
 
 #[test]
 fn trace_of_message_has_doorbell_wqes_cqes_and_interrupt() {
-    use crate::telemetry::trace::TraceFormat;
-    use crate::telemetry::trace::tests::Written;
+    use card::telemetry::testing::Written;
+    use card::telemetry::trace::TraceFormat;
 
     let (mut a, mut b) = (peer(1, Options::default()), peer(2, Options::default()));
     let (at_a, at_b) = (Written::default(), Written::default());

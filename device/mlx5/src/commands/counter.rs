@@ -10,7 +10,7 @@ use protocol::hca::mlx5::resource::CounterSetNumber;
 use protocol::ids::CounterSet;
 
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
+use crate::check::{Check, Rejection};
 
 pub(super) fn alloc(call: Call<'_, '_>) -> Result<Output, Rejection> {
     let sets = &mut call.resources.counter_sets;

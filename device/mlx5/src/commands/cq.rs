@@ -11,10 +11,10 @@ use protocol::ids::Cqn;
 
 use super::resource::check_unused;
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::buffer::Placement;
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::completion_queue::CompletionQueue;
-use crate::frontend::mlx5::uses::Object;
+use crate::buffer::Placement;
+use crate::check::{Check, Rejection};
+use crate::completion_queue::CompletionQueue;
+use crate::uses::Object;
 
 fn unknown(cqn: Cqn) -> Rejection {
     Check::Cq.rejects(cqn.get())

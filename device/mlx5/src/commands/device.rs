@@ -3,18 +3,18 @@
 //! # Spec
 //! mlx5 interface, sections 5.1 and 18.3.
 
+use card::frontend::Context;
+use card::limited;
 use protocol::hca::mlx5::device::{
     AdapterInfo, Function as FunctionNumber, Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile,
     TeardownState,
 };
 
 use super::{Output, nothing};
-use crate::frontend::Context;
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::function::{Enabled, Function};
-use crate::frontend::mlx5::options::Setup;
-use crate::frontend::mlx5::resources::Resources;
-use crate::limited;
+use crate::check::{Check, Rejection};
+use crate::function::{Enabled, Function};
+use crate::options::Setup;
+use crate::resources::Resources;
 
 /// Supported interface steps: 0 and 1, one bit for each. QUERY_ISSI does not report step 0, which always exists.
 const STEPS: u32 = 0b11;

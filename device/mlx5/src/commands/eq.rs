@@ -10,10 +10,10 @@ use protocol::ids::Eqn;
 
 use super::resource::check_unused;
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::buffer::Placement;
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::event_queue::EventQueue;
-use crate::frontend::mlx5::uses::Object;
+use crate::buffer::Placement;
+use crate::check::{Check, Rejection};
+use crate::event_queue::EventQueue;
+use crate::uses::Object;
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateEq, pages: Pages<'_>) -> Result<Output, Rejection> {
     let Call { resources, setup, .. } = call;

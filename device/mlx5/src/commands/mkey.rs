@@ -9,8 +9,8 @@ use protocol::hca::mlx5::resource::MkeyNumber;
 use protocol::ids::{Lkey, MkeyIndex};
 
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::mkey::{self, Mkey};
+use crate::check::{Check, Rejection};
+use crate::mkey::{self, Mkey};
 
 /// No capability announces these keys, so drivers do not ask for them.
 pub(super) fn special() -> Output {

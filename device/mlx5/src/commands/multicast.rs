@@ -7,7 +7,7 @@ use protocol::hca::mlx5::qp::Service;
 use protocol::hca::mlx5::resource::Multicast;
 
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
+use crate::check::{Check, Rejection};
 
 pub(super) fn attach(call: Call<'_, '_>, member: &Multicast) -> Result<Output, Rejection> {
     let resources = call.resources;

@@ -9,8 +9,8 @@ use protocol::hca::mlx5::pages::{
 };
 
 use super::{Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::function::Enabled;
+use crate::check::{Check, Rejection};
+use crate::function::Enabled;
 
 /// Bytes of a page address.
 const ADDRESS_LEN: usize = 8;

@@ -3,15 +3,15 @@
 //! # Spec
 //! mlx5 interface, sections 5.5 and 14.
 
+use card::frontend::{Context, PortNumber};
+use card::management::MkeyCheck;
 use protocol::hca::mlx5::access_register::{AccessReg, Direction, HostEndianness, Pcap, PortRegister};
 use protocol::hca::mlx5::mad_ifc::{MadAnswer, MadIfc};
 use protocol::hca::mlx5::vport::{QueriedVport, VportContext};
 
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::function::Enabled;
-use crate::frontend::{Context, PortNumber};
-use crate::management::MkeyCheck;
+use crate::check::{Check, Rejection};
+use crate::function::Enabled;
 
 fn check(port: u8) -> Result<(), Rejection> {
     if port == PortNumber::ONE.get() { Ok(()) } else { Err(Check::Port.rejects(port)) }

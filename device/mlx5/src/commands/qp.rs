@@ -12,12 +12,12 @@ use protocol::hca::mlx5::transition::Transition;
 use protocol::ids::Qpn;
 
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::buffer::Placement;
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::host;
-use crate::frontend::mlx5::limits::{LOG_MAX_RECV_ENTRY, Limits};
-use crate::frontend::mlx5::queue_pair::QueuePair;
-use crate::frontend::mlx5::resources::Resources;
+use crate::buffer::Placement;
+use crate::check::{Check, Rejection};
+use crate::host;
+use crate::limits::{LOG_MAX_RECV_ENTRY, Limits};
+use crate::queue_pair::QueuePair;
+use crate::resources::Resources;
 
 fn unknown(qpn: Qpn) -> Rejection {
     Check::Qp.rejects(qpn.get())

@@ -7,9 +7,9 @@ use protocol::hca::mlx5::resource::{PdNumber, TransportDomainNumber, UarNumber, 
 use protocol::ids::{Pdn, TransportDomain, UarIndex, XrcDomain};
 
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::numbered::Numbered;
-use crate::frontend::mlx5::uses::Object;
+use crate::check::{Check, Rejection};
+use crate::numbered::Numbered;
+use crate::uses::Object;
 
 fn alloc(table: &mut Numbered<()>, limit: Check) -> Result<u32, Rejection> {
     table.insert(()).ok_or_else(|| limit.rejects(table.count() as u64))

@@ -14,11 +14,11 @@ use protocol::ids::Srqn;
 
 use super::resource::check_unused;
 use super::{Call, Output, nothing};
-use crate::frontend::mlx5::check::{Check, Rejection};
-use crate::frontend::mlx5::limits::LOG_MAX_SRQ_ENTRY;
-use crate::frontend::mlx5::resources::Resources;
-use crate::frontend::mlx5::srq::{Context, SharedReceiveQueue};
-use crate::frontend::mlx5::uses::Object;
+use crate::check::{Check, Rejection};
+use crate::limits::LOG_MAX_SRQ_ENTRY;
+use crate::resources::Resources;
+use crate::srq::{Context, SharedReceiveQueue};
+use crate::uses::Object;
 
 /// `op_mod` of the arm commands: the limit.
 const ARM_LIMIT: u16 = 1;

@@ -1,11 +1,11 @@
 //! Doorbells, events and interrupts (sections 3.2, 7 and 8).
 
+use card::vfio::server::Device as _;
 use protocol::hca::mlx5::cq::{CqChange, CqFields, ModifyCq};
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell};
 use protocol::hca::mlx5::eqe::Eqe;
 
 use super::*;
-use crate::vfio::server::Device as _;
 
 const RING: u64 = 0x40_0000;
 
@@ -143,7 +143,7 @@ fn doorbells_of_nothing_are_ignored() {
     let expected =
         [("no_cq", 1), ("no_eq", 1), ("no_qp", 1), ("no_register", 1), ("no_uar", 1), ("width", 1)];
     assert_eq!(ignored(&driver), expected);
-    assert_eq!(driver.load::<8>(crate::vfio::Bar::Bar0, 0x1_0020), [0; 8], "UAR pages read as zeros");
+    assert_eq!(driver.load::<8>(card::vfio::Bar::Bar0, 0x1_0020), [0; 8], "UAR pages read as zeros");
     let mut fresh = powered_on();
     fresh.ring(UarIndex::new(16), driver::SEND, &[0; 8]);
     assert_eq!(ignored(&fresh), [("not_initialised", 1)]);

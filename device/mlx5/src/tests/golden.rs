@@ -18,12 +18,12 @@ use super::*;
 
 /// The traces in the order of the run. Those between the probe and the unload create objects that the unload destroys.
 const TRACES: [&str; 6] = [
-    include_str!("../../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
-    include_str!("../../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
-    include_str!("../../../../../protocol/tests/data/mlx5/ib-3-rc-pingpong-2-rounds.txt"),
-    include_str!("../../../../../protocol/tests/data/mlx5/ib-4-write-bw-mr-umr.txt"),
-    include_str!("../../../../../protocol/tests/data/mlx5/ib-5-memory-windows-resize-errors.txt"),
-    include_str!("../../../../../protocol/tests/data/mlx5/ib-6-unload.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/ib-3-rc-pingpong-2-rounds.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/ib-4-write-bw-mr-umr.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/ib-5-memory-windows-resize-errors.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/ib-6-unload.txt"),
 ];
 
 /// LID of the recorded port.

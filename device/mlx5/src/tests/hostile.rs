@@ -119,7 +119,7 @@ fn random_stores_are_survived() {
         let mut data = [0; 8];
         random.fill(&mut data);
         // The command queue moves, too.
-        driver.store(crate::vfio::Bar::Bar0, offset, &data[..len]);
+        driver.store(card::vfio::Bar::Bar0, offset, &data[..len]);
     }
     driver.start();
     driver.ok(&Command::EnableHca(Function { function: 0 }));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use card::frontend::Frontend as _;
+use card::vfio::server::Device as _;
 use drivers::mlx5::{HEALTH, HEALTH_COUNTER, QUEUE_LOW, TIMER};
 use protocol::hca::mlx5::capability::{Query, SetHcaCap};
 use protocol::hca::mlx5::device::{Issi, SetDriverVersion, SetIssi, Teardown};
@@ -10,8 +12,6 @@ use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
 use protocol::hca::mlx5::resource::{EqNumber, PdNumber};
 
 use super::*;
-use crate::frontend::Frontend as _;
-use crate::vfio::server::Device as _;
 
 const ENABLE: Command<'_> = Command::EnableHca(Function { function: 0 });
 const DISABLE: Command<'_> = Command::DisableHca(Function { function: 0 });

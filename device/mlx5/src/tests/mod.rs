@@ -14,6 +14,9 @@ mod traffic;
 mod umr;
 mod user;
 
+use card::frontend::Interface as _;
+use card::frontend::testing::Guest;
+use card::identity::Identity;
 use drivers::Bus as _;
 use drivers::mlx5 as driver;
 use protocol::hca::mlx5::command::OutputHeader;
@@ -30,9 +33,6 @@ use super::check::Check;
 use super::device::Mlx5;
 use super::options::Options;
 use super::options::Setup;
-use crate::frontend::Interface as _;
-use crate::frontend::testing::Guest;
-use crate::identity::Identity;
 
 /// A guest whose program is the driver.
 type Driver = driver::Driver<Guest<Mlx5>>;

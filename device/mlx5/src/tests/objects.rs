@@ -1,5 +1,6 @@
 //! Objects without QPs: numbers, queues, keys and groups (sections 5.2 and 5.3).
 
+use card::frontend::snapshot::MrRow;
 use protocol::hca::mlx5::counter::QueryQCounter;
 use protocol::hca::mlx5::cq::{CqChange, CqFields, ModifyCq, QueriedCq};
 use protocol::hca::mlx5::eq::QueriedEq;
@@ -14,7 +15,6 @@ use protocol::hca::mlx5::srq::{
 use protocol::ids::{CounterSet, MkeyIndex, Srqn, TransportDomain, XrcDomain};
 
 use super::*;
-use crate::frontend::snapshot::MrRow;
 
 const RING: u64 = 0x40_0000;
 

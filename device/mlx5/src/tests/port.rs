@@ -1,5 +1,6 @@
 //! The InfiniBand port: MAD_IFC, registers, state and link events (section 14).
 
+use card::management::SM_LID;
 use protocol::hca::mlx5::access_register::{AccessReg, HostEndianness, Pcap};
 use protocol::hca::mlx5::counter::{QueryVportCounter, VportCounters};
 use protocol::hca::mlx5::eqe::{Eqe, PortChange};
@@ -9,7 +10,6 @@ use protocol::hca::mlx5::vport::QueriedVport;
 use protocol::mad::port::{LinkState, PortInfo};
 
 use super::*;
-use crate::management::SM_LID;
 
 const RING: u64 = 0x40_0000;
 

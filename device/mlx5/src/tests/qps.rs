@@ -1,5 +1,6 @@
 //! QP objects and their transitions (sections 5.4 and 10), and multicast groups.
 
+use card::frontend::snapshot::{QpRow, QpState as RowState, Service as RowService};
 use protocol::Psn;
 use protocol::hca::mlx5::path::Path;
 use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext, QpState, QueriedQp, QueryQp, Service};
@@ -9,7 +10,6 @@ use protocol::hca::mlx5::transition::QpAttributes;
 use protocol::ids::{Qkey, Qpn, Srqn, UserIndex};
 
 use super::*;
-use crate::frontend::snapshot::{QpRow, QpState as RowState, Service as RowService};
 
 /// Two pages: 64 receive entries of 16 bytes and 32 blocks.
 const QUEUES: u64 = 0x42_0000;

@@ -1,5 +1,6 @@
 //! Shared receive queues and XRC (section 12).
 
+use card::frontend::testing::{exchange, pattern, wait};
 use protocol::hca::mlx5::cqe::Cqe;
 use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
 use protocol::hca::mlx5::qp::{QpContext, Service};
@@ -11,7 +12,6 @@ use protocol::ids::{Srqn, UserIndex, XrcDomain};
 
 use super::user::{SRQ, SRQ_RECORD, User, request, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern, wait};
 
 /// Two devices. The QP of the second one receives from an SRQ.
 fn pair() -> (User, User, Srqn) {

@@ -1,11 +1,11 @@
 //! Trace records: names and fields of registers, commands and events.
 
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use drivers::mlx5::{HEALTH, QUEUE_LOW};
 use protocol::hca::mlx5::doorbell::EqDoorbell;
 
 use super::*;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 /// Trace records without time and device, and without durations.
 fn records(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! Messages between two devices, from doorbells to completions (sections 7, 9, 11 and 12).
 
+use card::frontend::testing::{exchange, pattern, wait};
 use protocol::hca::mlx5::cqe::{Content, Cqe, Receipt, Sent, Source};
 use protocol::hca::mlx5::eqe::{CqFault, Eqe, QueueEvent, QueueKind};
 use protocol::hca::mlx5::qp::Service;
@@ -11,7 +12,6 @@ use smallvec::smallvec;
 
 use super::user::{QKEY, USER_INDEX, User, request, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern, wait};
 
 const QPN: Qpn = Qpn::new(0x80);
 /// Doorbell of this QP.
@@ -327,8 +327,8 @@ fn full_cq_fails_its_qps() {
     let cqn = a.cqn;
     assert_eq!(a.events(), [Eqe::CqError(cqn, CqFault::Overrun)]);
     assert_eq!(a.reap().len(), 64);
-    let rows = a.hca.rows::<crate::frontend::snapshot::QpRow>(0);
-    assert_eq!(rows[0].state, crate::frontend::snapshot::QpState::Err);
+    let rows = a.hca.rows::<card::frontend::snapshot::QpRow>(0);
+    assert_eq!(rows[0].state, card::frontend::snapshot::QpState::Err);
 }
 
 #[test]

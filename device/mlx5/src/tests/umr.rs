@@ -1,5 +1,6 @@
 //! Work requests that change memory keys (section 13).
 
+use card::frontend::testing::{exchange, pattern};
 use protocol::hca::mlx5::mkey::{AccessMode, Klm, MkeyContext};
 use protocol::hca::mlx5::qp::{QpContext, Service};
 use protocol::hca::mlx5::resource::PdNumber;
@@ -11,7 +12,6 @@ use smallvec::smallvec;
 
 use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern};
 
 /// Pages that only the tested keys map.
 const PAGES: u64 = 0x60_0000;

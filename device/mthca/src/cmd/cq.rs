@@ -3,16 +3,16 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.4.
 
+use card::sparse::TableFull;
+use hcr::command::fixed;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::completion_queue::CompletionQueue;
-use crate::frontend::mthca::resources::Resources;
-use crate::sparse::TableFull;
+use crate::completion_queue::CompletionQueue;
+use crate::resources::Resources;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, setup, command, inbox, .. } = call;

@@ -3,13 +3,13 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.3.
 
+use hcr::command::fixed;
 use protocol::hca::mthca::eqc::Eqc;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Eqn;
 
 use super::{Answer, Call};
-use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::event_queue::EventQueue;
+use crate::event_queue::EventQueue;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, command, inbox, .. } = call;

@@ -3,6 +3,9 @@
 //! # Spec
 //! mthca interface, sections 3.2 to 3.4.
 
+use card::frontend::Context;
+use card::vfio::Bar;
+use hcr::command::fixed;
 use protocol::hca::mthca::PAGE;
 use protocol::hca::mthca::caps::{Adapter, QueryFw};
 use protocol::hca::mthca::cmd::Command;
@@ -10,11 +13,8 @@ use protocol::hca::mthca::init::InitHca;
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::Answer;
-use crate::frontend::Context;
-use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::options::Setup;
-use crate::frontend::mthca::resources::DeviceState;
-use crate::vfio::Bar;
+use crate::options::Setup;
+use crate::resources::DeviceState;
 
 /// Number of auxiliary pages that the device requests in addition to ICM and never uses. If it were 0, the
 /// driver would skip the commands for these pages.

@@ -3,13 +3,13 @@
 //! # Spec
 //! mthca interface, sections 3.3.3, 3.3.4 and 4.4.
 
+use hcr::icm::{IcmRange, pages};
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::icm::{self, Block};
 use protocol::hca::status::CmdError;
 
 use super::Answer;
-use crate::frontend::hcr::icm::{IcmRange, pages};
-use crate::frontend::mthca::resources::DeviceState;
+use crate::resources::DeviceState;
 
 /// Executes MAP_ICM. T55: a page that is already mapped is remapped.
 pub(super) fn map(state: &mut DeviceState, inbox: &[u8]) -> Result<Answer, CmdError> {

@@ -3,11 +3,11 @@
 //! # Spec
 //! mthca interface, sections 4.5, 6.1 and 6.2.
 
+use hcr::command::fixed;
 use protocol::hca::mthca::mpt::Mpt;
 use protocol::hca::status::CmdError;
 
 use super::{Answer, Call};
-use crate::frontend::hcr::command::fixed;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, inbox, .. } = call;

@@ -3,13 +3,13 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.7.
 
+use hcr::command::fixed;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::mgm::{self, Mgm};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::resources::Resources;
+use crate::resources::Resources;
 
 pub(super) fn hash(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, inbox, .. } = call;

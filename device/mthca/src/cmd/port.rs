@@ -3,13 +3,13 @@
 //! # Spec
 //! mthca interface, sections 3.5, 8.2 and 8.5.
 
+use card::management::MkeyCheck;
+use hcr::command::fixed;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::port::{self, SetIb};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::hcr::command::fixed;
-use crate::management::MkeyCheck;
 
 /// Bit of MAD_IFC's op_modifier: do not check the M_Key.
 const IGNORE_M_KEY: u8 = 1;

@@ -3,6 +3,9 @@
 //! # Spec
 //! mthca interface, sections 3.1, 6.5 and 8.1.
 
+use card::frontend::Context;
+use hcr::host::modify_qp;
+use hcr::command::fixed;
 use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
 use protocol::hca::mthca::qpc::Qpc;
@@ -11,10 +14,8 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Qpn;
 
 use super::{Answer, Call};
-use crate::frontend::Context;
-use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::qp::{QueuePair, service};
-use crate::frontend::mthca::resources::Resources;
+use crate::qp::{QueuePair, service};
+use crate::resources::Resources;
 
 pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, inbox, .. } = call;
@@ -51,7 +52,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
     let modification = qp.modification(transition, cx.port.addresses(), command.requests_drained_event());
-    cx.modify_qp(resources, qpn, &modification)?;
+    modify_qp(cx, resources, qpn, &modification)?;
     Ok(Answer::Nothing)
 }
 

@@ -3,6 +3,9 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.6.
 
+use card::frontend::Context;
+use card::sparse::TableFull;
+use hcr::command::fixed;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::srqc::Srqc;
@@ -10,11 +13,8 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Srqn;
 
 use super::{Answer, Call};
-use crate::frontend::Context;
-use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::resources::Resources;
-use crate::frontend::mthca::srq::SharedReceiveQueue;
-use crate::sparse::TableFull;
+use crate::resources::Resources;
+use crate::srq::SharedReceiveQueue;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, setup, command, inbox, .. } = call;

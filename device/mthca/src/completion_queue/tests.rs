@@ -1,10 +1,10 @@
+use card::frontend::snapshot::Fault;
+use card::memory::queue::testing::Region;
 use protocol::hca::mthca::cqe::{LEN, Outcome};
 use protocol::hca::syndrome::Syndrome;
 use protocol::ids::{Eqn, Lkey, Qpn};
 
 use super::*;
-use crate::frontend::snapshot::Fault;
-use crate::memory::queue::testing::Region;
 
 const CQN: Cqn = Cqn::new(0x1_0011);
 const YES: Notify = Notify::Yes(Eqn::new(1));

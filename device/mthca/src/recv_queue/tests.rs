@@ -1,9 +1,9 @@
+use card::memory::queue::testing::Region;
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::ids::{Lkey, Va};
 use smallvec::smallvec;
 
 use super::*;
-use crate::memory::queue::testing::Region;
 
 /// Creates a queue of four slots of 64 bytes.
 fn queue(mem: &Region) -> RecvQueue {

@@ -1,3 +1,4 @@
+use card::memory::queue::testing::Region;
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::hca::mthca::wqe::{DataSegment, Operation, WqeData};
 use protocol::hca::operation::RemoteAddress;
@@ -6,7 +7,6 @@ use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::smallvec;
 
 use super::*;
-use crate::memory::queue::testing::Region;
 
 const BASE: u32 = 0x400;
 const SEND: u8 = 0x0a;

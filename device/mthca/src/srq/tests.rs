@@ -1,9 +1,9 @@
+use card::memory::queue::testing::Region;
 use protocol::hca::mthca::wqe::DataSegment;
 use protocol::ids::{Lkey, Va};
 use smallvec::smallvec;
 
 use super::*;
-use crate::memory::queue::testing::Region;
 
 const SLOT: u32 = 64;
 

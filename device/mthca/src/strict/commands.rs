@@ -1,5 +1,9 @@
 //! Checks common to all commands, and checks of commands for the whole device.
 
+use card::frontend::strict::Findings;
+use card::memory::GuestMemory;
+use card::telemetry::monitor::Monitor;
+use hcr::strict::overlapping;
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::PAGE;
 use protocol::hca::mthca::cmd::{Command, Op};
@@ -14,11 +18,7 @@ use super::rules::{
     MAILBOX_ALIGNMENT, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
 use super::{Strict, View, icm, memory, qps, queues};
-use crate::frontend::hcr::strict::overlapping;
-use crate::frontend::mthca::resources::{DeviceState, Resources};
-use crate::frontend::strict::Findings;
-use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Monitor;
+use crate::resources::{DeviceState, Resources};
 
 /// Result of checking a command before its execution.
 #[derive(Debug)]

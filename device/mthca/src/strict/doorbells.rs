@@ -1,5 +1,6 @@
 //! Checks of doorbells for QPs and CQs.
 
+use card::frontend::strict::Findings;
 use engine::State;
 use protocol::hca::mthca::doorbell::{ArmCq, Record, RecordKind, SendDoorbell};
 use protocol::hca::mthca::wqe::Link;
@@ -8,11 +9,10 @@ use super::rules::{
     ARM_COMMAND, ARM_NO_CQ, ARM_RECORD, ARM_SEQUENCE, CQ_CONSUMER, DOORBELL_EMPTY, DOORBELL_LINK,
     DOORBELL_NO_QP, DOORBELL_ORDER, DOORBELL_PAGE, DOORBELL_RECORD, DOORBELL_STATE, RECORD_TAG, SQ_OVERRUN,
 };
-use crate::frontend::mthca::completion_queue::CompletionQueue;
-use crate::frontend::mthca::event_queue::EventQueues;
-use crate::frontend::mthca::qp::QueuePair;
-use crate::frontend::mthca::regions::DeviceMemory;
-use crate::frontend::strict::Findings;
+use crate::completion_queue::CompletionQueue;
+use crate::event_queue::EventQueues;
+use crate::qp::QueuePair;
+use crate::regions::DeviceMemory;
 
 /// Distance at and above which one 16-bit counter is older than another.
 const OLDER: u16 = 1 << 15;

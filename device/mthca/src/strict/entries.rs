@@ -1,16 +1,16 @@
 //! Checks of the slots that the device is about to write.
 
+use card::frontend::strict::Findings;
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::{EntryRing, HARDWARE_OWNED};
 use protocol::hca::mthca::doorbell::RecordKind;
 use protocol::ids::Eqn;
 
 use super::doorbells::tag;
 use super::rules::{CQ_CONSUMER, CQE_OWNER, EQE_OWNER};
-use crate::frontend::hcr::entry_ring::{EntryRing, HARDWARE_OWNED};
-use crate::frontend::mthca::completion_queue::CompletionQueue;
-use crate::frontend::mthca::event_queue::EventQueue;
-use crate::frontend::mthca::regions::DeviceMemory;
-use crate::frontend::strict::Findings;
-use crate::memory::queue::QueueMemory;
+use crate::completion_queue::CompletionQueue;
+use crate::event_queue::EventQueue;
+use crate::regions::DeviceMemory;
 
 /// Checks the next slot of a CQ, and its doorbell record.
 pub(in super::super) fn cqe(cq: &CompletionQueue, memory: DeviceMemory<'_>) -> Findings {

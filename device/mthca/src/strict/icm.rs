@@ -2,6 +2,10 @@
 
 use std::ops::RangeInclusive;
 
+use card::frontend::strict::Findings;
+use hcr::icm::{IcmRange, PageMap, page_of, pages};
+use hcr::mtt::ENTRY_LEN;
+use hcr::strict::{self, NamedTable};
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::icm::Block;
 use protocol::hca::mthca::init::InitHca;
@@ -13,11 +17,7 @@ use super::rules::{
     CONTEXT_UNMAPPED, MAP_OVER_MAPPED, MAP_SAME_PAGE, RECORD_SHARED, RECORD_UNMAPPED, UAR_RESERVED,
     UNMAP_IN_USE, UNMAP_NOTHING,
 };
-use crate::frontend::hcr::icm::{IcmRange, PageMap, page_of, pages};
-use crate::frontend::hcr::mtt::ENTRY_LEN;
-use crate::frontend::hcr::strict::{self, NamedTable};
-use crate::frontend::mthca::resources::{DeviceState, Resources};
-use crate::frontend::strict::Findings;
+use crate::resources::{DeviceState, Resources};
 
 /// Entry sizes, as reported by QUERY_DEV_LIM.
 const QPC_LEN: u16 = 0x100;
@@ -137,7 +137,7 @@ pub(super) fn unmap(state: &DeviceState, command: &Command, found: &mut Findings
 
 /// Whether any of the pages is mapped.
 fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
-    let first = pages.start().checked_mul(crate::memory::dma::PAGE_LEN).map(IcmAddr::new);
+    let first = pages.start().checked_mul(card::memory::dma::PAGE_LEN).map(IcmAddr::new);
     first.is_some_and(|first| icm.translate(first).is_some())
         || icm.ranges_from(*pages.start()).next().is_some_and(|(page, _)| pages.contains(&page))
 }

@@ -1,15 +1,15 @@
 //! Checks of SW2HW_MPT and HW2SW_MPT.
 
+use card::frontend::strict::Findings;
+use card::memory::translate::PageTable as _;
+use hcr::strict::mtt_entries;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::mpt::Mpt;
 use protocol::ids::Lkey;
 
 use super::icm::{self, Context};
 use super::rules::{MPT_IN_USE, MPT_PAGES};
-use crate::frontend::hcr::strict::mtt_entries;
-use crate::frontend::mthca::resources::Resources;
-use crate::frontend::strict::Findings;
-use crate::memory::translate::PageTable as _;
+use crate::resources::Resources;
 
 pub(super) fn sw2hw_mpt(resources: &Resources, mpt: &Mpt, found: &mut Findings) {
     let index = resources.regions.keys.index(mpt.key);

@@ -1,5 +1,7 @@
 //! Checks of QP commands.
 
+use card::frontend::strict::Findings;
+use card::memory::translate::AccessTarget;
 use engine::Access;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
@@ -11,8 +13,6 @@ use protocol::ids::{Qkey, Qpn};
 use super::View;
 use super::icm::{self, Context};
 use super::rules::{QP_ATTRIBUTES, QP_BUFFER, QP_CQ, QP_NUMBER, QP_SRQ, QP_UNNAMED};
-use crate::frontend::strict::Findings;
-use crate::memory::translate::AccessTarget;
 
 pub(super) fn modify(
     view: View<'_>,

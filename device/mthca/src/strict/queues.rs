@@ -1,6 +1,10 @@
 //! Checks of commands for CQs, EQs and SRQs.
 
+use card::frontend::strict::Findings;
+use card::memory::translate::AccessTarget;
 use engine::Access;
+use hcr::entry_ring::Buffer;
+use hcr::strict::{check_ring, check_ring_access};
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::mthca::eqc::{Eqc, Interrupt};
@@ -13,11 +17,7 @@ use super::rules::{
     CQ_BUFFER, CQ_EQ, CQ_IN_USE, CQ_NUMBER, CQ_OWNER, EQ_BUFFER, EQ_EVENTS, EQ_IN_USE, EQ_MAPPED, EQ_OWNER,
     EQ_VECTOR, SRQ_BUFFER, SRQ_IN_USE, SRQ_NUMBER,
 };
-use crate::frontend::hcr::entry_ring::Buffer;
-use crate::frontend::hcr::strict::{check_ring, check_ring_access};
-use crate::frontend::mthca::resources::Resources;
-use crate::frontend::strict::Findings;
-use crate::memory::translate::AccessTarget;
+use crate::resources::Resources;
 
 pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut Findings) {
     let resources = view.resources;

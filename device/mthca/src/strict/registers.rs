@@ -1,5 +1,8 @@
 //! Checks of register accesses.
 
+use card::frontend::strict::Findings;
+use card::vfio::Bar;
+use hcr::strict::HcrRules;
 use protocol::hca::hcr::HcrWord;
 use protocol::hca::mthca::doorbell::{UAR_PAGE, UarRegister};
 use protocol::hca::mthca::regs::{RESET_VALUE, Register};
@@ -11,10 +14,7 @@ use super::rules::{
     DOORBELL_HALF, DOORBELL_READ, DOORBELL_RESERVED, EQ_CONSUMER, EQ_NOTHING, HCR_NOT_POLLED, HCR_RESERVED,
     NARROW_WRITE, NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
-use crate::frontend::hcr::strict::HcrRules;
-use crate::frontend::mthca::resources::DeviceState;
-use crate::frontend::strict::Findings;
-use crate::vfio::Bar;
+use crate::resources::DeviceState;
 
 const HCR: HcrRules =
     HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };

@@ -1,6 +1,9 @@
 //! Checks of work queue entries.
 
+use card::frontend::strict::Findings;
+use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{Access, Fetch, Initiator, RecvRequest};
+use hcr::mtt::Mtt;
 use protocol::hca::mthca::doorbell::{Record, RecordKind};
 use protocol::hca::mthca::qpc::QpKind;
 use protocol::hca::mthca::wqe::{
@@ -12,12 +15,9 @@ use super::doorbells::tag;
 use super::rules::{
     RQ_OVERRUN, SRQ_LINK, WQE_CONSTANT, WQE_KEY, WQE_MALFORMED, WQE_RESERVED, WQE_SIZE, WQE_VECTOR,
 };
-use crate::frontend::hcr::mtt::Mtt;
-use crate::frontend::mthca::qp::QueuePair;
-use crate::frontend::mthca::regions::DeviceMemory;
-use crate::frontend::mthca::srq::SharedReceiveQueue;
-use crate::frontend::strict::Findings;
-use crate::memory::translate::{AccessTarget, RegionAccess};
+use crate::qp::QueuePair;
+use crate::regions::DeviceMemory;
+use crate::srq::SharedReceiveQueue;
 
 type Memory<'a> = RegionAccess<'a, &'a Mtt>;
 

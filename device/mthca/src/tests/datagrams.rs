@@ -1,5 +1,6 @@
 //! Datagrams: UD, QP1 and multicast (sections 6.7, 6.8, 8.1 to 8.4).
 
+use card::frontend::testing::{exchange, pattern};
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector};
 use protocol::hca::mthca::wqe::{Operation, SendWqe, UdSegment};
@@ -7,7 +8,6 @@ use protocol::ids::{Lid, Pdn, Qkey, Qpn};
 
 use super::user::{QKEY, QPN, UD, User, data, qpc, request, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern};
 
 const GROUP: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 

@@ -1,5 +1,6 @@
 //! Guests with arbitrary memory contents, doorbells and commands: the device and its peer continue to work.
 
+use card::frontend::testing::exchange;
 use proptest::prelude::*;
 use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::modify::QpAttributes;
@@ -7,7 +8,6 @@ use protocol::ids::Qpn;
 
 use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, qpc};
 use super::*;
-use crate::frontend::testing::exchange;
 
 /// An action of the guest.
 #[derive(Clone, Debug)]

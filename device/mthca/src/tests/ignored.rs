@@ -1,6 +1,11 @@
 //! Ignored doorbells, stores, packets, frames and accesses: the reason appears in the trace, in counters and in the row
 //! of the QP.
 
+use card::frontend::snapshot::QpRow;
+use card::frontend::testing::exchange;
+use card::telemetry::monitor::IgnoredRow;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use engine::{AccessError, Ended, EndedBy, Expecting, Status, WaitReason};
 use protocol::hca::mthca::wqe::{DataSegment, WqeData};
 use protocol::ids::{Lkey, Qpn};
@@ -8,11 +13,6 @@ use smallvec::smallvec;
 
 use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
-use crate::frontend::snapshot::QpRow;
-use crate::frontend::testing::exchange;
-use crate::telemetry::monitor::IgnoredRow;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 /// Returns the trace records of these kinds, without time and device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {

@@ -1,10 +1,10 @@
 //! Enforced limits, from both sides: the last object works, and the next one is rejected with its status, which is
 //! counted and logged as one line (section 3.3.6).
 
+use card::frontend::testing::logged;
 use drivers::mthca::{Cq, srq_context};
 
 use super::*;
-use crate::frontend::testing::logged;
 
 /// Issues a command that is rejected with this status. The only line of the log contains `line`.
 #[track_caller]

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
+use card::capture::Capture;
+use card::frontend::testing::{assert_golden, pattern, wait};
+use card::telemetry::filter::CaptureFilter;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use protocol::roce::RoceFrame;
 
 use super::user::{RC, User, send};
-use crate::capture::Capture;
-use crate::frontend::testing::{assert_golden, pattern, wait};
-use crate::telemetry::filter::CaptureFilter;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 /// Formats a capture, one line per packet: direction, transport header and comment.
 fn packets(path: &Path) -> Vec<String> {
@@ -83,5 +83,5 @@ fn lost_ack_is_traced_to_its_request() {
     assert_eq!(from_a.iter().filter(second).count(), 2, "{text}");
     assert_eq!(from_b.iter().filter(|line| line.contains("impairment 1: dropped")).count(), 1, "{text}");
     assert!(records(&at_a).iter().any(|line| line.contains(" cqe ") && line.contains(" wr=640 ")), "{text}");
-    assert_golden("book/src/lost-ack.txt", &text);
+    assert_golden(concat!(env!("CARGO_MANIFEST_DIR"), "/../book/src/lost-ack.txt"), &text);
 }

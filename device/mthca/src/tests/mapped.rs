@@ -1,14 +1,14 @@
 //! Doorbells in mapped UAR pages, where stores do not trap (sections 5.1 to 5.4).
 
+use card::frontend::testing::{exchange, pattern, wait};
+use card::hca::Hca;
+use card::replay::testing::{assert_same, recorded};
 use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::wqe::Operation;
 use protocol::ids::Qpn;
 
 use super::user::{CQN, QPN, RC, User, qpc, remote, request, send};
 use super::*;
-use crate::frontend::testing::{exchange, pattern, wait};
-use crate::hca::Hca;
-use crate::replay::testing::{assert_same, recorded};
 
 /// UAR page of the program, and another page.
 const UAR: u64 = 2 << 12;

@@ -154,7 +154,7 @@ fn closed_port_neither_receives_nor_replies() {
     driver.ok(0x00a, &[], 1);
     assert_eq!(answers(&mut driver), 0, "closed");
     let stats = driver.hca.port_stats();
-    assert_eq!(stats.dropped(crate::net::DropReason::LinkDown), 2);
+    assert_eq!(stats.dropped(card::net::DropReason::LinkDown), 2);
 }
 
 #[test]

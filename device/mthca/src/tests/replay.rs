@@ -1,16 +1,16 @@
 //! Tests that record sessions and replay them without a driver.
 
+use card::frontend::testing::{pattern, wait};
+use card::hca::Hca;
+use card::record::testing::{flip_bit_of_write, steps_with_writes};
+use card::replay::Outcome;
+use card::replay::testing::{assert_same, recorded, replayed};
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use protocol::hca::mthca::wqe::Operation;
 
 use super::user::{RC, User, remote, request, send};
 use super::*;
-use crate::frontend::testing::{pattern, wait};
-use crate::hca::Hca;
-use crate::record::testing::{flip_bit_of_write, steps_with_writes};
-use crate::replay::Outcome;
-use crate::replay::testing::{assert_same, recorded, replayed};
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 /// Creates a device after power-on, as in [`powered_on_with`].
 fn device(lid: u16) -> Hca<Mthca> {

@@ -1,8 +1,9 @@
 //! Shared receive queues (sections 3.5, 6.6, 7.4 and 7.5).
 
+use card::frontend::testing::{exchange, pattern};
+
 use super::user::{QPN, RC, SRQN, User, qpc, send, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern};
 
 /// Creates two devices. The QP of the second one receives from an SRQ.
 fn pair() -> (User, User) {

@@ -1,5 +1,6 @@
 //! QP states: transitions, their attributes, and their effect on requests (sections 6.5 and 7.5).
 
+use card::frontend::testing::exchange;
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::Operation;
@@ -7,7 +8,6 @@ use protocol::ids::Qkey;
 
 use super::user::{CQN, QPN, RC, UD, User, cq_context, qpc, remote, request, send, syndromes};
 use super::*;
-use crate::frontend::testing::exchange;
 
 const RST2INIT: u32 = 0x019;
 const INIT2RTR: u32 = 0x01a;

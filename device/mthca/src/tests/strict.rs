@@ -1,5 +1,7 @@
 //! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
 
+use card::frontend::testing::exchange;
+use card::telemetry::monitor::Rule;
 use protocol::Psn;
 use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::init::InitHca;
@@ -15,9 +17,7 @@ use super::user::{
     send,
 };
 use super::*;
-use crate::frontend::mthca::strict::rules::{self, *};
-use crate::frontend::testing::exchange;
-use crate::telemetry::monitor::Rule;
+use crate::strict::rules::{self, *};
 
 /// Another QP, whose doorbell records are unused.
 const OTHER: u32 = 0x15;
@@ -537,8 +537,8 @@ fn rejected_command_is_not_reported() {
 
 #[test]
 fn report_names_violation_and_object() {
-    use crate::telemetry::trace::TraceFormat;
-    use crate::telemetry::trace::tests::Written;
+    use card::telemetry::testing::Written;
+    use card::telemetry::trace::TraceFormat;
 
     let (mut a, _) = pair();
     let written = Written::default();

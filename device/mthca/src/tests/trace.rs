@@ -1,11 +1,12 @@
 //! Tests of command traces: the commands of a probe (section 14.3), those for a program's objects, and
 //! rejected commands.
 
+use card::frontend::testing::assert_golden;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
+
 use super::user::{CQN, QPN, RC, SRQN, User, cq_context, qpc, srq_context};
 use super::*;
-use crate::frontend::testing::assert_golden;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 /// Returns the trace records of commands, one per line.
 fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
@@ -49,7 +50,10 @@ fn objects(user: &mut Driver) {
 fn mailbox_trace_matches_golden() {
     let probe = commands(&mut powered_on(), |driver| replay(driver, probe::BRING_UP));
     let program = commands(&mut User::new(1), objects);
-    assert_golden("src/frontend/mthca/tests/trace_commands.txt", &format!("{probe}{program}"));
+    assert_golden(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/trace_commands.txt"),
+        &format!("{probe}{program}"),
+    );
 }
 
 #[test]

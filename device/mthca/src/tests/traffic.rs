@@ -1,5 +1,8 @@
 //! Messages on connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
 
+use card::frontend::testing::{exchange, pattern, wait};
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::{Operation, WqeData};
 use protocol::ids::{Qpn, Rkey};
@@ -8,9 +11,6 @@ use smallvec::SmallVec;
 
 use super::user::{RC, SEND, UC, User, qpc, remote, request, send, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern, wait};
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 #[test]
 fn send_completes_receive_of_peer() {

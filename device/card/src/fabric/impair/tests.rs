@@ -9,7 +9,7 @@ use super::*;
 const T0: Instant = Instant::from_nanos(1_000_000_000);
 
 fn frame(name: &str) -> Vec<u8> {
-    let frames = include_str!("../../../../protocol/tests/data/scapy_frames.txt");
+    let frames = include_str!("../../../../../protocol/tests/data/scapy_frames.txt");
     let hex = frames.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
     let pairs = hex.as_bytes().as_chunks::<2>().0;
     pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()

@@ -29,7 +29,7 @@ fn frame(hex: &str) -> Vec<u8> {
 }
 
 fn roce(name: &str) -> Vec<u8> {
-    let frames = include_str!("../../../../protocol/tests/data/scapy_frames.txt");
+    let frames = include_str!("../../../../../protocol/tests/data/scapy_frames.txt");
     frame(frames.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap())
 }
 

@@ -1,38 +1,7 @@
-use std::sync::{Arc, Mutex};
-
 use protocol::describe::{Describe, Field, Hex, Value};
 
 use super::*;
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Written {
-    /// Creates a trace to this output, with a fixed clock.
-    pub(crate) fn trace(&self, format: TraceFormat) -> Trace {
-        Trace::new(Box::new(self.clone()), Path::new("test"), format, "hca1")
-            .with_clock(|| Duration::from_micros(1_500_000))
-    }
-
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.0.lock().unwrap().clone()
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use crate::telemetry::testing::Written;
 
 struct Inner(u64);
 

@@ -18,6 +18,8 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use rustix::process::umask;
 use thiserror::Error;
 
+use crate::log_line;
+
 /// Number of clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -237,7 +239,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
             Err(Errno::WOULDBLOCK) => {
-                tracing::warn!(socket = %path.display(), "another process is holding the lock on the socket directory; continuing without the lock");
+                log_line!(warn, socket = %path.display(), "another process is holding the lock on the socket directory; continuing without the lock");
                 break Ok(());
             }
             Err(Errno::INTR) => {}

@@ -1,11 +1,11 @@
 //! Context memory (section 11).
 
+use card::memory::translate::PageTable as _;
 use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor, SegmentEntry, UpdateSegments};
 use protocol::hca::e810::rdma::index::PbleIndex;
 
 use super::*;
-use crate::frontend::e810::testing::{PBLE_SEGMENT, segment};
-use crate::memory::translate::PageTable as _;
+use crate::testing::{PBLE_SEGMENT, segment};
 
 /// Returns the current page of a PBLE.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {

@@ -3,6 +3,7 @@
 mod context_memory;
 mod objects;
 
+use card::vfio::server::Device as _;
 use drivers::Bus as _;
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::control::{ErrorCodes, Status};
@@ -12,12 +13,11 @@ use protocol::hca::e810::rdma::operation::Acknowledged;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::Iova;
 
-use crate::frontend::e810::Options;
-use crate::frontend::e810::testing::{
+use crate::Options;
+use crate::testing::{
     AdminCommand, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES, CQP_RING, Driver, RDMA_BUFFER,
     powered_on,
 };
-use crate::vfio::server::Device as _;
 
 const NOP: Operation = Operation::Nop(Acknowledged { operand: 0 });
 

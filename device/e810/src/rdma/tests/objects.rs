@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{Access, Initiator};
 use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::event_queue::{CreateAeq, CreateCeq, DestroyCeq};
@@ -12,8 +13,7 @@ use protocol::roce::IpAddrs;
 
 use super::super::Rdma;
 use super::*;
-use crate::frontend::e810::testing::PBLE_SEGMENT;
-use crate::memory::translate::{AccessTarget, RegionAccess};
+use crate::testing::PBLE_SEGMENT;
 
 fn wqe(words: &[(usize, u64)]) -> Operation {
     let mut wqe = [0; WQE_LEN];

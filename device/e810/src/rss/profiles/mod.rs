@@ -10,14 +10,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use card::nic::flow_hash::{Field, Port};
 use protocol::hca::e810::hash_profile::{
     self, LookupKey, PROFILE_WORDS, TableEntry, TableHeader, Word, header,
 };
 use protocol::hca::e810::package::sections;
 use protocol::hca::e810::packet_type::PacketType;
 
-use crate::frontend::e810::vsi::VsiNumber;
-use crate::nic::flow_hash::{Field, Port};
+use crate::vsi::VsiNumber;
 
 /// Number of packet types, which have ten bits.
 const PACKET_TYPES: usize = 1024;
@@ -29,11 +29,11 @@ const TABLE_PLACES: u16 = 512;
 
 /// Packet type groups of the package.
 #[derive(Clone, Debug, Default)]
-pub(in crate::frontend::e810) struct PacketGroups(Option<Arc<[u8; PACKET_TYPES]>>);
+pub(crate) struct PacketGroups(Option<Arc<[u8; PACKET_TYPES]>>);
 
 impl PacketGroups {
     /// Adds the groups in a segment of the package.
-    pub(in crate::frontend::e810) fn add(&mut self, segment: &[u8]) {
+    pub(crate) fn add(&mut self, segment: &[u8]) {
         for (_, section) in sections(segment).filter(|(kind, _)| *kind == hash_profile::PACKET_GROUPS) {
             let Some(TableHeader { count, first }) = TableHeader::parse_prefix(section) else { continue };
             let groups = section.get(TableHeader::LEN..).unwrap_or_default();
@@ -46,7 +46,7 @@ impl PacketGroups {
 
 /// Profiles programmed by the driver.
 #[derive(Debug, Default)]
-pub(in crate::frontend::e810) struct Profiles {
+pub(crate) struct Profiles {
     packet_groups: PacketGroups,
     vsi_groups: BTreeMap<VsiNumber, u16>,
     table: BTreeMap<u16, Entry>,
@@ -80,7 +80,7 @@ pub(super) struct Fields {
 
 impl Profiles {
     /// Executes "Update package". Sections that do not concern RSS are ignored.
-    pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, segment: &[u8]) {
+    pub(crate) fn update(&mut self, groups: &PacketGroups, segment: &[u8]) {
         self.packet_groups = groups.clone();
         for (kind, section) in sections(segment) {
             match kind {

@@ -1,11 +1,11 @@
+use card::nic::flow_hash;
 use protocol::hca::e810::admin::rss::{KEY_LEN, KeyParameters};
 use protocol::hca::e810::admin::vsi::{HashKind, VsiContext, VsiParameters};
 use protocol::net::layers::Layers;
 use protocol::net::toeplitz::Key;
 
 use super::*;
-use crate::frontend::e810::vsi::Vsis;
-use crate::nic::flow_hash;
+use crate::vsi::Vsis;
 
 /// Packet types as grouped by Debian's package: IPv4 alone, and with TCP or UDP.
 const PACKET_GROUP: [(u16, u8); 4] = [(22, 4), (23, 5), (24, 2), (26, 1)];

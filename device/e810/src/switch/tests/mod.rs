@@ -10,7 +10,7 @@ use protocol::ids::MacAddr;
 use protocol::net::layers::Layers;
 
 use super::*;
-use crate::frontend::e810::pf_config::PfConfig;
+use crate::pf_config::PfConfig;
 
 const ME: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x01]);
 const PEER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x02]);

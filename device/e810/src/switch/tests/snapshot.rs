@@ -1,5 +1,6 @@
+use card::frontend::snapshot::{RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow};
+
 use super::*;
-use crate::frontend::snapshot::{RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow};
 
 fn rows(driver: &Driver, from: u64) -> Vec<RuleRow> {
     driver.0.rule_rows(from).map(|(_, row)| row).collect()

@@ -2,12 +2,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use card::net::DropReason;
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::net::checksum::Checksum;
 use protocol::roce::{Encap, FrameWriter, IpAddrs, Packet, RoceFrame, seal};
 
 use super::*;
-use crate::net::DropReason;
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use card::frontend::testing::MEMORY;
 use drivers::e810::PBLE_SEGMENT;
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
@@ -18,7 +19,6 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::frontend::testing::MEMORY;
 
 /// Numbers that the hostile driver uses. The bystander uses the queue pair, CQs and neighbour of [`Pair`].
 const QPNS: Range<u32> = 16..20;

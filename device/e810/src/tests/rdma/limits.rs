@@ -1,6 +1,7 @@
 //! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with its status,
 //! counted and logged.
 
+use card::frontend::testing::logged;
 use drivers::e810::queue_pair::gather;
 use drivers::e810::{Performed, RDMA_BUFFER, segment};
 use protocol::hca::e810::rdma::error::CqpErrorCode;
@@ -10,7 +11,6 @@ use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor};
 use protocol::hca::e810::rdma::path::ManageArp;
 
 use super::*;
-use crate::frontend::testing::logged;
 
 /// The smallest limits that the configuration permits.
 const QPS: u32 = 32;

@@ -12,6 +12,7 @@ mod transfers;
 
 use std::net::IpAddr;
 
+use card::frontend::testing::exchange;
 use drivers::e810::queue_pair::{Polled, fragment};
 use protocol::Psn;
 use protocol::hca::e810::rdma::Operation;
@@ -28,7 +29,6 @@ use protocol::ids::{Cqn, Iova, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
 
 use super::super::options::Options;
 use super::super::testing::{Driver, powered_on_as};
-use crate::frontend::testing::exchange;
 
 pub(super) const QPN: Qpn = Qpn::new(3);
 pub(super) const SEND_CQ: Cqn = Cqn::new(4);

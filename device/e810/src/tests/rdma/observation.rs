@@ -1,15 +1,15 @@
 //! Rows and trace records of the RDMA half.
 
+use card::frontend::snapshot::{
+    self, Armed, ControlRow, ControlState, CqRow, EqRow, HandleRow, IcmRow, MrRow, QpRow, Service,
+};
+use card::frontend::table::Row;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
 use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::queue_pair::DestroyQp;
 
 use super::*;
-use crate::frontend::snapshot::{
-    self, Armed, ControlRow, ControlState, CqRow, EqRow, HandleRow, IcmRow, MrRow, QpRow, Service,
-};
-use crate::frontend::table::Row;
-use crate::telemetry::trace::TraceFormat;
-use crate::telemetry::trace::tests::Written;
 
 fn rows<T: Row>(driver: &Driver) -> Vec<T> {
     driver.bus.hca.rows(0)

@@ -4,7 +4,7 @@ use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::statistics::GatherStatistics;
 
 use super::*;
-use crate::frontend::e810::testing::RDMA_BUFFER;
+use crate::testing::RDMA_BUFFER;
 
 /// Length of the IPv4, UDP and BTH headers and the ICRC.
 const AROUND: u64 = 20 + 8 + 12 + 4;

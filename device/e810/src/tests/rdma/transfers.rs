@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use card::frontend::testing::pattern;
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
@@ -9,7 +10,6 @@ use protocol::hca::e810::rdma::path::ManageArp;
 use protocol::ids::FlowLabel;
 
 use super::*;
-use crate::frontend::testing::pattern;
 
 #[test]
 fn send_completes_on_both_sides() {

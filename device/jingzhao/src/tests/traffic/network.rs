@@ -1,11 +1,11 @@
 //! Two HCAs on an in-process network together with a NIC.
 
+use card::fabric::local::{LocalFabric, Networks};
+use card::fabric::{Fabric as _, RxBatch, TxBatch};
+use card::identity::Identity;
 use protocol::ids::MacAddr;
 
 use super::*;
-use crate::fabric::local::{LocalFabric, Networks};
-use crate::fabric::{Fabric as _, RxBatch, TxBatch};
-use crate::identity::Identity;
 
 fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new();

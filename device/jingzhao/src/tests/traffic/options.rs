@@ -4,7 +4,7 @@
 //! # Spec
 //! JingZhao interface, section 12.
 
-use crate::frontend::snapshot::{QpRow, Right};
+use card::frontend::snapshot::{QpRow, Right};
 use protocol::roce::{Aeth, Ext, RoceFrame, Syndrome};
 
 use super::super::super::options::{QpAccess, QueueOptions, RnrTimerTable};

@@ -9,7 +9,7 @@ use super::*;
 use crate::fabric::udp::{UdpFabric, UdpPeer};
 use crate::fabric::{Fabric as _, RxBatch};
 use crate::hca::Hca;
-use crate::hca::tests::Stub;
+use crate::hca::testing::Stub;
 use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
