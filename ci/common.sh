@@ -164,7 +164,7 @@ report_build() {
             continue
         fi
         # Once crates are downloaded, cargo can list them; some are compiled twice, for build scripts.
-        [ -n "$all" ] || all=$(cargo tree --offline -p device -p guest-tests -e normal,build --prefix none 2>/dev/null |
+        [ -n "$all" ] || all=$(cargo tree --offline -p device -p hcactl -p guest-tests -e normal,build --prefix none 2>/dev/null |
             cut -d' ' -f1,2 | sort -u | wc -l)
         echo "   $((SECONDS - $2)) s: $compiled of about $all crates compiled"
     done

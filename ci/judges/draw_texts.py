@@ -13,12 +13,13 @@ import random
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = [*ROOT.glob("device/src/**/*.rs"), *ROOT.glob("protocol/src/**/*.rs"), *ROOT.glob("guest-tests/src/**/*.rs")]
+FOLDERS = ["device/src", "device/*/src", "protocol/src", "guest-tests/src"]
+SOURCES = [path for folder in FOLDERS for path in ROOT.glob(folder + "/**/*.rs")]
 PAGES = [ROOT / "README.md", ROOT / "device/ARCHITECTURE.md", ROOT / ".github/CONTRIBUTING.md"]
 PAGES += [path for path in ROOT.glob("device/book/src/**/*.md") if path.name != "SUMMARY.md"]
 
 STRING = r'"((?:[^"\\]|\\.|\\\n)*)"'
-LOG = re.compile(r"(?:tracing::)?\b(?:info|warn|error)!\((?:[^;\"]*,\s*)?" + STRING)
+LOG = re.compile(r"\b(?:(?:info|warn|error)!\(|(?:log_line|limited)!\((?:info|warn|error),\s*)(?:[^;\"]*,\s*)?" + STRING)
 ERROR = re.compile(r"(?:#\[error\(|bail!\(|\.context\(|with_context\(\|\| (?:format!\()?|ensure!\([^;]*?,\s*)" + STRING)
 HELP = re.compile(r"((?:[ \t]*///[^\n]*\n)+)\s*#\[(?:arg|command)\b")
 FIELD = re.compile(r"((?:[ \t]*///[^\n]*\n)+)\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([^)]*\))? )?[a-z_0-9]+: ")

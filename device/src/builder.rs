@@ -4,24 +4,24 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use card::capture::Capture;
+use card::fabric::Fabric;
+use card::fabric::local::{Network, Networks};
+use card::fabric::ring::RingFabric;
+use card::fabric::tap::TapFabric;
+use card::fabric::udp::UdpFabric;
+use card::frontend::{FrontendVisitor, Interface, Setup};
+use card::hca::Hca;
+use card::net::address::Addresses;
+use card::record::{Header, Recorder};
+use card::telemetry::store::{Keep, Opening};
+use card::telemetry::trace::Trace;
+use card::vfio::server::{ListenError, Listener, Source};
 use protocol::ids::MacAddr;
 use thiserror::Error;
 
-use crate::capture::Capture;
 use crate::config::{CaptureConfig, DeviceConfig, Doorbells, FabricConfig, TraceConfig};
-use crate::fabric::Fabric;
-use crate::fabric::local::{Network, Networks};
-use crate::fabric::ring::RingFabric;
-use crate::fabric::tap::TapFabric;
-use crate::fabric::udp::UdpFabric;
-use crate::frontend::{FrontendVisitor, Interface, Setup};
-use crate::hca::Hca;
 use crate::inherited::Inherited;
-use crate::net::address::Addresses;
-use crate::record::{Header, Recorder};
-use crate::telemetry::store::{Keep, Opening};
-use crate::telemetry::trace::Trace;
-use crate::vfio::server::{ListenError, Listener, Source};
 use crate::worker::{Run, Worker};
 
 /// Why a device cannot be created.

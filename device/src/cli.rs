@@ -5,18 +5,18 @@ pub mod device;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+use card::telemetry::filter::{CaptureFilter, TraceFilter};
+use card::telemetry::store::Keep;
+use card::telemetry::trace::TraceFormat;
 use clap::{Args, Parser, Subcommand};
+use control_api::runtime_folder;
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
 use self::device::{COMMAND_LINE, DeviceArgs};
 use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig};
-use crate::frontend::list::FrontendEntry;
 use crate::inherited::Inherited;
-use crate::runtime_folder;
-use crate::telemetry::filter::{CaptureFilter, TraceFilter};
-use crate::telemetry::store::Keep;
-use crate::telemetry::trace::TraceFormat;
+use crate::interfaces::FrontendEntry;
 
 /// Heading of the options that override the configuration of a single device.
 const OVERRIDES: &str = "Overrides (only for configurations with one device)";

@@ -16,6 +16,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use card::identity::Identity;
+use card::memory::limits::MAX_BYTES_OF_ALL;
+use card::telemetry::subscriber::LogConfig;
+use control_api::text_file;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -27,15 +31,10 @@ pub use self::confinement::ConfinementEntry;
 pub use self::device::{
     ADDED, CaptureConfig, DeviceConfig, DeviceEntry, Doorbells, PeerEntry, TraceConfig, TraceEntry,
 };
-pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, UdpPeerEntry};
+pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, check_peer};
 pub(crate) use self::files::{Use, check_paths};
 pub use self::memory::GuestMemoryEntry;
 pub use self::metrics::MetricsConfig;
-pub use self::peer_addr::PeerAddr;
-use crate::identity::Identity;
-use crate::memory::limits::MAX_BYTES_OF_ALL;
-use crate::telemetry::subscriber::LogConfig;
-use crate::text_file;
 
 /// The hcad configuration file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -296,7 +295,7 @@ mod tests {
     use protocol::ids::Lid;
 
     use super::*;
-    use crate::frontend::list;
+    use crate::interfaces;
 
     const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -409,7 +408,7 @@ mod tests {
         for name in ["hgrnic.json", "local.json", "ring.json", "lossy.json", "pair.json"] {
             load(name);
         }
-        for interface in list::ALL {
+        for interface in interfaces::ALL {
             let config = load(&format!("{}.json", interface.key));
             assert_eq!(config.devices[0].frontend.key(), interface.key);
         }

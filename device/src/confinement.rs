@@ -17,15 +17,15 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use card::capabilities;
+use card::vfio::server::keep_probe;
 use rustix::fs::Gid;
 use rustix::process::{getegid, getgroups};
 use rustix::thread::{CapabilitySet, set_thread_groups};
 use thiserror::Error;
 
 use self::paths::{Grant, Paths};
-use crate::capabilities;
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
-use crate::vfio::server::keep_probe;
 
 /// The value of a feature that is in force, or the reason why the feature is not in force.
 type Outcome<T> = Result<T, Missing>;

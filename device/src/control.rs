@@ -1,15 +1,12 @@
 //! The control socket of `hcactl`.
 //!
-//! A client sends one JSON object per line, a [`message::Request`], and receives one line for each, a
-//! [`message::Response`], in the same order. [`server`] runs on the daemon's main thread. A request to a
+//! A client sends one JSON object per line, a [`Request`](control_api::message::Request), and receives one line for each, a
+//! [`Response`](control_api::message::Response), in the same order. [`server`] runs on the daemon's main thread. A request to a
 //! device is passed to the device's thread as a [`call::Call`], which the thread answers between two turns,
 //! without locks.
 
 pub mod call;
-pub mod explain;
 pub mod impair;
-pub mod message;
-pub mod named;
 pub mod peers;
 pub mod registry;
 pub mod server;

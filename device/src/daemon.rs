@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use card::vfio::server::Listener;
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -20,7 +21,6 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::metrics;
 use crate::metrics::process::Process;
 use crate::notify::Notify;
-use crate::vfio::server::Listener;
 
 /// Why the daemon did not start or stopped.
 #[derive(Debug, Error)]

@@ -16,6 +16,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use card::fabric::local::Networks;
+use card::telemetry::subscriber::{self, LogConfig};
+use card::vfio::server::{Listener, Source};
+use control_api::message::Reloaded;
+use control_api::runtime_folder;
+use control_api::text_file;
 use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -25,15 +31,9 @@ use crate::builder::{self, DeviceBuilder, MakeError};
 use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together};
 use crate::confinement;
 use crate::control::call::{self, Mailbox};
-use crate::control::message::Reloaded;
 use crate::control::registry::{Change, Device, DeviceRegistry, Devices};
-use crate::fabric::local::Networks;
 use crate::inherited::{Inherited, InheritedError};
-use crate::runtime_folder;
 use crate::supervisor::{Failure, Rebuild, supervise};
-use crate::telemetry::subscriber::{self, LogConfig};
-use crate::text_file;
-use crate::vfio::server::{Listener, Source};
 use crate::worker::{Ended, Run};
 
 /// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer hangs. It

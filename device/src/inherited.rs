@@ -12,9 +12,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use card::vfio::server::{ListenError, Listener, Source};
 use thiserror::Error;
-
-use crate::vfio::server::{ListenError, Listener, Source};
 
 /// The first descriptor that a service manager passes.
 const FIRST: RawFd = 3;

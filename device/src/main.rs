@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use card::sanitize;
+use card::telemetry::{file, non_blocking, subscriber};
 use clap::{CommandFactory as _, Parser as _};
+use control_api::manual;
 use device::builder::MakeError;
 use device::cli::{self, Cli, Command, ReplayArgs};
 use device::config;
@@ -14,10 +17,7 @@ use device::daemon::{self, DaemonError};
 use device::descriptors;
 use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
-use device::manual;
 use device::notify::Notify;
-use device::sanitize;
-use device::telemetry::{file, non_blocking, subscriber};
 
 /// Time for which the process waits at exit for queued log lines to be written to standard error.
 const FAREWELL: Duration = Duration::from_millis(500);

@@ -1,182 +1,185 @@
-//! Replays a device from a record without a guest, a VMM or a network, and compares its outputs.
-//!
-//! The device is a complete device as described in the header of the record. The record replaces only its
-//! memory, its client and its fabric. A panic is a result like any other, and often the one to be reproduced.
+//! The `hcad replay` command.
 
-mod clock;
-mod command;
-#[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 
-use std::any::Any;
-use std::os::fd::OwnedFd;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, PoisonError};
+use card::frontend::{FrontendVisitor, Interface};
+use card::record::{Finish, ReadError, Reader, ReplaySource};
+use card::replay::{Next, Outcome, Report, Step, clock, play};
+use card::sanitize;
+use card::telemetry::store::{Keep, Opening};
+use card::telemetry::trace::{Trace, TraceFormat};
+use thiserror::Error;
 
-use engine::Instant;
-use rustix::event::{EventfdFlags, eventfd};
+use crate::builder::{self, Subject};
+use crate::config::{Config, ConfigError};
+use crate::descriptors;
 
-pub use self::command::{Options, ReplayError, run};
-use crate::fabric::impair::{Rule, RuleEntry};
-use crate::frontend::Frontend;
-use crate::hca::Hca;
-use crate::record::{Counts, Difference, Finish, Input, RecordSink, ReplaySource};
-use crate::vfio::server::{Device as _, Region};
+/// Read buffer of the file.
+const BUFFER_LEN: usize = 1 << 20;
 
-/// Result of a replay.
-#[derive(Debug)]
-pub struct Report {
-    /// Counters of the replay.
-    pub counts: Counts,
-    /// Whether the outputs match.
-    pub outcome: Outcome,
+/// Options of a replay.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The last step to execute.
+    pub until: Option<u64>,
+    /// File and format of the trace.
+    pub trace: Option<(PathBuf, TraceFormat)>,
+    /// Whether to print each step and the device's actions in it.
+    pub steps: bool,
+    /// Whether to wait for a line of standard input before each step.
+    pub wait: bool,
 }
 
-/// Whether the outputs match the record.
-#[derive(Debug)]
-pub enum Outcome {
-    Same(Finish),
-    /// All outputs match up to the requested step.
-    Stopped,
-    Differs(Difference),
-    Panicked {
-        step: u64,
-        message: String,
-    },
-    /// A step is invalid for this device: an access outside its regions, or an impairment unknown to this hcad.
-    Impossible {
-        step: u64,
-        /// Description of the step.
-        input: String,
-    },
+/// Why a replay failed or found a difference.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read { path: PathBuf, source: ReadError },
+    /// The recorded device cannot be created.
+    #[error("{}: invalid recorded configuration: {source}", path.display())]
+    Config { path: PathBuf, source: ConfigError },
+    /// The trace cannot be written.
+    #[error("cannot write {}", path.display())]
+    Trace { path: PathBuf, source: io::Error },
+    #[error("{}: the replay differs from the recording", path.display())]
+    Differs { path: PathBuf },
+    /// The record is damaged. The device has been replayed up to that point.
+    #[error("{}: the recording is damaged", path.display())]
+    Damaged { path: PathBuf },
+    /// Standard output is closed.
+    #[error("cannot write to standard output")]
+    Output(#[from] io::Error),
 }
 
-/// Whether to execute the next step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Execute the step, then continue.
-    Go,
-    /// Stop before the step is executed.
-    Stop,
-}
+/// Replays a file and prints the result to `out`.
+///
+/// # Errors
+/// See [`ReplayError`].
+pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
+    let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
+    let reader = Reader::new(Box::new(BufReader::with_capacity(BUFFER_LEN, file))).map_err(unreadable)?;
+    let header = reader.header().clone();
+    let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
+    let config = Config::of_device(header.configuration.clone()).map_err(invalid)?;
+    let [device] = config.devices.as_slice() else { return Err(unreadable(ReadError::NoRecord)) };
+    // One eventfd per vector.
+    descriptors::raise_limit();
 
-/// A step before its execution.
-#[derive(Debug)]
-pub struct Step<'a> {
-    /// Counters up to here, including this step.
-    pub counts: Counts,
-    /// Input of the device.
-    pub input: &'a Input<'static>,
-    /// Outputs of the previous step as text, if the log is enabled.
-    pub before: Vec<String>,
-}
-
-/// Replays a record step by step on a device in its power-on state. `observe` is called before each step.
-pub fn play<F: Frontend>(
-    hca: &mut Hca<F>,
-    source: ReplaySource,
-    mut observe: impl FnMut(&Step<'_>) -> Next,
-) -> Report {
-    let source = Arc::new(Mutex::new(source));
-    hca.set_record_sink(&RecordSink::playing(source.clone()));
-    let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut stopped = None;
-    let ran = panic::catch_unwind(AssertUnwindSafe(|| {
-        loop {
-            let (input, now, counts, before) = {
-                let mut source = source();
-                let Some(input) = source.next_input() else { return };
-                (input, source.now(), source.counts(), source.take_log())
-            };
-            clock::set(now);
-            if observe(&Step { counts, input: &input, before }) == Next::Stop {
-                stopped = Some(Outcome::Stopped);
-                return;
-            }
-            hca.set_now(Instant::from_nanos(now));
-            if step(hca, &input).is_none() {
-                stopped = Some(Outcome::Impossible { step: counts.steps, input: input.to_string() });
-                return;
-            }
-        }
-    }));
-    hca.flush();
-    let mut source = source();
-    let counts = source.counts();
-    let outcome = match (ran, stopped, source.take_stop()) {
-        // After a difference, all further behaviour is meaningless, even a panic.
-        (_, _, Some(Err(difference))) => Outcome::Differs(difference),
-        (Err(payload), _, _) => {
-            Outcome::Panicked { step: counts.steps, message: panic_message(payload.as_ref()) }
-        }
-        (Ok(()), Some(stopped), _) => stopped,
-        (Ok(()), None, Some(Ok(finish))) => Outcome::Same(finish),
-        (Ok(()), None, None) => Outcome::Stopped,
-    };
-    Report { counts, outcome }
-}
-
-/// Executes a recorded input. Returns `None` if it is invalid for this device.
-fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
-    match input {
-        Input::RegionRead { region, offset, len } => {
-            let region = inside(hca, *region, *offset, *len)?;
-            hca.region_read(region, *offset, &mut vec![0; *len]);
-        }
-        Input::RegionWrite { region, offset, data } => {
-            let region = inside(hca, *region, *offset, data.len())?;
-            hca.region_write(region, *offset, data);
-        }
-        Input::Eventfd { vector, present } => {
-            hca.interrupts().set_eventfd(*vector, present.then(unread_eventfd).flatten());
-        }
-        Input::Mask { vector, masked } => hca.interrupts().set_masked(*vector, *masked),
-        Input::Trigger { vector } => hca.interrupts().trigger(*vector),
-        Input::Unwire => hca.interrupts().disconnect(),
-        Input::Reset => hca.reset(),
-        Input::Disconnect => hca.disconnect(),
-        Input::Frame(frame) => hca.handle_frame(frame),
-        Input::Deadline => hca.handle_deadline(),
-        Input::Drain => {
-            hca.drain();
-        }
-        Input::Left { frames } => hca.outbound().keep_last(*frames),
-        Input::Link { up } => hca.set_link(*up),
-        Input::Fail => hca.fail(),
-        Input::AddNeighbour(mac) => hca.add_static_neighbour(*mac),
-        Input::RemoveNeighbour(mac) => hca.remove_static_neighbour(*mac),
-        Input::Impair(rule) => {
-            let entry = serde_json::from_str::<RuleEntry>(rule).ok()?;
-            // This fails only if the recorded device also had too many rules.
-            let _ = hca.impair(Rule::try_from(entry).ok()?);
-        }
-        Input::Unimpair(id) => {
-            hca.clear_impairments(*id);
-        }
+    let name = sanitize::text(&header.device);
+    let trace = options.trace.as_ref().map(|(path, format)| {
+        Trace::open(&Keep::file(path), Opening::Replace, *format, &name)
+            .map(|trace| trace.with_clock(clock::now))
+            .map_err(|source| ReplayError::Trace { path: path.clone(), source })
+    });
+    let mut source = ReplaySource::new(reader);
+    if options.steps {
+        source.keep_log();
     }
-    Some(())
+    let title = format!("{}: {name} ({}) of hcad {}", path.display(), device.frontend.key(), header.hcad);
+    writeln!(out, "{}", sanitize::text(&title))?;
+    if header.hcad != env!("CARGO_PKG_VERSION") {
+        writeln!(
+            out,
+            "recorded by a different version; hcad {} may behave differently",
+            env!("CARGO_PKG_VERSION")
+        )?;
+    }
+    let subject = Subject::of(device);
+    let run = Run { subject, source, trace: trace.transpose()?, options, out };
+    let report = device.frontend.make(&builder::setup(device), run)?;
+    writeln!(out, "{report}")?;
+    match report.outcome {
+        Outcome::Same(Finish::Unreadable(_)) => Err(ReplayError::Damaged { path: path.to_owned() }),
+        Outcome::Same(_) | Outcome::Stopped => Ok(()),
+        _ => Err(ReplayError::Differs { path: path.to_owned() }),
+    }
 }
 
-/// Returns the region of an access that lies entirely inside it.
-fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Option<Region> {
-    let region = Region::from_index(region.into())?;
-    let room = hca.region_len(region).checked_sub(offset)?;
-    (u64::try_from(len).ok()? <= room).then_some(region)
+/// All parts of a replay except the front-end.
+struct Run<'a> {
+    subject: Subject<'a>,
+    source: ReplaySource,
+    trace: Option<Trace>,
+    options: &'a Options,
+    out: &'a mut dyn Write,
 }
 
-/// Creates an eventfd without a reader. Without an eventfd, the vector would become pending, which differs
-/// from the record.
-fn unread_eventfd() -> Option<OwnedFd> {
-    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
+impl FrontendVisitor for Run<'_> {
+    type Output = io::Result<Report>;
+
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
+        let Self { subject, source, trace, options, out } = self;
+        let mut hca = subject.hca(frontend(), None)?;
+        hca.set_trace(trace);
+        let mut failed = Ok(());
+        let report = play(&mut hca, source, |step| {
+            if options.until.is_some_and(|until| step.counts.steps > until) {
+                return Next::Stop;
+            }
+            if options.steps {
+                failed = show(step, out);
+            }
+            if options.wait && failed.is_ok() {
+                failed = wait();
+            }
+            if failed.is_ok() { Next::Go } else { Next::Stop }
+        });
+        failed.map(|()| report)
+    }
 }
 
-/// Returns the message of a panic.
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let panic_message = payload.downcast_ref::<&str>().copied();
-    panic_message
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-        .to_owned()
+fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
+    step.before.iter().try_for_each(|what| writeln!(out, "    {}", sanitize::text(what)))?;
+    let input = sanitize::text(&step.input.to_string());
+    writeln!(out, "{} {:.6} {input}", step.counts.steps, step.counts.span.as_secs_f64())?;
+    out.flush()
+}
+
+/// Waits for a line. Returns at once at the end of standard input.
+fn wait() -> io::Result<()> {
+    io::stdin().lock().read_line(&mut String::new()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use card::record::{Header, Recorder};
+    use card::telemetry::testing::Written;
+
+    use super::*;
+
+    #[test]
+    fn hostile_record_sends_nothing_to_the_terminal() {
+        let device = serde_json::json!({
+            "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
+        });
+        let configuration = device.as_object().unwrap().clone();
+        let header = Header {
+            hcad: "9\u{1b}]0;x\u{7}\nno differences".to_owned(),
+            ..Header::new("\u{1b}[2J\u{9b}hca1\r\n", configuration)
+        };
+        let file = Written::default();
+        drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
+        let mut record = file.bytes();
+        let run = |record: &[u8]| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("record");
+            std::fs::write(&path, record).unwrap();
+            let mut out = Vec::new();
+            let ended = run(&path, &Options { steps: true, ..Options::default() }, &mut out);
+            (String::from_utf8(out).unwrap(), ended)
+        };
+        let (out, ended) = run(&record);
+        assert!(ended.is_ok() && out.contains("\\u{1b}[2J\\u{9b}hca1\\r\\n"), "{out}");
+        assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
+        assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
+
+        // A modified record is not a success, regardless of how much of it matches.
+        *record.last_mut().unwrap() ^= 1;
+        let (out, ended) = run(&record);
+        assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");
+    }
 }

@@ -10,10 +10,10 @@ use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::{Duration, Instant};
 
+use card::limited;
 use thiserror::Error;
 
 use crate::control::call::{Life, Mailbox};
-use crate::limited;
 use crate::worker::{Ended, Run};
 
 /// Pause before a device is created again. Each further failure doubles it, up to [`LONGEST_PAUSE`]. It is

@@ -20,6 +20,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use card::capture::Capture;
+use card::fabric::{Fabric, RxBatch, Sent};
+use card::frontend::Frontend;
+use card::hca::{Hca, WorkLeft};
+use card::limited;
+use card::record::Recorder;
+use card::telemetry::non_blocking;
+use card::vfio::server::{Connection, ConnectionError, Device as _, Listener, MessageStats, Source};
+use control_api::message::{Counters, LogCounters, PortState, VfioCounters};
+use control_api::named::Named;
 use engine::Instant;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -30,18 +40,8 @@ use rustix::time::{ClockId, clock_gettime};
 use self::budget::ControlBudget;
 use self::busy_poll::{BusyPoll, PollWindow};
 use self::coalesce::Coalescing;
-use crate::capture::Capture;
 use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
-use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
-use crate::control::named::Named;
 use crate::descriptors::Reserve;
-use crate::fabric::{Fabric, RxBatch, Sent};
-use crate::frontend::Frontend;
-use crate::hca::{Hca, WorkLeft};
-use crate::limited;
-use crate::record::Recorder;
-use crate::telemetry::non_blocking;
-use crate::vfio::server::{Connection, ConnectionError, Device as _, Listener, MessageStats, Source};
 
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;

@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::{Daemon, configuration, hcad, until, with_control};
-use device::frontend::list;
+use crate::common::{Daemon, configuration, hcactl_program, hcad, until, with_control};
+use device::interfaces;
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
@@ -72,7 +72,7 @@ fn capabilities_print_json_without_configuration() {
     assert_eq!(value["type"], "vfio-user");
     let features: Vec<_> =
         value["features"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
-    let interfaces = list::ALL.iter().map(|interface| interface.key);
+    let interfaces = interfaces::ALL.iter().map(|interface| interface.key);
     for name in interfaces.chain(["udp", "local", "tap", "capture", "trace", "impairments"]) {
         assert!(features.contains(&name), "{name} is missing in {features:?}");
     }
@@ -143,7 +143,7 @@ fn second_daemon_does_not_connect_to_first() {
         (Daemon::ready(command, folder, socket), control)
     };
     one_line(&run(&["--config", first.folder.path().join("hcad.json").to_str().unwrap()]));
-    let counters = Command::new(env!("CARGO_BIN_EXE_hcactl"))
+    let counters = Command::new(hcactl_program())
         .args(["--json", "counters", "--socket"])
         .arg(control)
         .output()
@@ -274,7 +274,7 @@ fn serves_to_the_end(mut child: Child, folder: &TempDir) {
         client.region_write(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &[0xff; 4]).unwrap();
         client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &mut [0; 4]).unwrap();
     }
-    let mut hcactl = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut hcactl = Command::new(hcactl_program());
     let output =
         hcactl.arg("--socket").arg(folder.path().join("control.sock")).arg("devices").output().unwrap();
     assert!(output.status.success(), "{output:?}");

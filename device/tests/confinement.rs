@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Daemon, hcad, with_control};
+use crate::common::{Daemon, hcactl_program, hcad, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
 }
 
 fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }

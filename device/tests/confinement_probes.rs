@@ -13,9 +13,9 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use card::vfio::server::Listener;
 use device::config::Config;
 use device::confinement;
-use device::vfio::server::Listener;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rustix::fs::{AtFlags, CWD, Mode, fchmod, unlinkat};
 use rustix::net::{AddressFamily, SocketType, socket, socketpair};

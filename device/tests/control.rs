@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::{Daemon, Guest, hcad, until, with_control};
-use device::frontend::list;
+use crate::common::{Daemon, Guest, hcactl_program, hcad, until, with_control};
+use device::interfaces;
 use drivers::Bus;
 use drivers::hcr;
 use drivers::jingzhao::{
@@ -89,7 +89,7 @@ fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
 
 /// Runs `hcactl` and returns its standard output, or its standard error if it fails.
 fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
@@ -180,7 +180,7 @@ fn guest_objects_are_listed() {
 fn any_table_is_listed_by_name() {
     let (daemon, control) = start();
     bring_up(&mut connect(&daemon));
-    for table in list::tables() {
+    for table in interfaces::tables() {
         let by_name = |json: &[&str]| hcactl(&control, &[json, &["list", table.name]].concat()).unwrap();
         let text = by_name(&[]);
         assert_eq!(text.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), table.columns);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Daemon, Guest, hcad, rests, until};
-use device::frontend::list;
+use device::interfaces;
 use drivers::Bus;
 use drivers::mthca::{Cq, Driver, Mpt, SMALL_LAYOUT, eq_context};
 use protocol::hca::mthca::icm::Block;
@@ -197,8 +197,9 @@ fn record_contains_mapped_doorbells() {
 
 #[test]
 fn interfaces_whose_doorbells_have_to_trap_say_so() {
-    let trapped: Vec<_> = list::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
-    assert_eq!(trapped.len() + 1, list::ALL.len(), "all but mthca");
+    let trapped: Vec<_> =
+        interfaces::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
+    assert_eq!(trapped.len() + 1, interfaces::ALL.len(), "all but mthca");
     for interface in trapped {
         let name = interface.key;
         let (_folder, mut command) = daemon(&json!({ name: {} }), &[]);

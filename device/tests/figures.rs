@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::common::{Daemon, PATIENCE, hcad};
+use crate::common::{Daemon, PATIENCE, hcactl_program, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -71,7 +71,7 @@ fn sample(text: &str, name: &str) -> Option<f64> {
 }
 
 fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
@@ -115,7 +115,7 @@ fn default_selection_is_all_devices() {
 #[test]
 fn counter_watch_ends_when_output_closes() {
     let (_daemon, control) = start();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     command
         .arg("--socket")
         .arg(&control)
@@ -137,7 +137,7 @@ fn counter_watch_ends_when_output_closes() {
     assert!(child.wait().unwrap().success());
 
     let mut error = String::new();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     let mut child = command.args(["counters", "--watch", "0"]).stderr(Stdio::piped()).spawn().unwrap();
     child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert!(!child.wait().unwrap().success() && error.contains("must be at least 0.1 s"), "{error}");

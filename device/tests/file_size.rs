@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Daemon, hcad, until, with_control};
+use crate::common::{Daemon, hcactl_program, hcad, until, with_control};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn limited(len: u64) -> Command {
 }
 
 fn hcactl(control: &Path, arguments: &[&str]) -> Option<String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Daemon, hcad, until};
+use crate::common::{Daemon, hcactl_program, hcad, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
@@ -50,7 +50,7 @@ fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
 /// Runs `hcactl` with a text as standard input.
 fn hcactl_with(daemon: &Daemon, arguments: &[&str], input: Option<&Value>) -> Result<String, String> {
     let control = daemon.folder.path().join("control.sock");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     command.env_remove("HCACTL_SOCKET").arg("--socket").arg(control).args(arguments);
     let input = input.map(|input| {
         let path = daemon.folder.path().join("input");

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
-use crate::common::{Daemon, hcad, with_control};
+use crate::common::{Daemon, hcactl_program, hcad, with_control};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn hcactl() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     command.env_remove("HCACTL_SOCKET");
     command
 }
@@ -65,16 +65,6 @@ fn socket_option_position_and_environment_are_equivalent() {
 }
 
 #[test]
-fn no_command_prints_grouped_help() {
-    let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    for part in ["\nDevices:\n  devices ", "\nOptions:\n", "\nExamples:\n  hcactl devices "] {
-        assert!(text.contains(part), "{part:?} is missing in\n{text}");
-    }
-}
-
-#[test]
 fn devices_shows_chosen_device() {
     let (_daemon, control) = start();
     let one: Value =
@@ -110,22 +100,7 @@ fn internal_error_needs_explicit_option() {
 }
 
 #[test]
-fn unreachable_daemon_error_names_key() {
-    let error = complaint(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
-    assert!(
-        error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: No such file"),
-        "{error}"
-    );
-    assert!(error.contains("`control_socket`"), "{error}");
-    assert_eq!(error.matches("No such file").count(), 1, "{error}");
-}
-
-#[test]
-fn control_characters_from_daemon_are_escaped() {
-    let (_folder, socket) = server(b"{\"error\":\"\\u001b]0;mine\\u0007\xc2\x9b2J\"}\n");
-    let error = complaint(&run(&socket, &["devices"]));
-    assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
-
+fn control_characters_in_rows_are_escaped() {
     let (_daemon, control) = start();
     let mut rows: Value = serde_json::from_str(&printed(&run(&control, &["--json", "devices"]))).unwrap();
     rows[0]["interface"] = json!("\u{1b}[2J");
@@ -133,14 +108,4 @@ fn control_characters_from_daemon_are_escaped() {
     let (_folder, socket) = server(rows.as_bytes());
     let table = printed(&run(&socket, &["devices"]));
     assert!(table.contains("\\u{1b}[2J") && !table.contains('\u{1b}'), "{table:?}");
-}
-
-#[test]
-fn endless_response_is_cut_off() {
-    static ENDLESS: [u8; 17 << 20] = [b'x'; 17 << 20];
-    let (_folder, socket) = server(&ENDLESS);
-    assert_eq!(
-        complaint(&run(&socket, &["devices"])),
-        "hcactl: the response from hcad exceeds the size limit\n"
-    );
 }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use device::frontend::list;
+use device::interfaces;
 
 #[test]
 fn every_corpus_input_replays() {
@@ -34,7 +34,7 @@ fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
 #[test]
 fn a_device_serves_on_whatever_happened() {
     let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
-    let all: Vec<_> = list::ALL.iter().map(|interface| interface.key).collect();
+    let all: Vec<_> = interfaces::ALL.iter().map(|interface| interface.key).collect();
     assert_eq!(fuzzed, all);
     for (_, run, size) in device_fuzz::INTERFACES {
         random_inputs(200, *size, run);

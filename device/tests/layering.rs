@@ -1,37 +1,32 @@
-//! Checks which modules each module of the device crate uses, according to the diagram in `ARCHITECTURE.md`.
+//! Checks which modules each module of a crate uses, according to the diagram in `ARCHITECTURE.md`. Which crates a crate
+//! uses is in its `Cargo.toml`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use device::frontend::list;
+use device::interfaces;
 
-/// The parts from the bottom up, each with the parts that it may use. These precede it in the list, so there
-/// are no cycles.
-const PARTS: &[(&str, &[&str])] = &[
+/// The modules of `card` from the bottom up, each with the modules that it may use. These precede it in the list, so
+/// there are no cycles.
+const CARD: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
-    ("descriptors", &[]),
     ("identity", &[]),
-    ("manual", &[]),
     ("nic", &[]),
-    ("notify", &[]),
-    ("sanitize", &[]),
     ("rate", &[]),
-    ("runtime_folder", &[]),
+    ("sanitize", &[]),
     ("shared_memory", &[]),
     ("sparse", &[]),
-    ("text_file", &[]),
     ("telemetry", &["capabilities"]),
     ("capture", &["telemetry"]),
     ("record", &["capabilities", "sanitize", "telemetry"]),
     ("memory", &["sparse", "record"]),
     ("vfio", &["shared_memory", "memory", "telemetry", "record"]),
-    ("inherited", &["vfio"]),
     ("fabric", &["identity", "rate", "shared_memory", "telemetry", "vfio"]),
     ("net", &["identity", "rate", "telemetry", "fabric"]),
     ("management", &["identity", "net"]),
-    ("frontend", &["identity", "nic", "sparse", "telemetry", "memory", "vfio", "net", "management"]),
+    ("frontend", &["telemetry", "memory", "vfio", "net", "management"]),
     (
         "hca",
         &[
@@ -47,105 +42,34 @@ const PARTS: &[(&str, &[&str])] = &[
             "frontend",
         ],
     ),
-    (
-        "config",
-        &[
-            "identity",
-            "runtime_folder",
-            "text_file",
-            "telemetry",
-            "memory",
-            "vfio",
-            "fabric",
-            "management",
-            "frontend",
-        ],
-    ),
-    ("cli", &["inherited", "runtime_folder", "telemetry", "frontend", "config"]),
-    ("confinement", &["capabilities", "runtime_folder", "telemetry", "vfio", "fabric", "config"]),
-    (
-        "control",
-        &[
-            "descriptors",
-            "identity",
-            "telemetry",
-            "capture",
-            "record",
-            "vfio",
-            "fabric",
-            "net",
-            "frontend",
-            "hca",
-            "config",
-            "confinement",
-        ],
-    ),
-    ("metrics", &["descriptors", "telemetry", "vfio", "net", "control"]),
-    (
-        "worker",
-        &["descriptors", "telemetry", "capture", "record", "vfio", "fabric", "frontend", "hca", "control"],
-    ),
-    (
-        "builder",
-        &[
-            "inherited",
-            "telemetry",
-            "capture",
-            "record",
-            "vfio",
-            "fabric",
-            "net",
-            "frontend",
-            "hca",
-            "config",
-            "worker",
-        ],
-    ),
-    (
-        "replay",
-        &[
-            "descriptors",
-            "sanitize",
-            "telemetry",
-            "record",
-            "vfio",
-            "fabric",
-            "frontend",
-            "hca",
-            "config",
-            "builder",
-        ],
-    ),
-    ("supervisor", &["telemetry", "control", "worker"]),
-    (
-        "fleet",
-        &[
-            "telemetry",
-            "inherited",
-            "runtime_folder",
-            "text_file",
-            "vfio",
-            "fabric",
-            "config",
-            "confinement",
-            "control",
-            "worker",
-            "builder",
-            "supervisor",
-        ],
-    ),
-    (
-        "daemon",
-        &["inherited", "notify", "vfio", "config", "confinement", "control", "metrics", "builder", "fleet"],
-    ),
+    ("replay", &["sanitize", "record", "vfio", "fabric", "frontend", "hca"]),
 ];
 
-/// The interfaces of the HCR lineage, which use `frontend/hcr` in addition to their own modules. All others
-/// use only their own modules.
+/// The modules of `device`, likewise.
+const DEVICE: &[(&str, &[&str])] = &[
+    ("descriptors", &[]),
+    ("inherited", &[]),
+    ("interfaces", &[]),
+    ("notify", &[]),
+    ("config", &["interfaces"]),
+    ("cli", &["inherited", "interfaces", "config"]),
+    ("confinement", &["config"]),
+    ("control", &["descriptors", "interfaces", "config", "confinement"]),
+    ("metrics", &["descriptors", "control"]),
+    ("worker", &["descriptors", "control"]),
+    ("builder", &["inherited", "config", "worker"]),
+    ("replay", &["descriptors", "config", "builder"]),
+    ("supervisor", &["control", "worker"]),
+    ("fleet", &["inherited", "config", "confinement", "control", "worker", "builder", "supervisor"]),
+    ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
+];
+
+/// The interfaces of the HCR lineage, which have a strict mode of their own.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+/// Returns the sources of a crate below `device/`, or of `device` itself.
+fn source(package: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src")
 }
 
 /// Returns every file below a folder, without tests.
@@ -180,40 +104,49 @@ fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 /// Returns the module to which a file of the crate belongs.
-fn part(path: &Path) -> String {
-    let first = path.strip_prefix(source()).unwrap().iter().next().unwrap().to_str().unwrap();
+fn part(path: &Path, source: &Path) -> String {
+    let first = path.strip_prefix(source).unwrap().iter().next().unwrap().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
 }
 
 #[test]
-fn modules_depend_on_permitted_layers_only() {
+fn modules_of_card_depend_on_permitted_layers_only() {
+    check_layers(&source("card"), CARD);
+}
+
+#[test]
+fn modules_of_device_depend_on_permitted_layers_only() {
+    check_layers(&source("."), DEVICE);
+}
+
+fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
     let mut order = BTreeSet::new();
-    for (part, below) in PARTS {
+    for (part, below) in parts {
         let unknown: Vec<_> = below.iter().filter(|below| !order.contains(*below)).collect();
         assert!(unknown.is_empty(), "{part} stands below {unknown:?}");
         order.insert(part);
     }
     let mut used = BTreeSet::new();
-    for path in files(&source()) {
-        let part = part(&path);
-        // This is the root of the library, or a program with its modules.
-        if matches!(&*part, "lib" | "main" | "bin") {
+    for path in files(source) {
+        let part = part(&path, source);
+        // This is the root of the library or of the program.
+        if matches!(&*part, "lib" | "main") {
             continue;
         }
-        let (_, below) = PARTS
+        let (_, below) = parts
             .iter()
             .find(|(name, _)| *name == part)
             .unwrap_or_else(|| panic!("{part} is not in the table"));
         let text = product(&path);
         for name in named(&text, "crate::") {
-            // The macro that limits the rate of log lines.
-            let name = if name == "limited" { "telemetry" } else { name };
+            // The macros of log lines.
+            let name = if matches!(name, "limited" | "log_line" | "log_target") { "telemetry" } else { name };
             assert!(!name.is_empty(), "{}: one module a line", path.display());
             assert!(name == part || below.contains(&name), "{} uses {name}", path.display());
             used.insert((part.clone(), name.to_owned()));
         }
     }
-    for (part, below) in PARTS {
+    for (part, below) in parts {
         for below in *below {
             let arrow = (part.to_string(), below.to_string());
             assert!(used.contains(&arrow), "{part} does not use {below}: the table says more than there is");
@@ -221,45 +154,18 @@ fn modules_depend_on_permitted_layers_only() {
     }
 }
 
-#[test]
-fn interface_depends_on_own_lineage_only() {
-    let folder = source().join("frontend");
-    let modules = list::ALL.iter().map(|interface| interface.module);
-    let parts: Vec<_> = modules.chain(["hcr"]).collect();
-    for interface in &parts {
-        let has_hcr = HCR_LINEAGE.contains(interface);
-        let paths = files(&folder.join(interface));
-        assert!(!paths.is_empty(), "{interface} is no interface");
-        for path in paths {
-            let text = product(&path);
-            for name in named(&text, "crate::frontend::") {
-                let may = !parts.contains(&name) || name == *interface || has_hcr && name == "hcr";
-                assert!(may, "{} uses {name}", path.display());
-            }
-        }
-    }
-}
-
-/// The list names all interfaces, so no module that an interface may use can use the list.
-#[test]
-fn front_ends_and_seam_do_not_use_the_list() {
-    let seam = product(&source().join("frontend/mod.rs"));
-    assert_eq!(named(&seam, "self::").filter(|name| *name == "list").count(), 0);
-    for path in files(&source().join("frontend")) {
-        let text = product(&path);
-        assert!(!text.contains("frontend::list"), "{}", path.display());
-    }
-}
-
 /// `device.rs` decodes registers and implements `Frontend`. All modules below it operate on state that does
 /// not depend on it.
 #[test]
 fn interface_parts_do_not_use_device() {
-    for module in list::ALL.iter().map(|interface| interface.module) {
-        let folder = source().join("frontend").join(module);
-        for path in files(&folder) {
+    for module in interfaces::ALL.iter().map(|interface| interface.module) {
+        for path in files(&source(module)) {
+            // The root of the crate exports the device.
+            if path.ends_with("src/lib.rs") {
+                continue;
+            }
             let text = product(&path);
-            for prefix in ["super::", &format!("frontend::{module}::")] {
+            for prefix in ["super::", "crate::"] {
                 let used = named(&text, prefix).any(|name| name == "device");
                 assert!(!used, "{} uses device.rs", path.display());
             }
@@ -273,14 +179,15 @@ fn interface_parts_do_not_use_device() {
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
     for interface in HCR_LINEAGE {
-        let folder = source().join("frontend").join(interface);
+        let folder = source(interface);
         for path in files(&folder) {
             let place = path.strip_prefix(&folder).unwrap();
             if place.starts_with("strict") || MAY.iter().any(|name| place == Path::new(name)) {
                 continue;
             }
             let text = product(&path);
-            let mut uses = text.lines().filter(|line| line.starts_with("use super::"));
+            let is_local = |line: &&str| line.starts_with("use super::") || line.starts_with("use crate::");
+            let mut uses = text.lines().filter(is_local);
             let found = uses.find(|line| {
                 line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == "strict")
             });
@@ -292,9 +199,9 @@ fn objects_do_not_use_strict_mode() {
 /// The offloads of a NIC serve every interface, so their requests do not mention any.
 #[test]
 fn nic_offloads_name_no_interface() {
-    let mut paths = files(&source().join("nic"));
+    let mut paths = files(&source("card").join("nic"));
     assert!(paths.len() > 3, "{paths:?}");
-    paths.push(source().join("nic.rs"));
+    paths.push(source("card").join("nic.rs"));
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains("protocol::hca"), "{} uses the layouts of an interface", path.display());
@@ -305,10 +212,14 @@ fn nic_offloads_name_no_interface() {
 /// print it.
 #[test]
 fn outputs_do_not_use_debug_format() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let card = source("card");
+    let shared = ["frontend", "hca", "telemetry/monitor.rs", "capture.rs"].map(|part| card.join(part));
+    let interfaces = interfaces::ALL.iter().map(|interface| interface.module);
+    let crates = interfaces.chain(["hcr"]).map(source);
     let mut seen = 0;
-    for part in ["frontend", "hca", "telemetry/monitor.rs", "capture.rs"] {
-        for path in sources(&src.join(part)) {
+    let list = ["interfaces", "interfaces.rs"].map(|part| source(".").join(part));
+    for part in shared.into_iter().chain(crates).chain(list) {
+        for path in sources(&part) {
             let text = fs::read_to_string(&path).unwrap();
             let shipped = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
             assert!(!shipped.contains(":?}"), "{} shows something by Debug", path.display());

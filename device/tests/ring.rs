@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Daemon, Guest, hcad, until};
+use crate::common::{Daemon, Guest, hcactl_program, hcad, until};
 use drivers::Bus;
 use drivers::jingzhao::{self, Driver, Queues, cqc, data_unit, region, remote_unit, signalled};
 use protocol::hca::jingzhao::mpt::MptFlags;
@@ -115,7 +115,7 @@ impl Machine {
 
     /// Runs `hcactl` and returns its output.
     fn ask(&self, arguments: &[&str]) -> Value {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+        let mut command = Command::new(hcactl_program());
         let output =
             command.arg("--socket").arg(&self.control).arg("--json").args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -213,7 +213,7 @@ fn processes_with_same_folder_exchange_frames() {
         assert_eq!(rows[0]["rx_frames"], machine.fabric("rx_frames"));
         assert_eq!(rows[0]["tx_frames"], machine.fabric("tx_frames"));
     }
-    let refused = Command::new(env!("CARGO_BIN_EXE_hcactl"))
+    let refused = Command::new(hcactl_program())
         .arg("--socket")
         .arg(&a.control)
         .args(["peer", "add", "127.0.0.1:9"])

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Daemon, configuration, hcad, until, with_control};
+use crate::common::{Daemon, configuration, hcactl_program, hcad, until, with_control};
 use tempfile::TempDir;
 use vfio_user::Client;
 
@@ -113,8 +113,7 @@ fn passed_sockets_match_configured_names() {
         drop(Client::new(&daemon.socket).unwrap());
         daemon.wait_for_line("client disconnected");
     }
-    let hcactl =
-        Command::new(env!("CARGO_BIN_EXE_hcactl")).arg("--socket").arg(&control).arg("devices").output();
+    let hcactl = Command::new(hcactl_program()).arg("--socket").arg(&control).arg("devices").output();
     assert!(hcactl.unwrap().status.success());
     terminate(&daemon);
     assert!(daemon.child.wait().unwrap().success());
@@ -153,7 +152,7 @@ fn device_options_replace_file_and_socket_name() {
     Client::new(&daemon.socket).unwrap();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&sockets), mode(&daemon.socket)), (0o755, 0o600));
-    let mut hcactl = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut hcactl = Command::new(hcactl_program());
     hcactl.env_remove("HCACTL_SOCKET").env("XDG_RUNTIME_DIR", daemon.folder.path()).args(["peer", "list"]);
     let output = hcactl.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -178,7 +177,7 @@ fn start_without_file_names_invalid_option() {
 #[test]
 fn programs_print_man_pages_and_completions() {
     let folder = tempfile::tempdir().unwrap();
-    let (hcad, hcactl) = (env!("CARGO_BIN_EXE_hcad"), env!("CARGO_BIN_EXE_hcactl"));
+    let (hcad, hcactl) = (PathBuf::from(env!("CARGO_BIN_EXE_hcad")), hcactl_program());
     for (program, option) in [(hcad, "--write-manual"), (hcactl, "write-manual")] {
         assert!(Command::new(program).arg(option).arg(folder.path()).status().unwrap().success());
     }

@@ -9,8 +9,8 @@
 use std::fs;
 use std::path::Path;
 
+use card::telemetry::trace::TraceFormat;
 use device::replay::{Options, run};
-use device::telemetry::trace::TraceFormat;
 
 /// Returns the output of the replay, with each step and the device's actions, and its trace.
 fn again(session: &str) -> (String, String) {

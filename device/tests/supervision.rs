@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::common::{Daemon, PATIENCE, hcad, until};
+use crate::common::{Daemon, PATIENCE, hcactl_program, hcad, until};
 use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
@@ -39,7 +39,7 @@ fn socket(daemon: &Daemon, id: u32) -> PathBuf {
 
 /// Runs `hcactl` and returns its standard output, or its standard error if it fails.
 fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let mut command = Command::new(hcactl_program());
     let control = daemon.folder.path().join("control");
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

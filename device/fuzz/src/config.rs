@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use card::memory::limits::MAX_BYTES_OF_ALL;
 use device::config::{Config, ConfigFile};
-use device::memory::limits::MAX_BYTES_OF_ALL;
 
 /// Runs an input: any text is rejected with a one-line error, or is a configuration from which devices can be created.
 pub fn run(input: &[u8]) {

@@ -1,7 +1,8 @@
 //! Fuzzes the parser for control socket lines.
 
-use device::control::message::{Request, Response};
-use device::fabric::impair::Rule;
+use card::fabric::impair::Rule;
+use control_api::message::{Request, Response};
+use device::config::check_peer;
 
 /// Runs an input: any line is rejected, or is a request that survives a round trip through its JSON text.
 pub fn run(input: &[u8]) {
@@ -12,7 +13,7 @@ pub fn run(input: &[u8]) {
             assert!(serde_json::from_slice::<Request>(&again).is_ok());
             match request {
                 Request::ImpairAdd { rule, .. } => _ = Rule::try_from(rule),
-                Request::PeerAdd { peer, .. } => _ = peer.check(""),
+                Request::PeerAdd { peer, .. } => _ = check_peer(&peer, ""),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-use device::memory::{GuestMemory, Limits, MapError, Permissions};
+use card::memory::{GuestMemory, Limits, MapError, Permissions};
 use protocol::ids::Iova;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 

@@ -8,19 +8,19 @@
 mod hostile;
 mod rdma;
 
-use device::fabric::local::{LocalFabric, Networks};
-use device::fabric::{Fabric, RxBatch, TxBatch};
-use device::frontend::Interface as _;
-use device::frontend::e810::{E810, Options, Setup};
-use device::frontend::snapshot::{
+use card::fabric::local::{LocalFabric, Networks};
+use card::fabric::{Fabric, RxBatch, TxBatch};
+use card::frontend::Interface as _;
+use card::frontend::snapshot::{
     CqRow, EqRow, GroupRow, HandleRow, MrRow, NodeRow, QpRow, QueueRow, RuleRow, VsiRow,
 };
-use device::frontend::table::{Row as _, TableSpec};
-use device::identity::Identity;
-use device::memory::Permissions;
-use device::net::address::Addresses;
-use device::vfio::server::Device as _;
+use card::frontend::table::{Row as _, TableSpec};
+use card::identity::Identity;
+use card::memory::Permissions;
+use card::net::address::Addresses;
+use card::vfio::server::Device as _;
 use drivers::e810::Driver;
+use e810::{E810, Options, Setup};
 use protocol::ids::{Iova, Lid, MacAddr};
 use protocol::roce::RoceFrame;
 use rustix::fd::OwnedFd;

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use device::fabric::Origin;
-use device::fabric::impair::{
+use card::fabric::Origin;
+use card::fabric::impair::{
     Action, Direction, Impairments, MAX_RULES, Probability, Rule, RuleEntry, Verdict,
 };
 use engine::Instant;

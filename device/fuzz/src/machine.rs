@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use device::frontend::Frontend;
-use device::frontend::list;
-use device::hca::Hca;
-use device::identity::Identity;
-use device::memory::Permissions;
-use device::net::address::Addresses;
-use device::telemetry::trace::{Trace, TraceFormat};
-use device::vfio::Bar;
-use device::vfio::server::{Device, Region};
+use card::frontend::Frontend;
+use card::hca::Hca;
+use card::identity::Identity;
+use card::memory::Permissions;
+use card::net::address::Addresses;
+use card::telemetry::trace::{Trace, TraceFormat};
+use card::vfio::Bar;
+use card::vfio::server::{Device, Region};
+use device::interfaces;
 use drivers::{Bus, syndrome};
 use engine::Instant;
 use protocol::Psn;
@@ -169,7 +169,7 @@ impl<F: Frontend> Machine<F> {
     /// Sends an operator's query.
     fn look(&mut self, input: &mut Input<'_>) {
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
-        for table in list::tables() {
+        for table in interfaces::tables() {
             let page = self.hca.page(table, from);
             let _ = (page.rows.cells(), serde_json::to_string(&page.rows));
         }

@@ -3,8 +3,8 @@
 //! Two HCAs share a fabric. After every input, the port answers its own software, every exchange ends, and no
 //! memory grows without limit.
 
-use device::identity::Identity;
-use device::management::{
+use card::identity::Identity;
+use card::management::{
     Counters, Datagram, Management, MkeyCheck, NodeProfile, Output, PERMISSIVE_LID, SM_LID, View,
 };
 use engine::Instant;

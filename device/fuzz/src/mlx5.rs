@@ -1,11 +1,11 @@
 //! Fuzzes operations on the HCA of `mlx5_core` and `mlx5_ib`.
 
-use device::frontend::Interface as _;
-use device::frontend::mlx5::{Mlx5, Options, Setup};
-use device::identity::Identity;
-use device::net::address::Addresses;
+use card::frontend::Interface as _;
+use card::identity::Identity;
+use card::net::address::Addresses;
 use drivers::Bus as _;
 use drivers::mlx5::{ARM_EQ, COMMAND_DOORBELL, Driver, Layout, QUEUE_LOW, SEND};
+use mlx5::{Mlx5, Options, Setup};
 use protocol::hca::mlx5::cq::{CqContext, CreateCq};
 use protocol::hca::mlx5::device::{Function, InitHca, NoArguments};
 use protocol::hca::mlx5::eq::{CreateEq, EqContext};

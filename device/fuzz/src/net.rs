@@ -2,9 +2,9 @@
 //! checksums. The port must send no more frames to a host than it has received from that host, and must still
 //! answer its neighbour afterwards.
 
-use device::fabric::TxBatch;
-use device::identity::Identity;
-use device::net::{DropReason, Port};
+use card::fabric::TxBatch;
+use card::identity::Identity;
+use card::net::{DropReason, Port};
 use engine::Instant;
 use protocol::ids::Lid;
 use protocol::net::checksum::Checksum;

@@ -4,12 +4,12 @@
 
 use std::io::Cursor;
 
-use device::frontend::list::{self, FrontendEntry};
-use device::frontend::{FrontendVisitor, Interface, Setup};
-use device::hca::Hca;
-use device::identity::Identity;
-use device::record::{FORMAT, Reader, ReplaySource};
-use device::replay::{Next, Outcome, play};
+use card::frontend::{FrontendVisitor, Interface, Setup};
+use card::hca::Hca;
+use card::identity::Identity;
+use card::record::{FORMAT, Reader, ReplaySource};
+use card::replay::{Next, Outcome, play};
+use device::interfaces::{self, FrontendEntry};
 use protocol::ids::Lid;
 use twox_hash::XxHash3_64;
 
@@ -20,7 +20,7 @@ const STEPS: u64 = 512;
 /// entries.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
-    let Some(interface) = list::ALL.get(usize::from(*first) % (list::ALL.len() + 1)) else {
+    let Some(interface) = interfaces::ALL.get(usize::from(*first) % (interfaces::ALL.len() + 1)) else {
         if let Ok(reader) = Reader::new(Box::new(Cursor::new(rest.to_vec()))) {
             let _ = reader.count();
         }

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use device::fabric::ring::memory::{RingLen, Side, ends};
-use device::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
+use card::fabric::ring::memory::{RingLen, Side, ends};
+use card::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 use protocol::roce::IcrcField;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use device::fabric::switch::{AdmitError, PeerError, Route, Switch};
-use device::fabric::udp::UdpPeer;
+use card::fabric::switch::{AdmitError, PeerError, Route, Switch};
+use card::fabric::udp::UdpPeer;
 use engine::Instant;
 use protocol::ids::MacAddr;
 

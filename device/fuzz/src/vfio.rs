@@ -8,12 +8,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use device::frontend::Interface as _;
-use device::frontend::jingzhao::{JingZhao, Options, Setup};
-use device::hca::Hca;
-use device::identity::Identity;
-use device::memory::Limits;
-use device::vfio::server::{Connection, Device as _};
+use card::frontend::Interface as _;
+use card::hca::Hca;
+use card::identity::Identity;
+use card::memory::Limits;
+use card::vfio::server::{Connection, Device as _};
+use jingzhao::{JingZhao, Options, Setup};
 use protocol::ids::Lid;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

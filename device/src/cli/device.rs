@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, ConfigError};
-use crate::frontend::list;
+use crate::interfaces;
 
 /// How errors name a configuration that has no file.
 pub const COMMAND_LINE: &str = "command line";
@@ -54,7 +54,7 @@ pub struct DeviceArgs {
 }
 
 fn frontend_help() -> String {
-    format!("Device interface to emulate: {}", list::keys())
+    format!("Device interface to emulate: {}", interfaces::keys())
 }
 
 /// An entry of `peers`.

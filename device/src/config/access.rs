@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use card::vfio::server::Access;
 use nix::unistd::Group;
 use rustix::fs::{Gid, Mode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ConfigError, value};
-use crate::vfio::server::Access;
 
 /// A group, by name or number.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

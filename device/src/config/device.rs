@@ -6,6 +6,15 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use card::fabric::impair::{self, Rule, RuleEntry};
+use card::identity::Identity;
+use card::management;
+use card::memory::Limits;
+use card::memory::limits::MAX_BYTES_OF_ALL;
+use card::telemetry::filter::{CaptureFilter, TraceFilter};
+use card::telemetry::store::{Keep, MAX_FILES, RingBytes};
+use card::telemetry::trace::{STANDARD_ERROR, TraceFormat};
+use card::vfio::server::Access;
 use protocol::ids::{Lid, MacAddr};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,16 +24,7 @@ use super::access::{AccessEntry, GroupEntry, SocketsEntry};
 use super::fabric::{FabricConfig, FabricEntry};
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
-use crate::fabric::impair::{self, Rule, RuleEntry};
-use crate::frontend::list::FrontendEntry;
-use crate::identity::Identity;
-use crate::management;
-use crate::memory::Limits;
-use crate::memory::limits::MAX_BYTES_OF_ALL;
-use crate::telemetry::filter::{CaptureFilter, TraceFilter};
-use crate::telemetry::store::{Keep, MAX_FILES, RingBytes};
-use crate::telemetry::trace::{STANDARD_ERROR, TraceFormat};
-use crate::vfio::server::Access;
+use crate::interfaces::FrontendEntry;
 
 /// An emulated device that hcad serves.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -140,7 +140,7 @@ pub enum Doorbells {
     Mapped,
 }
 
-/// Destination, format and filter of a device's trace, see [`crate::telemetry::trace`].
+/// Destination, format and filter of a device's trace, see [`card::telemetry::trace`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {

@@ -2,22 +2,21 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use card::fabric::ring;
+use card::fabric::tap::{self, InterfaceName};
+use card::fabric::udp::UdpPeer;
+use control_api::peer::{PeerAddr, UdpPeerEntry};
+use control_api::runtime_folder;
 use engine::Mtu;
 use protocol::ids::MacAddr;
 use rustix::net::SocketAddrUnix;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::device::{lid, unicast_mac};
-use super::peer_addr::PeerAddr;
-use super::{ConfigError, value};
-use crate::fabric::ring;
-use crate::fabric::tap::{self, InterfaceName};
-use crate::fabric::udp::UdpPeer;
-use crate::runtime_folder;
+use super::{ConfigError, peer_addr, value};
 
 /// The fabric that connects a device to its peers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -84,33 +83,6 @@ pub struct UdpEntry {
     pub peers: Vec<UdpPeerEntry>,
 }
 
-/// A device's peer on the `udp` fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UdpPeerEntry {
-    /// The peer's address and port. The configuration file can specify a host name instead of an address.
-    /// hcad resolves the name when it loads the file.
-    pub addr: PeerAddr,
-    /// The peer's device number, 1 to 49150. The peer's MAC is derived from this number. Cannot be combined
-    /// with `mac`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<u16>,
-    /// The peer's MAC address. Frames with this source MAC are accepted only from this peer. If unset, hcad
-    /// learns the address from the peer's frames, and no other peer can use the address while this peer is
-    /// active.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mac: Option<String>,
-    /// Whether the peer is a leaf. A leaf, such as QEMU's `-netdev dgram`, sends only to this device. The
-    /// device forwards frames between leaves and all other peers. Any two peers that are not leaves must also
-    /// be peers of each other.
-    #[serde(default)]
-    pub leaf: bool,
-    /// Maximum number of frames per second that the device accepts from the peer. Excess frames are dropped.
-    /// Default: no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_frames_per_second: Option<NonZeroU32>,
-}
-
 /// A checked fabric configuration.
 #[derive(Clone, Debug)]
 pub enum FabricConfig {
@@ -138,40 +110,38 @@ pub enum FabricConfig {
     },
 }
 
-impl UdpPeerEntry {
-    /// Checks the peer. `key` is the peer's key in messages.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`].
-    pub fn check(&self, key: &str) -> Result<UdpPeer, ConfigError> {
-        let addr = match &self.addr {
-            PeerAddr::Address(addr) => *addr,
-            PeerAddr::Name { .. } => {
-                return Err(value(
-                    &format!("{key}addr"),
-                    format!("{} is not of the form ADDRESS:PORT", self.addr),
-                ));
-            }
-        };
-        if addr.port() == 0 {
-            return Err(value(&format!("{key}addr"), "port 0 is not a valid destination"));
+/// Checks a peer. `key` is the peer's key in messages.
+///
+/// # Errors
+/// [`ConfigError::Value`].
+pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigError> {
+    let addr = match &entry.addr {
+        PeerAddr::Address(addr) => *addr,
+        PeerAddr::Name { .. } => {
+            return Err(value(
+                &format!("{key}addr"),
+                format!("{} is not of the form ADDRESS:PORT", entry.addr),
+            ));
         }
-        let by_id = self.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
-        let ip = addr.ip();
-        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            return Err(value(&format!("{key}addr"), format!("{ip} is not a unicast address")));
-        }
-        let mac = self.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
-        if by_id.is_some() && mac.is_some() {
-            return Err(value(&format!("{key}mac"), "conflicts with `id`, which already determines the MAC"));
-        }
-        Ok(UdpPeer {
-            addr,
-            mac: mac.or(by_id),
-            leaf: self.leaf,
-            max_frames_per_second: self.max_frames_per_second,
-        })
+    };
+    if addr.port() == 0 {
+        return Err(value(&format!("{key}addr"), "port 0 is not a valid destination"));
     }
+    let by_id = entry.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
+    let ip = addr.ip();
+    if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Err(value(&format!("{key}addr"), format!("{ip} is not a unicast address")));
+    }
+    let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
+    if by_id.is_some() && mac.is_some() {
+        return Err(value(&format!("{key}mac"), "conflicts with `id`, which already determines the MAC"));
+    }
+    Ok(UdpPeer {
+        addr,
+        mac: mac.or(by_id),
+        leaf: entry.leaf,
+        max_frames_per_second: entry.max_frames_per_second,
+    })
 }
 
 impl FabricConfig {
@@ -215,7 +185,7 @@ impl FabricConfig {
         for (index, entry) in udp.peers.iter().enumerate() {
             let key = format!("{key}.peers[{index}].");
             let wrong = |name, problem| Err(value(&format!("{key}{name}"), problem));
-            let addr = match entry.addr.resolve(bind) {
+            let addr = match peer_addr::resolve(&entry.addr, bind) {
                 Ok(addr) => addr,
                 Err(problem) => return wrong("addr", problem),
             };
@@ -223,7 +193,7 @@ impl FabricConfig {
             if addr.is_ipv4() != bind.is_ipv4() {
                 return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
             }
-            let peer = entry.check(&key)?;
+            let peer = check_peer(&entry, &key)?;
             // A socket bound to the unspecified address receives on loopback addresses too.
             let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
             if is_bound && addr.port() == bind.port() {

@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use card::telemetry::store::Keep;
+use card::telemetry::trace::STANDARD_ERROR;
+use control_api::runtime_folder;
+
 use super::{Config, ConfigError, DeviceConfig, FabricConfig, MetricsConfig, value};
-use crate::runtime_folder;
-use crate::telemetry::store::Keep;
-use crate::telemetry::trace::STANDARD_ERROR;
 
 /// The purpose for which a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use card::fabric::tap::{self, InterfaceName};
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::files::Use;
 use super::{Config, ConfigError, DeviceConfig, FabricConfig, value};
-use crate::fabric::tap::{self, InterfaceName};
 
 impl Config {
     /// Checks for missing directories, interfaces and permissions.

@@ -1,11 +1,11 @@
 //! Limits on the guest memory that a VMM can map.
 
+use card::memory::limits::{DEFAULT_BYTES, MAX_BYTES_OF_ALL};
+use card::memory::{FileSystems, Limits};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ConfigError, value};
-use crate::memory::limits::{DEFAULT_BYTES, MAX_BYTES_OF_ALL};
-use crate::memory::{FileSystems, Limits};
 
 const GIB: u64 = 1 << 30;
 
@@ -61,6 +61,6 @@ mod tests {
             "devices[1].guest_memory.max_gib: 40000 GiB exceeds the 25536 GiB left by the preceding devices"
         ));
         let config = check(&device(large)).unwrap();
-        assert_eq!(config.devices[0].memory.file_systems, crate::memory::FileSystems::Any);
+        assert_eq!(config.devices[0].memory.file_systems, card::memory::FileSystems::Any);
     }
 }

@@ -4,6 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use card::fabric::tap;
+use card::telemetry::file;
+use control_api::runtime_folder;
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd,
     RestrictionStatus, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
@@ -13,9 +16,6 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{Missing, Outcome, OutsideError};
 use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
-use crate::fabric::tap;
-use crate::runtime_folder;
-use crate::telemetry::file;
 
 /// The newest landlock ABI that this module uses. Older kernels apply only the rights that they support.
 const WRITTEN_FOR: ABI = ABI::V9;

@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use card::capture::Capture;
+use card::frontend::table::{Page, TableSpec};
+use card::hca::Explanation;
+use card::record::Recorder;
+use card::telemetry::trace::Trace;
+use control_api::message::{Counters, PortState};
 use protocol::ids::Qpn;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use super::impair::ImpairCall;
-use super::message::{Counters, PortState};
 use super::peers::PeerCall;
-use crate::capture::Capture;
-use crate::frontend::table::{Page, TableSpec};
-use crate::hca::Explanation;
-use crate::record::Recorder;
-use crate::telemetry::trace::Trace;
 
 /// Maximum number of pending calls of a device, and of calls answered between two turns. Equals the number of
 /// control clients, because each waits for one answer at a time.

@@ -1,10 +1,9 @@
 //! Queries and changes of a device's impairments through the control socket.
 
+use card::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
+use card::frontend::Frontend;
+use card::hca::Hca;
 use tokio::sync::oneshot;
-
-use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
-use crate::frontend::Frontend;
-use crate::hca::Hca;
 
 /// A request about impairments to a device's thread, with the channel for the answer.
 #[derive(Debug)]

@@ -2,16 +2,15 @@
 
 use std::net::SocketAddr;
 
+use card::fabric::Fabric;
+use card::fabric::ring::MemberRow;
+use card::fabric::switch::{PeerError, PeerRow};
+use card::fabric::udp::UdpPeer;
+use card::frontend::Frontend;
+use card::hca::Hca;
 use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
-
-use crate::fabric::Fabric;
-use crate::fabric::ring::MemberRow;
-use crate::fabric::switch::{PeerError, PeerRow};
-use crate::fabric::udp::UdpPeer;
-use crate::frontend::Frontend;
-use crate::hca::Hca;
 
 /// A request about peers to a device's thread, with the channel for the answer.
 #[derive(Debug)]
@@ -96,13 +95,13 @@ impl PeerCall {
 
 #[cfg(test)]
 mod tests {
+    use card::fabric::udp::UdpFabric;
+    use card::hca::testing::Stub;
+    use card::identity::Identity;
+    use card::net::DropReason;
     use protocol::ids::Lid;
 
     use super::*;
-    use crate::fabric::udp::UdpFabric;
-    use crate::hca::tests::Stub;
-    use crate::identity::Identity;
-    use crate::net::DropReason;
 
     fn mac(lid: u16) -> MacAddr {
         MacAddr::from_lid(Lid::new(lid))

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use card::identity::Identity;
+use card::record::Header;
+use control_api::message::Reloaded;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::call::Handle;
-use super::message::Reloaded;
-use crate::identity::Identity;
-use crate::record::Header;
 
 /// Maximum number of pending changes. Equals the number of control clients, because each waits for one change
 /// at a time.

@@ -8,6 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use card::capture::Capture;
+use card::fabric::impair::{Rule, RuleError, TooManyRulesError};
+use card::limited;
+use card::record::Recorder;
+use card::telemetry::file;
+use card::telemetry::filter::{CaptureFilter, TraceFilter};
+use card::telemetry::store::{Keep, MAX_FILES, Opening};
+use card::telemetry::trace::{Trace, TraceFormat};
+use card::vfio::server::Listener;
+use control_api::message::{DeviceRow, DeviceState, Request, Response, TableRow};
 use protocol::ids::Qpn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -17,22 +27,12 @@ use tokio::time::Instant;
 
 use super::call::{self, Call, CallError, Life, StartRecordError};
 use super::impair::ImpairCall;
-use super::message::{DeviceRow, DeviceState, Request, Response, TableRow};
 use super::peers::{PeerCall, PeerList, PeersError};
 use super::registry::{Change, Device, DeviceRegistry};
-use crate::capture::Capture;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, check_peer};
 use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
-use crate::fabric::impair::{Rule, RuleError, TooManyRulesError};
-use crate::frontend::list::{self, UnknownTableError};
-use crate::limited;
-use crate::record::Recorder;
-use crate::telemetry::file;
-use crate::telemetry::filter::{CaptureFilter, TraceFilter};
-use crate::telemetry::store::{Keep, MAX_FILES, Opening};
-use crate::telemetry::trace::{Trace, TraceFormat};
-use crate::vfio::server::Listener;
+use crate::interfaces::{self, UnknownTableError};
 
 /// Maximum number of concurrent clients. A further client replaces the one that has been idle the longest, if
 /// that has been idle for longer than [`IDLE_LIMIT`]. Otherwise the new client receives an error.
@@ -255,9 +255,11 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         Request::Reload { text } => {
             Response::Reloaded(change(service, |answer| Change::Reload(text, answer)).await?)
         }
-        Request::Tables {} => Response::Tables(list::tables().into_iter().map(TableRow::from).collect()),
+        Request::Tables {} => {
+            Response::Tables(interfaces::tables().into_iter().map(TableRow::from).collect())
+        }
         Request::List { device, table, from, text } => {
-            let table = list::table(&table)?;
+            let table = interfaces::table(&table)?;
             let page = find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?;
             if text { Response::Text((&page).into()) } else { Response::Page((&page).into()) }
         }
@@ -346,7 +348,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         }
         Request::PeerAdd { device, peer } => {
             let handle = &find(device)?.handle;
-            let peer = peer.check("")?;
+            let peer = check_peer(&peer, "")?;
             handle.call(|answer| Call::Peers(PeerCall::Add(peer, answer))).await??;
             Response::Done {}
         }

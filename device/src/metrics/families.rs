@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use card::net::Traffic;
+use control_api::message::{Counters, PortState};
 use engine::Durations;
 use serde::Serialize;
 
 use super::exposition::{Exposition, Family, Kind, Label};
 use crate::control::call::{Health, Status};
-use crate::control::message::{Counters, PortState};
-use crate::net::Traffic;
 
 /// State of a device at a scrape.
 #[derive(Debug)]

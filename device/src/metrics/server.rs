@@ -11,6 +11,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use card::limited;
+use card::vfio::server::Listener as UnixSocket;
+use control_api::message::Counters;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
@@ -27,11 +30,8 @@ use super::exposition::{CONTENT_TYPE, Exposition};
 use super::families::{self, Reading};
 use super::process::Process;
 use crate::control::call::{self, Answer, Call, CallError, Status};
-use crate::control::message::Counters;
 use crate::control::registry::{Device, DeviceRegistry};
 use crate::descriptors::Reserve;
-use crate::limited;
-use crate::vfio::server::Listener as UnixSocket;
 
 /// Maximum number of concurrent clients. A further client disconnects the oldest client, which has had enough
 /// time by then.
@@ -265,14 +265,14 @@ fn status(request: &Request<Incoming>) -> StatusCode {
 
 #[cfg(test)]
 mod tests {
+    use card::identity::Identity;
+    use card::record::Header;
     use protocol::ids::Lid;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
 
     use super::*;
     use crate::control::call::{ANSWER, mailbox};
-    use crate::identity::Identity;
-    use crate::record::Header;
 
     #[test]
     fn hung_device_is_reported_down() {

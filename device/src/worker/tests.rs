@@ -4,14 +4,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use card::fabric::impair::{Rule, RuleEntry};
+use card::fabric::{FabricStats, TxBatch};
+use card::hca::testing::Stub;
+use card::identity::Identity;
 use protocol::ids::Lid;
 
 use super::*;
 use crate::control::call;
-use crate::fabric::impair::{Rule, RuleEntry};
-use crate::fabric::{FabricStats, TxBatch};
-use crate::hca::tests::Stub;
-use crate::identity::Identity;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::commands::{blocks, of, pages};
 use super::{REPOSITORY, commands};
+use crate::common::hcactl_program;
 
 /// Path of a socket on which no daemon listens.
 const NO_DAEMON: &str = "/nonexistent/control.sock";
@@ -39,7 +40,7 @@ fn printed_hcactl_lines_parse() {
             Some(at) => NO_DAEMON.clone_into(&mut arguments[at + 1]),
             None => arguments.extend(["--socket".to_owned(), NO_DAEMON.to_owned()]),
         }
-        let output = Command::new(env!("CARGO_BIN_EXE_hcactl")).args(&arguments).output().unwrap();
+        let output = Command::new(hcactl_program()).args(&arguments).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{place}: {words:?}\n{error}");
         assert!(error.contains(NO_DAEMON), "{place}: {words:?}\n{error}");

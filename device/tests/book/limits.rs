@@ -4,9 +4,8 @@
 
 use std::fmt::{Display, Write as _};
 
-use device::frontend::count::Count;
-use device::frontend::{e810, jingzhao, mlx5, mthca};
-use device::memory::limits as memory;
+use card::frontend::count::Count;
+use card::memory::limits as memory;
 use protocol::hca::jingzhao::caps::DevLim as JingzhaoLimits;
 use protocol::hca::mlx5::capability::GeneralCaps;
 use protocol::hca::mthca::caps::DevLim as MthcaLimits;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use device::frontend::list::{self, InterfaceInfo};
-use device::telemetry::monitor::Rule;
+use card::telemetry::monitor::Rule;
+use device::interfaces::{self, InterfaceInfo};
 
 use super::markdown::cell;
 
@@ -18,7 +18,7 @@ log line and the trace entry also cite the section of the interface specificatio
 
 pub(crate) fn page() -> String {
     let mut page = HEAD.to_owned();
-    let with_rules = list::ALL.iter().filter(|interface| !interface.rules.is_empty());
+    let with_rules = interfaces::ALL.iter().filter(|interface| !interface.rules.is_empty());
     with_rules.for_each(|interface| table(&mut page, interface));
     page
 }

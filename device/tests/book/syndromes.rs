@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use device::frontend::mlx5::check::Check;
+use mlx5::check::Check;
 
 use super::markdown::cell;
 

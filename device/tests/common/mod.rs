@@ -98,6 +98,13 @@ pub(crate) fn hcad() -> Command {
     command
 }
 
+/// Returns the path of `hcactl`, a program of another package that Cargo puts next to `hcad`.
+pub(crate) fn hcactl_program() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_hcad")).with_file_name("hcactl");
+    assert!(program.exists(), "{} does not exist; run cargo build -p hcactl", program.display());
+    program
+}
+
 impl Daemon {
     /// Starts a daemon with one device and waits until clients can connect.
     #[allow(dead_code, reason = "not every test has a daemon of this kind")]

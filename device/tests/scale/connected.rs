@@ -1,8 +1,8 @@
 //! Tests ten thousand connections between two HCAs, all with messages in flight at once.
 
-use device::frontend::jingzhao::Options;
 use drivers::Bus as _;
 use drivers::jingzhao::{Queues, SLOT, cqc, data_unit, region, signalled};
+use jingzhao::Options;
 use protocol::Psn;
 use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;

@@ -2,19 +2,19 @@
 
 use std::iter;
 
-use device::frontend::Interface as _;
-use device::frontend::jingzhao::{JingZhao, Options, Setup};
-use device::hca::Hca;
-use device::identity::Identity;
-use device::memory::Permissions;
-use device::net::address::Addresses;
-use device::vfio::Bar;
-use device::vfio::server::{Device as _, Region};
+use card::frontend::Interface as _;
+use card::hca::Hca;
+use card::identity::Identity;
+use card::memory::Permissions;
+use card::net::address::Addresses;
+use card::vfio::Bar;
+use card::vfio::server::{Device as _, Region};
 use drivers::Bus;
 use drivers::jingzhao::{
     self as driver, Driver, ICM_CONTEXT, LOG_CQS, LOG_MPTS, LOG_QPS, QPC, TABLES, layout,
 };
 use engine::Instant;
+use jingzhao::{JingZhao, Options, Setup};
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Iova, Lid, Qpn};

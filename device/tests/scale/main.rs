@@ -10,10 +10,10 @@ mod machine;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use device::frontend::jingzhao::Options;
-use device::memory::{GuestMemory, Permissions};
+use card::memory::{GuestMemory, Permissions};
 use drivers::Bus as _;
 use drivers::jingzhao::{LOG_CQS, LOG_MPTS, LOG_QPS, cqc, doorbell, layout, region};
+use jingzhao::Options;
 use machine::{BUFFERS, PAGE, initialised, pages, powered_on, rc};
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::icm::IcmTable;

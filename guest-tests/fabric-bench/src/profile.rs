@@ -33,19 +33,19 @@ const THREADS: [(&str, &str); 4] = [
 /// The stages in the order of a message's path, with substrings of their symbols. The first match counts. An inlined
 /// function counts as its caller.
 const STAGES: &[(&str, &[&str])] = &[
-    ("doorbell", &["device::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
+    ("doorbell", &["card::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
     ("fetch", &["next_send", "next_recv", "send_queue", "recv_queue", "queue_start", "::wqe"]),
     (
         "completion",
         &["completion", "entry_ring", "::notify", "cqe", "report_events", "event_queue", "hca::cq"],
     ),
     ("contexts", &["ctxmgt", "jingzhao::resources"]),
-    ("memory", &["device::memory", "vm_memory"]),
-    ("wire", &["device::net", "device::fabric", "hca::frames", "protocol::", "crc32", "quinn_udp"]),
+    ("memory", &["card::memory", "vm_memory"]),
+    ("wire", &["card::net", "card::fabric", "hca::frames", "protocol::", "crc32", "quinn_udp"]),
     ("engine", &["engine::"]),
     ("copy", &["memmove", "memcpy", "memset"]),
-    ("turn", &["device::"]),
     ("driver", &["agent::", "fabric_bench::"]),
+    ("turn", &["device::", "card::", "jingzhao::", "hcr::"]),
     ("allocation", &["malloc", "_int_free", "cfree", "realloc", "alloc::"]),
 ];
 
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "hca1 \n\tffffffff81a23456 unix_stream_read_generic\n\tffffffff81a20000 __x64_sys_recvmsg\n\
-        \t    55d0c0de0000 device::vfio::server::input::Input::read\n\n\
+        \t    55d0c0de0000 card::vfio::server::input::Input::read\n\n\
         hca1 \n\t    55d0c0de1000 <engine::qp::requester::Requester as X>::next\n\n\
         driver2 \n\t    55d0c0de2000 agent::hca::cq::Cq::consume\n\n\
         hca1 \n\t    7f00c0de1000 __memmove_avx512_unaligned_erms\n\n";
@@ -199,12 +199,11 @@ mod tests {
     #[test]
     fn first_matching_stage_is_selected() {
         let user = |name| [Symbol { is_kernel: false, name }];
-        let fetch = "device::frontend::jingzhao::host::<impl device::frontend::hcr::host::Queues for \
-            device::frontend::jingzhao::resources::Resources>::next_send";
+        let fetch = "jingzhao::host::<impl hcr::host::Queues for jingzhao::resources::Resources>::next_send";
         for (name, expected) in [
             (fetch, "fetch"),
-            ("device::hca::frames::<impl device::hca::Hca<F>>::transmit_roce", "wire"),
-            ("device::memory::translate::Segments<P>::locate", "memory"),
+            ("card::hca::frames::<impl card::hca::Hca<F>>::transmit_roce", "wire"),
+            ("card::memory::translate::Segments<P>::locate", "memory"),
             ("device::worker::Worker<F>::turn", "turn"),
             ("something", REST),
         ] {

@@ -1,12 +1,12 @@
 //! Invalid operations of a driver. About half of them are almost valid, because a device rejects most
 //! operations that are entirely random.
 
-use device::frontend::e810::E810;
 use drivers::Bus as _;
 use drivers::e810::{
     AdminCommand, BUFFER, Driver, ENTRIES, LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS,
     SEND_RING, STRIDE, TRANSMIT_BUFFERS,
 };
+use e810::E810;
 use protocol::hca::e810::admin::descriptor::{Descriptor, Flags};
 use protocol::hca::e810::admin::queue::{AddQueue, DisableGroup, QueueGroup};
 use protocol::hca::e810::admin::scheduler::{Element, ElementData, ElementKind, Group, Move, Teid};

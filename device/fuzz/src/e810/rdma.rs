@@ -1,13 +1,13 @@
 //! Operations of the RDMA half, valid and invalid.
 
-use device::frontend::e810::E810;
-use device::frontend::snapshot::ControlRow;
-use device::hca::Hca;
-use device::memory::Permissions;
-use device::vfio::server::Device as _;
+use card::frontend::snapshot::ControlRow;
+use card::hca::Hca;
+use card::memory::Permissions;
+use card::vfio::server::Device as _;
 use drivers::Bus as _;
 use drivers::e810::queue_pair::{fragment, gather};
 use drivers::e810::{CCQ_RING, CQP_RING, Driver, PBLE_SEGMENT, RDMA_BUFFER};
+use e810::E810;
 use protocol::Psn;
 use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};

@@ -1,12 +1,12 @@
 //! A guest with one device: memory, initialisation of working queue pairs, and valid mailboxes.
 
-use device::frontend::Interface as _;
-use device::frontend::jingzhao::options::{QueueOptions, RnrTimerTable, SqAddr, UarPages};
-use device::frontend::jingzhao::{JingZhao, Options, Setup};
-use device::identity::Identity;
-use device::net::address::Addresses;
+use card::frontend::Interface as _;
+use card::identity::Identity;
+use card::net::address::Addresses;
 use drivers::jingzhao::{Driver, INBOX, OUTBOX, Queues, cqc, data_unit, eqc, region, remote_unit};
 use drivers::{Bus as _, hcr};
+use jingzhao::options::{QueueOptions, RnrTimerTable, SqAddr, UarPages};
+use jingzhao::{JingZhao, Options, Setup};
 use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::cqc::Cqc;

@@ -1,14 +1,14 @@
 //! A guest with one device: memory, initialisation of working queue pairs, and valid mailboxes.
 
-use device::frontend::Interface as _;
-use device::frontend::mthca::{Mthca, Options, Setup};
-use device::identity::Identity;
-use device::net::address::Addresses;
+use card::frontend::Interface as _;
+use card::identity::Identity;
+use card::net::address::Addresses;
 use drivers::mthca::{
     Cq, Driver, INBOX, Mpt, OUTBOX, RESET, SMALL_LAYOUT, UAR, WorkQueue, eq_context, modify, srq_context,
     words,
 };
 use drivers::{Bus as _, hcr};
+use mthca::{Mthca, Options, Setup};
 use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::icm::Block;
 use protocol::hca::mthca::mgm;

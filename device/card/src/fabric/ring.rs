@@ -1,0 +1,463 @@
+//! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
+//!
+//! A network is a directory. Each HCA listens there on a socket named after its MAC, so that a MAC belongs to
+//! only one HCA. It connects to the other HCAs whose sockets it finds (`discovery`). The socket between two
+//! members stays open: a byte on it wakes a member that sleeps, and the end of the stream means that the
+//! other side has closed it. An eventfd would wake a little faster, but both sides share its flags. A peer
+//! could fill it, make it blocking, and thus stop a writer. In contrast, a send on this side's own socket
+//! never waits.
+//!
+//! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
+
+mod discovery;
+mod hello;
+mod link;
+pub mod memory;
+mod share;
+mod tokens;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use protocol::ids::MacAddr;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use self::discovery::Scan;
+pub use self::discovery::socket_path;
+pub use self::link::MemberRow;
+use self::link::{Link, LinkError};
+use self::tokens::Tokens;
+use super::batch::TxFrame;
+use super::macs::{MacTable, REFRESH};
+use super::sources::{IpOwners, Source};
+use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
+use crate::identity::Identity;
+use crate::limited;
+use crate::log_line;
+use crate::vfio::server::Listener;
+
+/// Maximum number of linked members. Each takes the memory of two rings, and is polled before every sleep.
+const MAX_LINKS: usize = 64;
+
+/// Maximum number of connections that have not sent a hello. A further connection replaces the oldest.
+const MAX_CALLERS: usize = 8;
+
+/// Maximum number of events handled in one turn, including connections.
+const MAX_EVENTS: usize = 32;
+
+/// Maximum number of frames received from one member in one turn.
+const MAX_FRAMES: usize = 512;
+
+/// Maximum number of MACs listed in one row.
+const MACS_SHOWN: usize = 16;
+
+/// Time for which the only other member may leave its ring full before frames to it are dropped. With more
+/// members, a slow member must not delay the others, so frames to it are dropped at once.
+const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Interval at which the directory is scanned while frames go to unknown MACs.
+const SCAN_PERIOD: Duration = Duration::from_secs(1);
+
+mod token {
+    pub(super) const LISTENER: u64 = 0;
+    /// Event number of the first connection without a hello. The numbers of links follow those of the
+    /// connections.
+    pub(super) const CALLERS: u64 = 1;
+    pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
+}
+
+/// Owner of a MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    /// This HCA. The driver of its NIC may use any MAC.
+    Own,
+    /// The member linked in this slot.
+    Link(usize),
+}
+
+/// A member of a ring network.
+#[derive(Debug)]
+pub struct RingFabric {
+    own: Identity,
+    folder: PathBuf,
+    listener: Listener,
+    epoll: OwnedFd,
+    links: Vec<Option<Link>>,
+    callers: [Option<UnixStream>; MAX_CALLERS],
+    next_caller: usize,
+    tokens: Tokens,
+    macs: MacTable<Owner>,
+    ips: IpOwners,
+    /// The last admitted sender, its owner, and when it was checked.
+    last: Option<(Source, Owner, engine::Instant)>,
+    /// Index of the link that is served first in the next turn.
+    first: usize,
+    full_since: Option<Instant>,
+    scanned: Instant,
+    /// MAC at which the last partial scan ended.
+    scanned_to: Option<MacAddr>,
+    /// Origin of the clock for address ageing.
+    started: Instant,
+    stats: FabricStats,
+}
+
+/// Which source address of a frame belongs to another member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Foreign {
+    Mac,
+    Ip,
+}
+
+impl RingFabric {
+    /// Joins the network of a directory with these addresses. Dropping the fabric leaves the network.
+    ///
+    /// # Errors
+    /// Fails if the directory is unusable, another HCA has the MAC, or the process has no free descriptors.
+    pub fn join(folder: &Path, own: &Identity) -> io::Result<Self> {
+        let listener = Listener::bind(&socket_path(folder, own.mac)).map_err(io::Error::other)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, &listener, token::LISTENER)?;
+        let now = Instant::now();
+        let mut macs = MacTable::default();
+        macs.set_fixed(own.mac, Owner::Own);
+        let mut ips = IpOwners::default();
+        ips.add(own);
+        let mut fabric = Self {
+            own: *own,
+            folder: folder.to_path_buf(),
+            listener,
+            epoll,
+            links: Vec::new(),
+            callers: [const { None }; MAX_CALLERS],
+            next_caller: 0,
+            tokens: Tokens::default(),
+            macs,
+            ips,
+            last: None,
+            first: 0,
+            full_since: None,
+            scanned: now,
+            scanned_to: None,
+            started: now,
+            stats: FabricStats::default(),
+        };
+        log_line!(info, folder = %folder.display(), mac = %own.mac, "joined the ring fabric");
+        fabric.scan(Scan::Full);
+        Ok(fabric)
+    }
+
+    /// Returns the MACs of the linked members.
+    pub fn linked(&self) -> impl Iterator<Item = MacAddr> {
+        self.links.iter().flatten().map(Link::mac)
+    }
+
+    fn now(&self) -> engine::Instant {
+        engine::Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Adds a link to a member with these addresses.
+    fn link(&mut self, link: Link, member: &Identity) -> io::Result<()> {
+        let place = match self.links.iter().position(Option::is_none) {
+            Some(place) => place,
+            None if self.links.len() < MAX_LINKS => {
+                self.links.push(None);
+                self.links.len() - 1
+            }
+            None => return Err(io::Error::other(format!("too many ring members (maximum {MAX_LINKS})"))),
+        };
+        watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
+        let mac = link.mac();
+        self.macs.set_fixed(mac, Owner::Link(place));
+        self.ips.add(member);
+        self.last = None;
+        self.links[place] = Some(link);
+        limited!(info, %mac, "ring member joined");
+        Ok(())
+    }
+
+    /// Removes a link. The MACs behind the link then have no owner.
+    fn unlink(&mut self, place: usize, fault: &LinkError) {
+        // Closing the socket removes it from epoll.
+        let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
+        let mac = link.mac();
+        match fault {
+            LinkError::Closed => limited!(info, %mac, "ring member left"),
+            LinkError::Invalid(error) => {
+                self.stats.rings_broken += 1;
+                limited!(warn, %mac, %error, "disconnected a ring member that violated the protocol");
+            }
+        }
+        self.macs.rename(|owner| Some(owner).filter(|owner| *owner != Owner::Link(place)));
+        self.ips.remove(mac);
+        self.last = None;
+    }
+
+    fn drain_wakeups(&mut self, place: usize) {
+        if let Some(Some(link)) = self.links.get(place)
+            && let Err(fault) = link.drain_wakeups()
+        {
+            self.unlink(place, &fault);
+        }
+    }
+
+    /// Checks whether a member may send with these source addresses, and learns the MAC.
+    fn admit(&mut self, now: engine::Instant, source: Source, owner: Owner) -> Result<(), Foreign> {
+        let is_alike = |(last, of, at): (Source, Owner, engine::Instant)| {
+            last == source && of == owner && now.saturating_since(at) < REFRESH
+        };
+        if self.last.is_some_and(is_alike) {
+            return Ok(());
+        }
+        let member = match owner {
+            Owner::Own => Some(self.own.mac),
+            Owner::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
+        };
+        let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
+            Foreign::Ip
+        } else if !self.macs.learn(now, source.mac, owner) {
+            Foreign::Mac
+        } else {
+            self.last = Some((source, owner, now));
+            return Ok(());
+        };
+        limited!(
+            warn,
+            ?member,
+            ?source,
+            "dropped a frame whose source address belongs to another ring member"
+        );
+        Err(foreign)
+    }
+
+    /// Puts the first frames of the batch into a ring and returns how many of them fitted.
+    fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
+        let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
+        let frames = batch.frames().take(count);
+        match link.put(frames.map(|frame| (batch.slice(frame.start..frame.end), frame.icrc))) {
+            Ok(put) => {
+                self.stats.tx_frames += put as u64;
+                put
+            }
+            Err(fault) => {
+                self.unlink(place, &fault);
+                0
+            }
+        }
+    }
+
+    /// Counts frames dropped because a member's ring is full.
+    fn refuse(&mut self, place: usize, count: usize) {
+        self.stats.tx_refused += count as u64;
+        if let Some(Some(link)) = self.links.get_mut(place) {
+            link.counters.tx_refused += count as u64;
+        }
+    }
+
+    /// Sends to one member. Returns [`Sent::Blocked`] only for as long as [`RING_FULL_TIMEOUT`] permits.
+    fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
+        let put = self.put(place, batch, count);
+        batch.advance(put);
+        if put > 0 {
+            self.full_since = None;
+        }
+        let left = count - put;
+        if left == 0 {
+            return Sent::All;
+        }
+        if self.links.iter().flatten().count() == 1
+            && let Some(Some(link)) = self.links.get_mut(place)
+        {
+            let since = *self.full_since.get_or_insert_with(Instant::now);
+            let frame = batch.iter().next().map_or(0, |(_, frame)| frame.len());
+            match link.wait_for_room(frame) {
+                Ok(true) if since.elapsed() < RING_FULL_TIMEOUT => return Sent::Blocked,
+                Ok(true) => {}
+                Ok(false) => return self.send_one(place, batch, left),
+                Err(fault) => self.unlink(place, &fault),
+            }
+        }
+        self.refuse(place, left);
+        batch.advance(left);
+        Sent::All
+    }
+
+    /// Sends a copy of each frame to every member.
+    fn flood(&mut self, batch: &TxBatch, count: usize) {
+        let mut found = false;
+        for place in 0..self.links.len() {
+            if self.links[place].is_some() {
+                let put = self.put(place, batch, count);
+                self.refuse(place, count - put);
+                found = true;
+            }
+        }
+        if !found {
+            self.stats.tx_no_peer += count as u64;
+        }
+    }
+
+    fn send_all(&mut self, batch: &mut TxBatch) -> Sent {
+        let now = self.now();
+        while let Some(first) = batch.front() {
+            let source = batch.chosen_source(&first);
+            if let Some(source) = source
+                && let Err(foreign) = self.admit(now, source, Owner::Own)
+            {
+                match foreign {
+                    Foreign::Mac => self.stats.tx_foreign_mac += 1,
+                    Foreign::Ip => self.stats.tx_foreign_ip += 1,
+                }
+                batch.advance(1);
+                continue;
+            }
+            let is_alike = |frame: &&TxFrame| {
+                frame.dst == first.dst && frame.origin == first.origin && batch.chosen_source(frame) == source
+            };
+            let count = batch.frames().take_while(is_alike).count();
+            match self.macs.owner(now, first.dst) {
+                Some(Owner::Link(place)) => match self.send_one(place, batch, count) {
+                    Sent::All => continue,
+                    Sent::Blocked => return Sent::Blocked,
+                },
+                Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
+                // An answer goes only to its requester or is dropped, because flooding would deliver it to
+                // other members.
+                None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
+                    self.stats.tx_no_peer += count as u64;
+                }
+                None => {
+                    if self.scanned.elapsed() >= SCAN_PERIOD {
+                        self.scan(Scan::Partial);
+                    }
+                    self.flood(batch, count);
+                }
+            }
+            batch.advance(count);
+        }
+        Sent::All
+    }
+}
+
+impl Fabric for RingFabric {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        let sent = self.send_all(batch);
+        for link in self.links.iter_mut().flatten() {
+            self.stats.tx_calls += u64::from(link.publish());
+        }
+        sent
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        batch.clear();
+        let now = self.now();
+        self.first = self.first.wrapping_add(1);
+        for turn in 0..self.links.len() {
+            let place = self.first.wrapping_add(turn) % self.links.len();
+            let before = batch.len();
+            let Some(Some(link)) = self.links.get_mut(place) else { continue };
+            if !link.has_frames() {
+                continue;
+            }
+            let taken = link.take(batch, MAX_FRAMES);
+            if let Err(fault) = taken {
+                self.unlink(place, &fault);
+                batch.retain_from(before, |_| false);
+            }
+            let (mut foreign_macs, mut foreign_ips) = (0, 0);
+            batch.retain_from(before, |frame| {
+                // The ring never carries a frame that is shorter than an Ethernet header.
+                let Some(source) = Source::of(frame) else { return false };
+                let admitted = self.admit(now, source, Owner::Link(place));
+                foreign_macs += u64::from(admitted == Err(Foreign::Mac));
+                foreign_ips += u64::from(admitted == Err(Foreign::Ip));
+                admitted.is_ok()
+            });
+            let admitted = (batch.len() - before) as u64;
+            self.stats.rx_frames += admitted;
+            self.stats.rx_foreign_mac += foreign_macs;
+            self.stats.rx_foreign_ip += foreign_ips;
+            if let Some(Some(link)) = self.links.get_mut(place) {
+                link.counters.rx_frames += admitted;
+                link.counters.rx_foreign_mac += foreign_macs;
+                link.counters.rx_foreign_ip += foreign_ips;
+            }
+        }
+        Ok(())
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn handle_ready(&mut self) -> io::Result<()> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(MAX_EVENTS);
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Handle links before connections, so that a member that reconnects does not find its old link.
+        events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
+        for token in events.iter().map(|event| event.data.u64()) {
+            let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);
+            match token {
+                token::LINKS.. => self.drain_wakeups(place(token::LINKS)),
+                token::CALLERS.. => self.receive_hello(place(token::CALLERS)),
+                token::LISTENER => self.accept(),
+            }
+        }
+        Ok(())
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.full_since.map(|since| RING_FULL_TIMEOUT.saturating_sub(since.elapsed()))
+    }
+
+    fn has_frames(&self) -> bool {
+        self.links.iter().flatten().any(Link::has_frames)
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+
+    fn needs_icrc(&self) -> bool {
+        false
+    }
+
+    fn enable_wakeups(&mut self) -> bool {
+        self.links.iter_mut().flatten().all(Link::enable_wakeups)
+    }
+
+    fn disable_wakeups(&mut self) {
+        self.links.iter_mut().flatten().for_each(Link::disable_wakeups);
+    }
+
+    fn stats(&mut self) -> FabricStats {
+        self.stats
+    }
+
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        let row = |(place, link): (usize, &Option<Link>)| {
+            let behind = self.macs.iter().filter(|(_, owner)| *owner == Owner::Link(place));
+            let mut macs: Vec<MacAddr> = behind.map(|(mac, _)| mac).collect();
+            macs.sort_unstable_by_key(|mac| mac.0);
+            link.as_ref().map(|link| link.row(macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect()))
+        };
+        let mut rows: Vec<MemberRow> = self.links.iter().enumerate().filter_map(row).collect();
+        rows.sort_unstable_by(|a, b| a.mac.cmp(&b.mac));
+        Some(rows)
+    }
+}
+
+fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,600 @@
+//! The `udp` fabric: each UDP datagram carries one Ethernet frame. It is compatible with QEMU's `-netdev dgram`.
+
+mod losses;
+mod peer;
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use protocol::ids::MacAddr;
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::net::sockopt;
+
+use self::losses::Losses;
+pub use self::peer::UdpPeer;
+use super::batch::RxFrame;
+use super::switch::{AdmitError, Route, Switch};
+use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
+use crate::log_line;
+
+/// Requested socket buffer in bytes per direction, enough for a few windows of several QPs. The kernel counts
+/// about twice the payload.
+const SOCKET_BUFFER_LEN: usize = 8 << 20;
+/// Maximum bytes of one segmented send: the longest UDP datagram over IPv4. The limit of IPv6 is higher.
+const MAX_SEND_LEN: usize = 65_507;
+
+/// A UDP socket with its peers.
+#[derive(Debug)]
+pub struct UdpFabric {
+    /// MAC address of the HCA.
+    own: MacAddr,
+    socket: UdpSocket,
+    state: UdpSocketState,
+    switch: Switch,
+    /// Origin of the clock for rate limits and address ageing.
+    started: Instant,
+    losses: Losses,
+    /// Maximum frames per send; 1 once the kernel has rejected a run.
+    max_run: usize,
+    stats: FabricStats,
+    meta: [RecvMeta; RxBatch::SLOTS],
+}
+
+impl UdpFabric {
+    /// Receives on `bind` for the HCA with the MAC `own`, and sends to `peers`.
+    ///
+    /// # Errors
+    /// Fails if the socket cannot be opened or bound, or if a peer is duplicated or has an address of another
+    /// IP version.
+    pub fn bind(bind: SocketAddr, own: MacAddr, peers: &[UdpPeer]) -> io::Result<Self> {
+        let socket = UdpSocket::bind(bind)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        allow_fragments(&socket)?;
+        let max_run = state.max_gso_segments();
+        let (receive, send) = enlarge_buffers(&socket)?;
+        log_line!(info, bind = %socket.local_addr()?,
+            peers = peers.len(),
+            receive_buffer = receive,
+            send_buffer = send,
+            gso_segments = max_run,
+            "listening for frames on the UDP fabric"
+        );
+        if receive < SOCKET_BUFFER_LEN / 4 {
+            log_line!(
+                warn,
+                receive_buffer = receive,
+                "UDP receive buffer is too small for bursts of frames, so frames may be lost; raise net.core.rmem_max or run hcad with CAP_NET_ADMIN"
+            );
+        }
+        Ok(Self {
+            own,
+            socket,
+            state,
+            switch: Switch::new(bind.is_ipv4(), peers).map_err(io::Error::other)?,
+            started: Instant::now(),
+            losses: Losses::default(),
+            max_run,
+            stats: FabricStats::default(),
+            meta: [RecvMeta::default(); RxBatch::SLOTS],
+        })
+    }
+
+    /// Returns the local address, with the actual port if 0 was configured.
+    ///
+    /// # Errors
+    /// Fails if the socket's address cannot be queried.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn now(&self) -> engine::Instant {
+        engine::Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Counts the datagrams that the kernel has dropped since the last call.
+    fn count_losses(&mut self, now: engine::Instant) {
+        let lost = self.losses.poll(now, &self.socket);
+        if lost > 0 {
+            self.stats.rx_overflow += u64::from(lost);
+            crate::limited!(
+                warn,
+                lost,
+                "UDP socket receive buffer overflowed and frames were lost; raise net.core.rmem_max"
+            );
+        }
+    }
+
+    /// Sends one datagram, or a run of equally long datagrams, to a peer.
+    fn transmit(&mut self, peer: usize, contents: &[u8], segment: usize, frames: usize) -> Transmitted {
+        let Some(destination) = self.switch.addr(peer) else { return Transmitted::Done };
+        let transmit = Transmit {
+            destination,
+            ecn: None,
+            contents,
+            segment_size: (frames > 1).then_some(segment),
+            src_ip: None,
+        };
+        self.stats.tx_calls += 1;
+        match self.state.try_send((&self.socket).into(), &transmit) {
+            Ok(()) => {
+                self.stats.tx_frames += frames as u64;
+                self.switch.count_sent(peer, frames);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
+            Err(error) if frames > 1 && refuses_runs(&error) => {
+                // Usually, either the frames exceed the path's MTU and can only be sent one by one, in
+                // fragments, or the interface does not support segmentation. Neither reason is temporary.
+                self.max_run = 1;
+                log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
+                return Transmitted::RunRefused;
+            }
+            Err(error) => {
+                self.stats.tx_refused += frames as u64;
+                // A peer that is not up answers with ICMP, which the next send reports. This does not need a
+                // log line.
+                if error.kind() != io::ErrorKind::ConnectionRefused {
+                    crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
+                }
+            }
+        }
+        Transmitted::Done
+    }
+
+    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost, because a retry would
+    /// send the frame again to peers that already have it.
+    fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
+        if self.transmit(peer, frame, frame.len(), 1) == Transmitted::Blocked {
+            self.stats.tx_refused += 1;
+        }
+    }
+
+    /// Forwards a frame of one peer to others if this HCA connects them. Returns whether the frame may also
+    /// be for the HCA.
+    fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
+        let dst = address(frame, 0);
+        if dst == self.own {
+            return true;
+        }
+        match self.switch.route(now, dst) {
+            Route::Own => true,
+            Route::Peer(to) if !self.switch.passes(from, to) => true,
+            Route::Peer(to) => {
+                self.stats.passed_on += 1;
+                self.transmit_now(to, frame);
+                false
+            }
+            Route::Flood => {
+                for to in 0..self.switch.peer_count() {
+                    if self.switch.passes(from, to) {
+                        self.stats.passed_on += 1;
+                        self.transmit_now(to, frame);
+                    }
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Result of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transmitted {
+    /// The frames were accepted by the network, or rejected and counted.
+    Done,
+    /// The socket buffer is full.
+    Blocked,
+    /// The run was rejected, but its frames can be sent one by one.
+    RunRefused,
+}
+
+impl Fabric for UdpFabric {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        let now = self.now();
+        while let Some(first) = batch.front() {
+            if let Some(source) = batch.chosen_mac(&first)
+                && source != self.own
+                && !self.switch.admit_own(now, source)
+            {
+                self.stats.tx_foreign_mac += 1;
+                batch.advance(1);
+                continue;
+            }
+            let run = match self.switch.route(now, first.dst) {
+                Route::Peer(peer) => {
+                    let run = batch.run(self.max_run, MAX_SEND_LEN);
+                    match self.transmit(peer, batch.slice(run.bytes.clone()), run.segment, run.frames) {
+                        Transmitted::Done => run,
+                        Transmitted::Blocked => return Sent::Blocked,
+                        Transmitted::RunRefused => continue,
+                    }
+                }
+                Route::Flood if first.origin == Origin::Answer => {
+                    self.stats.tx_no_peer += 1;
+                    batch.run(1, MAX_SEND_LEN)
+                }
+                Route::Own => {
+                    self.stats.tx_no_peer += 1;
+                    batch.run(1, MAX_SEND_LEN)
+                }
+                Route::Flood => {
+                    let run = batch.run(1, MAX_SEND_LEN);
+                    if self.switch.peer_count() == 0 {
+                        self.stats.tx_no_peer += 1;
+                    }
+                    for peer in 0..self.switch.peer_count() {
+                        self.transmit_now(peer, batch.slice(run.bytes.clone()));
+                    }
+                    run
+                }
+            };
+            batch.advance(run.frames);
+        }
+        Sent::All
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        batch.frames.clear();
+        let mut slots: [IoSliceMut<'_>; RxBatch::SLOTS] = {
+            let mut chunks = batch.storage.chunks_exact_mut(RxBatch::SLOT_LEN);
+            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()))
+        };
+        let count = match self.state.recv((&self.socket).into(), &mut slots, &mut self.meta) {
+            Ok(count) => count,
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let now = self.now();
+        if self.losses.is_due(now) {
+            self.count_losses(now);
+        }
+        for slot in 0..count {
+            let meta = self.meta[slot];
+            let base = slot * RxBatch::SLOT_LEN;
+            let mut offset = 0;
+            while offset < meta.len {
+                let end = (offset + meta.stride.max(1)).min(meta.len);
+                let range = base + offset..base + end;
+                offset = end;
+                let frame = &batch.storage[range.clone()];
+                if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()) {
+                    self.stats.rx_bad_length += 1;
+                    continue;
+                }
+                match self.switch.admit(now, address(frame, 6), meta.addr) {
+                    Ok(peer) => {
+                        self.stats.rx_frames += 1;
+                        if !self.switch.may_pass(peer) || self.pass_on(now, peer, frame) {
+                            batch.frames.push(RxFrame::whole(range));
+                        }
+                    }
+                    Err(AdmitError::Stranger) => {
+                        self.stats.rx_stranger += 1;
+                        crate::limited!(warn, from = %meta.addr, "dropped frames from an address that is not a peer");
+                    }
+                    Err(AdmitError::ForeignMac) => {
+                        self.stats.rx_foreign_mac += 1;
+                        crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "dropped a frame whose source MAC belongs to another peer");
+                    }
+                    Err(AdmitError::OverRate) => {
+                        self.stats.rx_over_rate += 1;
+                        crate::limited!(warn, from = %meta.addr, "dropped frames from a peer that exceeded its rate limit");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn stats(&mut self) -> FabricStats {
+        self.count_losses(self.now());
+        self.stats
+    }
+
+    fn switch(&mut self) -> Option<&mut Switch> {
+        Some(&mut self.switch)
+    }
+}
+
+/// Returns the MAC address at an offset of an Ethernet header.
+fn address(frame: &[u8], at: usize) -> MacAddr {
+    frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
+}
+
+/// Returns whether an error means that a run of frames was rejected. The frames may be sent one by one.
+fn refuses_runs(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT)
+    )
+}
+
+/// Permits IP fragmentation: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and
+/// its sender does not know the fabric. `UdpSocketState` forbids fragmentation, as QUIC requires. Over IPv6,
+/// fragmentation stays forbidden, because no safe interface resets IPV6_DONTFRAG.
+fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
+    }
+    Ok(())
+}
+
+/// Requests large buffers, beyond the system's limit if permitted, and returns the actual sizes (receive, send).
+fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
+    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_LEN).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_LEN)?;
+    }
+    sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_LEN)?;
+    Ok((sockopt::socket_recv_buffer_size(socket)?, sockopt::socket_send_buffer_size(socket)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+    /// MAC for HCAs whose MAC does not matter.
+    const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+    fn localhost() -> SocketAddr {
+        ([127, 0, 0, 1], 0).into()
+    }
+
+    /// Creates fabrics that are all peers of each other.
+    fn mesh<const N: usize>() -> [UdpFabric; N] {
+        // The ports must be known before the first fabric is created, so that each can be configured with the others.
+        let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
+        let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();
+        drop(held);
+        std::array::from_fn(|own| {
+            let others = addrs.iter().enumerate().filter(|(n, _)| *n != own);
+            let peers: Vec<_> = others.map(|(_, addr)| UdpPeer::at(*addr)).collect();
+            UdpFabric::bind(addrs[own], OWN, &peers).unwrap()
+        })
+    }
+
+    fn push(batch: &mut TxBatch, dst: MacAddr, src: MacAddr, len: usize, tag: u8) {
+        let buffer = batch.buffer();
+        buffer.extend(dst.0);
+        buffer.extend(src.0);
+        buffer.extend(std::iter::repeat_n(tag, len - 12));
+        batch.commit(dst);
+    }
+
+    /// Returns frames that are already in the socket, because loopback delivers them before `send` returns.
+    fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
+        let (mut batch, mut all) = (RxBatch::new(), Vec::new());
+        loop {
+            fabric.recv(&mut batch).unwrap();
+            if batch.is_empty() {
+                return all;
+            }
+            all.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+        }
+    }
+
+    #[test]
+    fn burst_arrives_in_order() {
+        let [mut a, mut b] = mesh();
+        let mut batch = TxBatch::default();
+        let lengths: Vec<usize> = std::iter::once(4174).chain([4158; 20]).chain([77, 62]).collect();
+        for (tag, len) in lengths.iter().enumerate() {
+            push(&mut batch, B, A, *len, u8::try_from(tag).unwrap());
+        }
+        assert_eq!(a.send(&mut batch), Sent::All);
+        assert!(batch.is_empty());
+
+        let frames = received(&mut b);
+        assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
+        assert!(
+            frames.iter().enumerate().all(|(tag, frame)| frame[12..].iter().all(|b| usize::from(*b) == tag))
+        );
+        assert_eq!(a.stats().tx_frames, 23);
+        assert!(a.stats().tx_calls < 23 || a.max_run == 1, "equal frames share a system call");
+    }
+
+    #[test]
+    fn rejected_run_is_sent_frame_by_frame() {
+        let [mut a, mut b] = mesh();
+        // This is more segments than any kernel accepts in one send.
+        a.max_run = 300;
+        let mut batch = TxBatch::default();
+        for _ in 0..300 {
+            push(&mut batch, B, A, 62, 1);
+        }
+        assert_eq!(a.send(&mut batch), Sent::All);
+        assert_eq!(received(&mut b).len(), 300);
+        assert_eq!((a.max_run, a.stats().tx_frames, a.stats().tx_refused), (1, 300, 0));
+    }
+
+    #[test]
+    fn three_fabrics_form_a_learning_switch() {
+        let [mut a, mut b, mut c] = mesh();
+        let mut batch = TxBatch::default();
+        push(&mut batch, B, A, 64, 1);
+        a.send(&mut batch);
+        assert_eq!(
+            (received(&mut b).len(), received(&mut c).len()),
+            (1, 1),
+            "an unknown destination is flooded"
+        );
+
+        push(&mut batch, A, B, 64, 2);
+        b.send(&mut batch);
+        assert_eq!((received(&mut a).len(), received(&mut c).len()), (1, 0), "A was learned from its frame");
+
+        push(&mut batch, MacAddr::BROADCAST, A, 64, 3);
+        a.send(&mut batch);
+        assert_eq!((received(&mut b).len(), received(&mut c).len()), (1, 1));
+    }
+
+    #[test]
+    fn unknown_senders_and_bad_lengths_are_dropped() {
+        let [a, mut b] = mesh();
+        let stranger = UdpSocket::bind(localhost()).unwrap();
+        stranger.send_to(&[0; 64], b.local_addr().unwrap()).unwrap();
+        a.socket.send_to(&[0; 13], b.local_addr().unwrap()).unwrap();
+        a.socket.send_to(&[0; MAX_FRAME_LEN + 1], b.local_addr().unwrap()).unwrap();
+        assert_eq!(received(&mut b).len(), 0);
+        assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
+    }
+
+    /// Other peers must not pay for the answers to a peer that invents more addresses than the switch learns.
+    #[test]
+    fn answer_to_unknown_mac_is_not_flooded() {
+        let [mut a, mut b, mut c] = mesh();
+        let mut batch = TxBatch::default();
+        push(&mut batch, B, A, 64, 1);
+        batch.mark_answer();
+        assert_eq!(a.send(&mut batch), Sent::All);
+        assert_eq!((received(&mut b).len(), received(&mut c).len()), (0, 0));
+        assert_eq!((a.stats().tx_no_peer, a.stats().tx_frames), (1, 0));
+
+        let mut polled = TxBatch::default();
+        push(&mut polled, A, B, 64, 2);
+        b.send(&mut polled);
+        assert_eq!((received(&mut a).len(), received(&mut c).len()), (1, 1));
+        push(&mut batch, B, A, 64, 3);
+        batch.mark_answer();
+        a.send(&mut batch);
+        assert_eq!((received(&mut b).len(), received(&mut c).len()), (1, 0), "only where it came from");
+    }
+
+    #[test]
+    fn foreign_source_mac_is_dropped() {
+        let [mut a, mut b, mut c] = mesh();
+        let mut batch = TxBatch::default();
+        push(&mut batch, A, B, 64, 1);
+        b.send(&mut batch);
+        push(&mut batch, A, B, 64, 2);
+        c.send(&mut batch);
+        assert_eq!(received(&mut a).len(), 1);
+        assert_eq!((a.stats().rx_frames, a.stats().rx_foreign_mac), (1, 1));
+    }
+
+    #[test]
+    fn socket_overflow_is_counted() {
+        let [a, mut b] = mesh();
+        let to = b.local_addr().unwrap();
+        let sent = 20_000;
+        for _ in 0..sent {
+            a.socket.send_to(&[0; 1400], to).unwrap();
+        }
+        let arrived = received(&mut b).len();
+        assert!(arrived < sent, "the buffer has room for all");
+        let lost = usize::try_from(b.stats().rx_overflow).unwrap();
+        assert_eq!(arrived + lost, sent);
+        assert_eq!(usize::try_from(b.stats().rx_overflow).unwrap(), lost, "counted once");
+    }
+
+    #[test]
+    fn absent_peer_only_loses_frames() {
+        let [mut a, b] = mesh();
+        let addr = b.local_addr().unwrap();
+        drop(b);
+        let mut batch = TxBatch::default();
+        for tag in 0..3 {
+            push(&mut batch, B, A, 64, tag);
+            assert_eq!(a.send(&mut batch), Sent::All);
+        }
+        assert_eq!(received(&mut a).len(), 0);
+
+        let mut b = UdpFabric::bind(addr, OWN, &[UdpPeer::at(a.local_addr().unwrap())]).unwrap();
+        push(&mut batch, B, A, 64, 9);
+        push(&mut batch, B, A, 64, 9);
+        a.send(&mut batch);
+        assert!(!received(&mut b).is_empty());
+    }
+
+    #[test]
+    fn leaf_nics_communicate_through_one_hca() {
+        let [mut hub, mut other] = mesh();
+        let nic = |fabric: &mut UdpFabric| {
+            let socket = UdpSocket::bind(localhost()).unwrap();
+            socket.connect(fabric.local_addr().unwrap()).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let addr = socket.local_addr().unwrap();
+            fabric.switch().unwrap().add(UdpPeer { leaf: true, ..UdpPeer::at(addr) }).unwrap();
+            socket
+        };
+        let (a, b) = (nic(&mut hub), nic(&mut hub));
+        let frame = |dst: MacAddr, src: MacAddr| [&dst.0[..], &src.0, &[0x88; 48]].concat();
+        let arrived = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
+
+        a.send(&frame(MacAddr::BROADCAST, A)).unwrap();
+        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA receives it too");
+        assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (0, 1, 1));
+
+        b.send(&frame(A, B)).unwrap();
+        assert_eq!(received(&mut hub).len(), 0, "it is for the NIC only");
+        assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (1, 0, 0));
+
+        let mut batch = TxBatch::default();
+        push(&mut batch, B, OWN, 64, 1);
+        push(&mut batch, MacAddr::BROADCAST, OWN, 64, 1);
+        other.send(&mut batch);
+        assert_eq!(received(&mut hub).len(), 1, "the broadcast; the other is for a NIC");
+        assert_eq!((arrived(&a), arrived(&b)), (1, 2));
+
+        a.send(&frame(OWN, A)).unwrap();
+        assert_eq!(received(&mut hub).len(), 1);
+        assert_eq!(received(&mut other).len(), 0);
+        assert_eq!(hub.stats().passed_on, 6);
+    }
+
+    /// Appends a frame of a NIC.
+    fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
+        batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
+        assert!(batch.commit_nic());
+    }
+
+    #[test]
+    fn macs_behind_own_nic_are_learned() {
+        const BEHIND: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+        let [mut hub, mut other] = mesh();
+        let leaf = UdpSocket::bind(localhost()).unwrap();
+        leaf.set_nonblocking(true).unwrap();
+        let entry = UdpPeer { leaf: true, mac: Some(A), ..UdpPeer::at(leaf.local_addr().unwrap()) };
+        hub.switch().unwrap().add(entry).unwrap();
+        let to = hub.local_addr().unwrap();
+        let from_leaf = |dst: MacAddr| leaf.send_to(&[&dst.0[..], &A.0, &[0x88; 48]].concat(), to).unwrap();
+        from_leaf(BEHIND);
+        assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 1), "flooded");
+
+        let mut batch = TxBatch::of_nic();
+        push_plain(&mut batch, MacAddr::BROADCAST, BEHIND);
+        push_plain(&mut batch, BEHIND, OWN);
+        hub.send(&mut batch);
+        assert_eq!(received(&mut other).len(), 1);
+        assert_eq!((hub.stats().tx_no_peer, hub.stats().tx_foreign_mac), (1, 0), "not to itself");
+        from_leaf(BEHIND);
+        assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 0));
+
+        let mut peers = TxBatch::default();
+        push(&mut peers, OWN, BEHIND, 64, 1);
+        other.send(&mut peers);
+        assert_eq!(
+            (received(&mut hub).len(), hub.stats().rx_foreign_mac),
+            (0, 1),
+            "a peer takes none of them"
+        );
+
+        // A run ends where the source changes.
+        push_plain(&mut batch, B, BEHIND);
+        push_plain(&mut batch, B, A);
+        push_plain(&mut batch, B, BEHIND);
+        hub.send(&mut batch);
+        assert_eq!((received(&mut other).len(), hub.stats().tx_foreign_mac), (2, 1), "nor it one of a peer");
+    }
+}

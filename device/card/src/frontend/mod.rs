@@ -1,0 +1,340 @@
+//! The boundary between device interfaces and the rest of the HCA.
+//!
+//! A front-end implements the registers, mailboxes, contexts, descriptors and event formats of its device, and
+//! translates them to verbs for the engine. It owns no socket, thread or clock: a [`Context`] provides all of these for
+//! one input.
+
+pub mod count;
+pub mod observe;
+pub mod poll_set;
+pub mod reason;
+pub mod snapshot;
+pub mod strict;
+pub mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+use engine::{Engine, Event, Instant};
+use protocol::describe::{Field as _, Visitor};
+use protocol::ids::{MacAddr, Qpn};
+use protocol::mad::Mad;
+use protocol::mad::port::PortInfo;
+use serde::Serialize;
+
+use self::table::Table;
+use crate::management::{Counters, Management, MkeyCheck, NodeProfile, View};
+use crate::memory::GuestMemory;
+use crate::net::Port;
+use crate::net::address::Addresses;
+use crate::telemetry::monitor::{Monitor, Rule};
+use crate::telemetry::reason::IgnoreReason;
+use crate::telemetry::trace::Kind;
+use crate::vfio::msix::Interrupts;
+use crate::vfio::pci::ConfigSpace;
+use crate::vfio::{Bar, PciFunction};
+
+/// Parameters of a device, fixed at its creation.
+#[derive(Clone, Debug)]
+pub struct Setup<Options> {
+    /// Configurable options of the interface.
+    pub options: Options,
+    /// MAC of the port at power-on.
+    pub mac: MacAddr,
+    /// Configuration of the engine. INIT_HCA sets the number of QPs.
+    pub engine: engine::Config,
+}
+
+impl<Options> Setup<Options> {
+    /// Returns the same setup with other options.
+    pub fn with<Other>(&self, options: Other) -> Setup<Other> {
+        Setup { options, mac: self.mac, engine: self.engine }
+    }
+}
+
+/// Number of a port. As in InfiniBand, ports are numbered from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortNumber(u8);
+
+impl PortNumber {
+    /// The first port, which is the only one.
+    pub const ONE: Self = Self(1);
+
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// Kind of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// Ethernet: the port has no agents and no subnet, and is active while its link is up.
+    Ethernet,
+    /// InfiniBand: the port has agents, which manage it as a port of this node.
+    InfiniBand(NodeProfile),
+}
+
+impl PortKind {
+    /// Returns the InfiniBand node; `None` for Ethernet.
+    pub fn node(self) -> Option<NodeProfile> {
+        match self {
+            Self::Ethernet => None,
+            Self::InfiniBand(node) => Some(node),
+        }
+    }
+}
+
+/// Resources that a front-end borrows while it handles one input.
+pub struct Context<'a> {
+    /// Time of the input.
+    pub now: Instant,
+    /// PCI configuration space, as software has programmed it.
+    pub config: &'a ConfigSpace,
+    pub engine: &'a mut Engine,
+    /// Guest memory that is mapped for DMA.
+    pub dma: &'a GuestMemory,
+    /// The port on the fabric: its link, addresses and counters.
+    pub port: &'a mut Port,
+    /// Management agents of the port, if it is an InfiniBand port.
+    pub management: Option<&'a mut Management>,
+    pub interrupts: &'a mut Interrupts,
+    /// Trace, strict rules and counters of the interface.
+    pub monitor: &'a mut Monitor,
+}
+
+impl Context<'_> {
+    /// Splits off the engine from the resources that its view of the device borrows.
+    pub fn split(&mut self) -> (&mut Engine, HostContext<'_>) {
+        let Self { now, engine, dma, port, monitor, .. } = self;
+        (engine, HostContext { now: *now, addresses: port.addresses(), dma, monitor })
+    }
+
+    /// Processes a MAD that software sent with MAD_IFC. Returns the response; `None` if the MAD is discarded.
+    pub fn mad_ifc(&mut self, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
+        let view = self.view();
+        let management = self.management.as_deref_mut()?;
+        let answer = management.mad_ifc(&view, mad, m_key);
+        if management.take_pkey_change() {
+            self.engine.set_pkeys(management.pkeys());
+        }
+        answer
+    }
+
+    /// Brings the port up on behalf of software.
+    pub fn open_port(&mut self) {
+        let view = self.view();
+        if let Some(management) = &mut self.management {
+            management.open_port(&view);
+        }
+    }
+
+    /// Brings the port down on behalf of software.
+    pub fn close_port(&mut self) {
+        if let Some(management) = &mut self.management {
+            management.close_port();
+        }
+    }
+
+    /// Whether the port passes frames: its link is up, and software has opened the port if the interface
+    /// requires this.
+    pub fn is_port_active(&self) -> bool {
+        self.management.as_ref().map_or(self.port.is_up(), |management| management.is_active())
+    }
+
+    /// Returns the PortInfo as the port's agent reports it; `None` without an agent.
+    pub fn port_info(&self) -> Option<PortInfo> {
+        Some(self.management.as_ref()?.port_info(&self.view()))
+    }
+
+    /// Returns the time and counters that management needs.
+    pub fn view(&self) -> View {
+        View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
+    }
+
+    /// Raises an MSI-X vector.
+    pub fn interrupt(&mut self, vector: u16) {
+        let delivery = self.interrupts.raise(vector);
+        if let Some(trace) = self.monitor.trace() {
+            trace.record(Kind::Interrupt, &format!("MSIX[{vector}]"), |to| {
+                delivery.name().show("delivery", to);
+            });
+        }
+    }
+}
+
+/// Resources that the engine's view of a device borrows.
+#[derive(Debug)]
+pub struct HostContext<'a> {
+    pub now: Instant,
+    /// Addresses of the fabric's ports.
+    pub addresses: &'a Addresses,
+    /// Guest memory that is mapped for DMA.
+    pub dma: &'a GuestMemory,
+    /// Trace, strict rules and counters of the interface.
+    pub monitor: &'a mut Monitor,
+}
+
+/// A read or write of 1 to 8 bytes within one BAR, for a trace.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterAccess<'a> {
+    /// BAR of the access.
+    pub bar: Bar,
+    /// Offset of the first byte in the BAR.
+    pub offset: u64,
+    /// The value read or written.
+    pub data: &'a [u8],
+    /// Whether the access is a write.
+    pub write: bool,
+}
+
+/// A device interface.
+///
+/// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
+/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn it takes frames
+/// from the engine and `poll_frame` alternately, and then calls `end_turn` once.
+pub trait Frontend: Sized + 'static {
+    /// Work queues and memory as the engine accesses them.
+    type Host<'a>: engine::Host
+    where
+        Self: 'a;
+
+    /// Counters specific to the interface. Their field names are part of the public interface: `hcactl
+    /// counters` shows them below the interface's key.
+    type Counters: Serialize;
+
+    /// Key of the interface in the configuration and in the counters.
+    const KEY: &'static str;
+
+    /// Reasons for which the device ignores doorbells, register writes and frames, in addition to
+    /// [`reason::ALL`]. There is one list for each module that declares reasons.
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
+
+    /// Tables of the device's objects for an operator.
+    const TABLES: &'static [Table<Self>];
+
+    /// Returns the PCI function, which never changes.
+    fn pci(&self) -> PciFunction;
+
+    /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
+    fn port_kind(&self, port: PortNumber) -> PortKind;
+
+    /// Whether the device is also a NIC, whose guest implements ARP, neighbour discovery and ICMP. The port of a NIC
+    /// does not reply to these itself. Every frame that is not for the RDMA half goes to [`Frontend::receive_frame`].
+    const NIC: bool = false;
+
+    /// Receives a frame that is not for the RDMA half, regardless of its destination. The frame starts at the
+    /// destination MAC, includes VLAN tags, and has no frame check sequence.
+    fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
+        let _ = (cx, frame);
+    }
+
+    /// Appends the next frame to send to `out`, in the format of [`Frontend::receive_frame`]. Returns false if there is
+    /// none until the next input. Called at the end of a turn a bounded number of times; if frames are left, the next
+    /// turn follows at once.
+    fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        let _ = (cx, out);
+        false
+    }
+
+    /// Returns the time of the next call to [`Frontend::handle_deadline`]. A time in the past means at once.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Handles the expiry of [`Frontend::next_deadline`].
+    fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
+    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. A client
+    /// that maps the BAR stores to it without an exit. The HCA polls for these stores, so it may find a store
+    /// late, or miss a store that has been overwritten. A doorbell is then only a hint that guest memory has
+    /// changed. `None` if the interface requires every store.
+    fn map_doorbells(&mut self) -> Option<Bar> {
+        None
+    }
+
+    /// Appends the BAR offsets of the eight-byte doorbells of existing queues.
+    fn doorbell_words(&self, words: &mut Vec<u64>) {
+        let _ = words;
+    }
+
+    /// Handles a read of 1 to 8 bytes within one BAR. Bytes without a register read 0.
+    fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
+
+    /// Handles a write of 1 to 8 bytes within one BAR.
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]);
+
+    /// Returns the name of the register at the start of an access, if there is one.
+    fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String>;
+
+    /// Describes the named fields of a register value.
+    fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor);
+
+    /// Creates the engine's view of the device.
+    fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
+
+    /// Returns the number of a work request in traces and completions, such as its position in the queue,
+    /// given its `wr_id` in the engine.
+    fn work_request(&self, wr_id: u64) -> u64 {
+        wr_id
+    }
+
+    /// Whether a QP has a posted receive request, as far as the device can determine without taking it.
+    fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
+        let _ = (qpn, dma);
+        true
+    }
+
+    /// Reports an engine event to the guest.
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
+
+    /// Does deferred work, such as writing contexts back. Returns true if some work is left; the next turn
+    /// then follows at once.
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
+
+    /// Reports a link change of an open port to the guest, if software has enabled such events. The port itself stops
+    /// and resumes traffic.
+    fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
+
+    /// Reports an internal error to the guest, on behalf of an operator. The device keeps working until its driver
+    /// resets it.
+    fn fail(&mut self, cx: &mut Context<'_>);
+
+    /// Returns the counters of this interface since the device was created.
+    fn counters(&self) -> Self::Counters;
+
+    /// Resets to power-on state: function level reset, or the client disconnected. No DMA happens after this returns.
+    /// The caller has already reset the engine.
+    fn reset(&mut self);
+}
+
+/// A front-end that can be selected in the configuration.
+pub trait Interface: Frontend + Send {
+    /// Options in the configuration.
+    type Options;
+
+    /// Name in documents, as in "mthca interface".
+    const NAME: &'static str;
+
+    /// Drivers of the guest.
+    const DRIVERS: &'static [&'static str];
+
+    /// Requirements on software that the device reports in strict mode.
+    const RULES: &'static [&'static Rule];
+
+    /// Reason why its doorbells must trap, as a phrase that follows "its doorbells". `None` if it supports
+    /// [`Frontend::map_doorbells`].
+    const NEEDS_TRAPS: Option<&'static str>;
+
+    /// Creates a device in its power-on state.
+    fn new(setup: Setup<Self::Options>) -> Self;
+}
+
+/// Code that is generic over the front-end that the configuration selects.
+pub trait FrontendVisitor {
+    /// Result of the visit.
+    type Output;
+
+    /// Visits a front-end. Each call of `frontend` creates a device in its power-on state.
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output;
+}

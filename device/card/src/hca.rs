@@ -1,0 +1,524 @@
+//! One device without sockets and threads. It combines front-end, engine, guest memory, interrupts and port.
+//!
+//! Its owner reports inputs (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn
+//! for the frames to send. All work happens inside these calls, on one thread. This guarantees that the
+//! effects of an access are complete when it returns, and that nothing accesses guest memory between an unmap
+//! and the next call.
+
+/// Everything that a front-end borrows from its [`Hca`]. This is a macro, because the front-end itself is
+/// borrowed at the same time.
+macro_rules! context {
+    ($hca:ident) => {
+        Context {
+            now: $hca.now,
+            config: &$hca.config,
+            engine: &mut $hca.engine,
+            dma: &$hca.memory,
+            port: &mut $hca.port,
+            management: $hca.management.as_mut(),
+            interrupts: &mut $hca.interrupts,
+            monitor: &mut $hca.monitor,
+        }
+    };
+}
+
+/// What the engine's view of a front-end borrows from its [`Hca`].
+macro_rules! host_context {
+    ($hca:ident) => {
+        HostContext {
+            now: $hca.now,
+            addresses: $hca.port.addresses(),
+            dma: &$hca.memory,
+            monitor: &mut $hca.monitor,
+        }
+    };
+}
+
+mod accesses;
+mod doorbells;
+mod frames;
+mod management;
+mod recording;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+use engine::{Completion, Config, Engine, Event, Instant, QpStates, QpStatus, Stats};
+use protocol::ids::{MacAddr, Qpn};
+use protocol::roce::IcrcField;
+use serde::{Deserialize, Serialize};
+
+use self::doorbells::Doorbells;
+use self::frames::Sender;
+use self::recording::Outgoing;
+use crate::capture::Capture;
+use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
+use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
+use crate::frontend::table::{Page, Row, TableContext, TableSpec};
+use crate::frontend::{Context, Frontend, HostContext, PortNumber};
+use crate::identity::Identity;
+use crate::limited;
+use crate::log_line;
+use crate::management::Management;
+use crate::memory::{GuestMemory, Limits};
+use crate::net::address::Addresses;
+use crate::net::{Link, Port, PortStats};
+use crate::record::{Input, RecordSink};
+use crate::telemetry::monitor::{IgnoredRow, Monitor};
+use crate::telemetry::trace::{Kind, Trace};
+use crate::vfio::PciFunction;
+use crate::vfio::msix::Interrupts;
+use crate::vfio::pci::ConfigSpace;
+
+/// Maximum number of events reported to the front-end at once, so that flushing many queues does not delay an
+/// access for long.
+const EVENTS_PER_TURN: usize = 4096;
+
+/// Work left after a turn that needs no new input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkLeft {
+    /// Whether more frames can be built once those in the batch have been sent.
+    pub frames: bool,
+    /// Whether events or looped-back frames remain to be handled.
+    pub other: bool,
+}
+
+/// State of one QP for `hcactl explain`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Why the QP is waiting. `None` if the QP does not exist.
+    pub situation: Option<QpStatus>,
+    /// Ignored packets and requests of the QP.
+    pub ignored: Option<IgnoredRow>,
+}
+
+/// A device: HCA, NIC or both.
+pub struct Hca<F: Frontend> {
+    pci: PciFunction,
+    frontend: F,
+    engine: Engine,
+    memory: GuestMemory,
+    interrupts: Interrupts,
+    config: ConfigSpace,
+    port: Port,
+    /// Management of the port, if the front-end needs it.
+    management: Option<Management>,
+    capture: Option<Capture>,
+    /// Rules applied to frames between the port and the fabric.
+    impairments: Impairments,
+    monitor: Monitor,
+    /// Frames for the fabric.
+    outbound: TxBatch,
+    /// Whether frames need an ICRC, because the fabric may corrupt them.
+    needs_icrc: bool,
+    /// Maximum number of bytes in frames per turn.
+    turn_bytes: usize,
+    /// The next sender to build frames.
+    sender: Sender,
+    /// Frames for this HCA itself, which are delivered in the next turn. Holds at most the frames of one
+    /// turn.
+    looped: Vec<Vec<u8>>,
+    /// Frames that the port loopback returns, which are delivered in the next turn. Holds at most the frames
+    /// of one turn.
+    looped_back: Vec<Vec<u8>>,
+    now: Instant,
+    /// Set while the device is recorded or replayed.
+    sink: Option<RecordSink>,
+    outgoing: Outgoing,
+    /// Set if the guest can store doorbells without an exit.
+    doorbells: Option<Doorbells>,
+}
+
+impl<F: Frontend> Hca<F> {
+    /// Creates a device in its power-on state.
+    pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
+        let pci = frontend.pci();
+        let is_nic = F::NIC;
+        let port = match is_nic {
+            true => Port::of_nic(addresses),
+            false => Port::new(addresses),
+        };
+        let own = port.addresses().own;
+        let management = frontend.port_kind(PortNumber::ONE).node().map(|node| Management::new(own, node));
+        let mut hca = Self {
+            pci,
+            frontend,
+            engine: Engine::new(Config::default()),
+            memory: GuestMemory::default(),
+            interrupts: Interrupts::new(pci.msix.vectors),
+            config: ConfigSpace::new(&pci),
+            port,
+            management,
+            capture,
+            impairments: Impairments::default(),
+            monitor: Monitor::default(),
+            outbound: if F::NIC { TxBatch::of_nic() } else { TxBatch::default() },
+            needs_icrc: true,
+            turn_bytes: MEMORY_TURN_BYTES,
+            sender: Sender::default(),
+            looped: Vec::new(),
+            looped_back: Vec::new(),
+            now: Instant::ZERO,
+            sink: None,
+            outgoing: Outgoing::default(),
+            doorbells: None,
+        };
+        hca.apply_config();
+        hca
+    }
+
+    /// Sets whether frames need an ICRC; see [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
+    #[must_use]
+    pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
+        Self { needs_icrc, ..self }
+    }
+
+    /// Sets the maximum number of bytes in frames per turn; see
+    /// [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
+    #[must_use]
+    pub fn with_turn_bytes(self, turn_bytes: usize) -> Self {
+        Self { turn_bytes, ..self }
+    }
+
+    /// Sets the current time, which holds until the next call.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Returns the front-end, and guest memory as it sees it.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn frontend_and_memory(&mut self) -> (&mut F, &GuestMemory) {
+        (&mut self.frontend, &self.memory)
+    }
+
+    /// Returns the time at which [`Hca::handle_deadline`] must be called next. A time in the past means
+    /// immediately.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let others = [
+            self.impairments.next_deadline(),
+            self.management.as_ref().and_then(Management::next_deadline),
+            self.frontend.next_deadline(),
+        ];
+        self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// Fires the deadlines that have passed.
+    pub fn handle_deadline(&mut self) {
+        self.step(Input::Deadline);
+        self.release_inbound();
+        self.release_outbound();
+        let now = self.now;
+        self.engine.handle_timeout(now, &mut self.frontend.host(host_context!(self)));
+        self.report_events();
+        self.management_deadline();
+        if self.frontend.next_deadline().is_some_and(|deadline| deadline <= now) {
+            let cx = &mut context!(self);
+            self.frontend.handle_deadline(cx);
+            self.report_events();
+        }
+    }
+
+    /// Ends a turn. Completions become visible to the guest, frames are built, and contexts are written back.
+    /// The frames are then in [`Hca::outbound`].
+    pub fn drain(&mut self) -> WorkLeft {
+        self.step(Input::Drain);
+        let left = self.end_turn();
+        self.record_drained(left);
+        left
+    }
+
+    fn end_turn(&mut self) -> WorkLeft {
+        for frame in std::mem::take(&mut self.looped) {
+            self.deliver_looped(&frame);
+        }
+        for frame in std::mem::take(&mut self.looped_back) {
+            self.handle_inbound(&frame, IcrcField::Computed);
+        }
+        self.serve_management();
+
+        // Events are reported before frames are sent, because a peer must not learn of anything that the
+        // guest cannot see yet.
+        let more_events = self.report_events();
+        let more_frames = !more_events && self.transmit();
+        if !self.is_port_active() {
+            self.port.count_lost(self.outbound.len() + self.looped.len() + self.looped_back.len());
+            self.outbound.clear();
+            self.outgoing.clear();
+            self.looped.clear();
+            self.looped_back.clear();
+        }
+        // Building frames may have completed or failed requests.
+        let more_events = self.report_events() || more_events;
+        let more_work = self.frontend.end_turn(&mut context!(self));
+        let is_looped = !(self.looped.is_empty() && self.looped_back.is_empty());
+        WorkLeft { frames: more_frames, other: more_events || more_work || is_looped }
+    }
+
+    /// Returns the frames to send.
+    pub fn outbound(&mut self) -> &mut TxBatch {
+        self.outgoing.note_len(&self.outbound);
+        &mut self.outbound
+    }
+
+    /// Flushes the capture and the trace to their files.
+    pub fn flush(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+        if let Some(trace) = self.monitor.trace() {
+            trace.flush();
+        }
+    }
+
+    /// Sets or removes the trace and returns the previous one.
+    pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
+        self.monitor.set_trace(trace)
+    }
+
+    /// Limits the memory that a client may map. May only be called without a connected client.
+    pub fn set_memory_limits(&mut self, limits: Limits) {
+        self.memory = GuestMemory::new(limits);
+        self.apply_config();
+    }
+
+    /// Enables or disables reports of driver violations.
+    pub fn set_strict(&mut self, strict: bool) {
+        self.monitor.set_strict(strict);
+    }
+
+    /// Returns the trace, strict rules and counters of the interface.
+    pub fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    /// Sets or removes the capture and returns the previous one.
+    pub fn set_capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
+        std::mem::replace(&mut self.capture, capture)
+    }
+
+    /// Returns the impairments of the port.
+    pub fn impairments(&self) -> &Impairments {
+        &self.impairments
+    }
+
+    /// Adds an impairment; see [`Impairments::add`].
+    ///
+    /// # Errors
+    /// [`TooManyRulesError`].
+    pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
+        if self.sink.is_some() {
+            // The rule was JSON originally.
+            let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
+            self.step(Input::Impair(entry.into()));
+        }
+        self.impairments.add(rule)
+    }
+
+    /// Copies the operator's settings from the device that this one replaces: link state and impairments. The
+    /// counters of the impairments start from zero.
+    pub fn copy_settings(&mut self, other: &Self) {
+        if !other.port.link().plugged {
+            self.set_link(false);
+        }
+        self.clear_impairments(None);
+        for rule in other.impairments.rules() {
+            // This cannot fail, because the other device had the same number of rules.
+            let _ = self.impair(rule.clone());
+        }
+    }
+
+    /// Removes impairments; see [`Impairments::clear`].
+    pub fn clear_impairments(&mut self, id: Option<u32>) -> bool {
+        self.step(Input::Unimpair(id));
+        self.impairments.clear(id)
+    }
+
+    /// Returns the running capture, if any.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
+    }
+
+    /// Returns whether the link of the port is up.
+    pub fn is_link_up(&self) -> bool {
+        self.port.is_up()
+    }
+
+    /// Returns whether frames can pass the port, which requires that its link is up and that management has
+    /// activated it.
+    fn is_port_active(&self) -> bool {
+        self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
+    }
+
+    /// Returns whether software has disabled the port, which lasts until the next reset.
+    pub fn is_disabled(&self) -> bool {
+        !self.port.link().enabled
+    }
+
+    /// Returns the MAC of the port.
+    pub fn mac(&self) -> MacAddr {
+        self.port.addresses().own.mac
+    }
+
+    /// Reserves the addresses derived from another host's MAC for that host. Hosts in the address table are
+    /// known from the start.
+    pub fn add_static_neighbour(&mut self, mac: MacAddr) {
+        self.step(Input::AddNeighbour(mac));
+        if let Some(other) = self.by_rule(mac) {
+            self.port.add_static_neighbour(&other);
+        }
+    }
+
+    /// Removes a host added with [`Hca::add_static_neighbour`].
+    pub fn remove_static_neighbour(&mut self, mac: MacAddr) {
+        self.step(Input::RemoveNeighbour(mac));
+        if let Some(other) = self.by_rule(mac) {
+            self.port.remove_static_neighbour(&other);
+        }
+    }
+
+    /// Returns the addresses derived from a MAC that is not in the address table.
+    fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
+        Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
+    }
+
+    /// Plugs or unplugs the cable, and notifies the guest if its link changes. A device reset does not affect the
+    /// cable.
+    pub fn set_link(&mut self, up: bool) {
+        self.step(Input::Link { up });
+        self.change_link(Link { plugged: up, ..self.port.link() });
+    }
+
+    /// Disables or enables the port on behalf of software.
+    fn set_enabled(&mut self, enabled: bool) {
+        self.change_link(Link { enabled, ..self.port.link() });
+    }
+
+    fn change_link(&mut self, link: Link) {
+        let (was_up, was_active) = (self.port.is_up(), self.is_port_active());
+        self.port.set_link(link);
+        let up = self.port.is_up();
+        if up != was_up {
+            limited!(info, up, "link state changed");
+            let view = self.view();
+            if let Some(management) = &mut self.management {
+                management.set_link(up, &view);
+            }
+            if self.is_port_active() != was_active {
+                let cx = &mut context!(self);
+                self.frontend.link_changed(cx, up);
+            }
+        }
+    }
+
+    /// Injects a device error; see [`Frontend::fail`].
+    pub fn fail(&mut self) {
+        self.step(Input::Fail);
+        log_line!(info, "injecting a device error at an operator's request");
+        let cx = &mut context!(self);
+        self.frontend.fail(cx);
+    }
+
+    /// Returns a page of a table from index `from` on. The page is empty if the device does not have the
+    /// table.
+    pub fn page(&self, table: &'static TableSpec, from: u64) -> Page {
+        let cx = TableContext {
+            engine: &self.engine,
+            addresses: self.port.addresses(),
+            monitor: &self.monitor,
+            from,
+        };
+        let found = F::TABLES.iter().find(|of| of.spec.name == table.name);
+        found.map_or_else(|| Page::empty(table), |table| (table.page)(&self.frontend, &cx))
+    }
+
+    /// Returns the rows of one page of a table from index `from` on.
+    pub fn rows<T: Row>(&self, from: u64) -> Vec<T> {
+        self.page(T::TABLE, from).rows.of()
+    }
+
+    /// Returns what a QP is waiting for, and its ignored packets and requests.
+    pub fn explain(&self, qpn: Qpn) -> Explanation {
+        let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
+        Explanation { situation: self.engine.explain(self.now, qpn), ignored }
+    }
+
+    /// Returns the counters of the front-end.
+    pub fn frontend_counters(&self) -> F::Counters {
+        self.frontend.counters()
+    }
+
+    /// Returns the counters of the engine.
+    pub fn engine_stats(&self) -> &Stats {
+        self.engine.stats()
+    }
+
+    /// Returns the number of QPs in each state.
+    pub fn qp_states(&self) -> &QpStates {
+        self.engine.states()
+    }
+
+    /// Returns the counters of the port.
+    pub fn port_stats(&self) -> &PortStats {
+        self.port.stats()
+    }
+
+    /// Handles the disconnection of the client, whose memory and eventfds are lost.
+    pub fn disconnect(&mut self) {
+        self.step(Input::Disconnect);
+        self.trace_reset("disconnect");
+        self.memory.unmap_all();
+        self.interrupts.unwire();
+        if let Some(doorbells) = &mut self.doorbells {
+            doorbells.unshare();
+        }
+        self.power_on();
+    }
+
+    /// Resets the device to its power-on state, except for the client's memory and interrupt wiring.
+    fn power_on(&mut self) {
+        self.engine.reset(Config::default());
+        self.monitor.forget_qps();
+        self.frontend.reset();
+        if let Some(management) = &mut self.management {
+            management.reset();
+        }
+        self.outbound.clear();
+        self.outgoing.clear();
+        self.looped.clear();
+        self.looped_back.clear();
+        self.port.reset();
+        // The port was reset above, so no link event is reported.
+        self.set_enabled(true);
+        self.config.reset();
+        self.interrupts.reset();
+        self.apply_config();
+    }
+
+    fn trace_reset(&mut self, cause: &str) {
+        if let Some(trace) = self.monitor.trace() {
+            trace.record(Kind::Reset, cause, |_| {});
+        }
+    }
+
+    /// Reports events of the engine to the front-end. Called after every input, so that no access finds
+    /// pending events from an earlier one. Returns whether more events are left.
+    fn report_events(&mut self) -> bool {
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.engine.poll_event() else { return false };
+            if let Event::Completion(completion @ Completion { result: Err(_), .. }) = &event {
+                self.monitor.request_failed(completion);
+            }
+            let cx = &mut context!(self);
+            self.frontend.handle_event(cx, event);
+        }
+        true
+    }
+
+    /// Applies the bits of config space that permit DMA and interrupts.
+    fn apply_config(&mut self) {
+        self.memory.set_blocked(!self.config.bus_master());
+        self.interrupts.set_gate(self.config.msix_gate());
+    }
+}

@@ -1,0 +1,26 @@
+//! A device without its interface: everything that all device interfaces share.
+//!
+//! [`hca::Hca`] is one device. It connects the vfio-user server, guest memory, the engine, the port and the fabric
+//! with a front-end, which implements [`frontend::Frontend`]. The crate depends on `protocol` and `engine`, and on no
+//! front-end. `ARCHITECTURE.md` in the parent folder describes its modules.
+//!
+//! The feature `testing` adds simulated guests and similar helpers, for the unit tests of this crate and others.
+
+pub mod capabilities;
+pub mod capture;
+pub mod fabric;
+pub mod frontend;
+pub mod hca;
+pub mod identity;
+pub mod management;
+pub mod memory;
+pub mod net;
+pub mod nic;
+pub mod rate;
+pub mod record;
+pub mod replay;
+pub mod sanitize;
+pub mod shared_memory;
+pub mod sparse;
+pub mod telemetry;
+pub mod vfio;

@@ -1,0 +1,15 @@
+//! Guest memory: the DMA map of the client, and memory regions accessed by key.
+
+pub mod dma;
+pub mod key_op;
+pub mod keys;
+pub mod limits;
+pub mod queue;
+pub mod region;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod translate;
+mod work;
+
+pub use dma::{DmaError, GuestMemory, MapError, Permissions};
+pub use limits::{FileSystems, Limits};

@@ -1,0 +1,174 @@
+//! Tests how much traffic unknown senders can cause, measured at the sockets of the peers.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use protocol::net::icmpv6;
+
+use super::*;
+use crate::fabric::udp::{UdpFabric, UdpPeer};
+use crate::fabric::{Fabric as _, RxBatch};
+use crate::hca::Hca;
+use crate::hca::testing::Stub;
+use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
+use crate::vfio::Bar;
+use crate::vfio::server::{Device as _, Region};
+
+/// Number of bytes by which the answer is longer than the shortest probe (RFC 4861, section 7.2.4).
+const OPTION: usize = 8;
+/// Number of bytes by which an acknowledgement is longer than a SEND without data: the AETH (IBTA 9.2).
+const AETH: usize = 4;
+
+/// Number of MACs, which is more than are learned from a peer.
+const MANY: u16 = 600;
+/// Number of frames that are served, beginning with the oldest.
+const SERVED: usize = 80;
+
+/// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
+struct Wire {
+    hca: Hca<Stub>,
+    fabric: UdpFabric,
+    peers: [UdpSocket; 3],
+    now: Instant,
+}
+
+impl Wire {
+    fn new() -> Self {
+        let peers = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        peers.iter().for_each(|peer| peer.set_nonblocking(true).unwrap());
+        let entries = peers.each_ref().map(|peer| UdpPeer::at(peer.local_addr().unwrap()));
+        let fabric = UdpFabric::bind("127.0.0.1:0".parse().unwrap(), mac(2), &entries).unwrap();
+        let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(2)), None);
+        hca.region_write(Region::Config, 4, &[6, 0]);
+        Self { hca, fabric, peers, now: NOW }
+    }
+
+    /// Connects QP 2 to LID 1. Frames of QP 1 are ignored.
+    fn connect(&mut self) {
+        self.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+        self.hca.drain();
+        self.hca.outbound().clear();
+    }
+
+    /// Receives all frames, serves the first `served` of them, then sends all answers. Returns the number of
+    /// bytes sent to each peer.
+    fn exchange(&mut self, frames: &[Vec<u8>], served: usize) -> [usize; 3] {
+        self.now = self.now + Duration::from_secs(1);
+        self.hca.set_now(self.now);
+        let to = self.fabric.local_addr().unwrap();
+        let (mut arrived, mut batch) = (Vec::new(), RxBatch::new());
+        for frame in frames {
+            self.peers[0].send_to(frame, to).unwrap();
+            self.fabric.recv(&mut batch).unwrap();
+            arrived.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+        }
+        assert_eq!(arrived.len(), frames.len());
+        for frame in &arrived[..served] {
+            self.hca.handle_frame(frame);
+            self.hca.drain();
+        }
+        self.fabric.send(self.hca.outbound());
+        let mut buffer = [0; 2048];
+        self.peers.each_ref().map(|peer| std::iter::from_fn(|| peer.recv(&mut buffer).ok()).sum())
+    }
+}
+
+/// Returns a SEND Only without data from LID 1 to a QP.
+fn send_to_qp(dest_qp: u32, psn: u32) -> Vec<u8> {
+    let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
+    let encap = encap(IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }, own.mac);
+    let bth = Bth {
+        opcode: Opcode::rc(Operation::SendOnly),
+        solicited: false,
+        mig_req: true,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qp: Qpn::new(dest_qp),
+        ack_req: true,
+        psn: Psn::new(psn),
+    };
+    let mut frame = Vec::new();
+    FrameWriter::new(&mut frame, &encap, &bth, &Ext::None, 0).finish();
+    frame
+}
+
+fn encap(ip: IpAddrs, dst_mac: MacAddr) -> Encap {
+    Encap {
+        src_mac: mac(1),
+        dst_mac,
+        ip,
+        traffic_class: 0,
+        flow_label: FlowLabel::default(),
+        hop_limit: 64,
+        fragment: Fragmentation::default(),
+        tag: None,
+        src_port: 0xc000,
+    }
+}
+
+/// Returns a MAD from LID 1. `header` contains its class, method and attribute. `hops` is the number of hops
+/// of a directed route.
+fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
+    let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
+    let [class, method, attribute] = header;
+    let mut mad = [0; 256];
+    mad[..8].copy_from_slice(&[1, class, if class == 3 { 2 } else { 1 }, method, 0, 0, hops, hops]);
+    mad[17] = attribute;
+    if class == 0x81 {
+        mad[32..36].fill(0xff);
+    }
+    let (dst_mac, ip) = match to_all {
+        true => (
+            icmpv6::multicast_mac(icmpv6::ALL_NODES),
+            IpAddrs::V6 { src: peer.link_local(), dst: icmpv6::ALL_NODES },
+        ),
+        false => (own.mac, IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }),
+    };
+    let destination = if to_all { PERMISSIVE_LID } else { own.lid };
+    let sent = Datagram { source: peer.lid, source_qp: qp, destination, destination_qp: qp, mad };
+    let mut frame = Vec::new();
+    sent.emit(&encap(ip, dst_mac), &mut frame);
+    frame
+}
+
+#[test]
+fn answers_cost_no_third_party() {
+    let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
+    // The frame, whether it is answered, and by how many bytes the answer may be longer.
+    let kinds = [
+        ("ARP request", arp_request(), true, 0),
+        ("ARP reply", arp_reply(), false, 0),
+        ("echo", ping(), true, 0),
+        ("echo, priority tag", urgent(ping()), true, 0),
+        ("echo, IPv6", ping6(), true, 0),
+        ("solicitation", solicitation(), true, 0),
+        ("solicitation of us alone", unicast_solicitation(), true, 0),
+        ("duplicate address probe", probe6(), true, OPTION),
+        ("Get(NodeInfo)", mad(QP0, false, [1, 1, 0x11], 0), true, 0),
+        ("Get(NodeInfo) of all", mad(QP0, true, [1, 1, 0x11], 0), true, 0),
+        ("GetResp(NodeInfo)", mad(QP0, false, [1, 0x81, 0x11], 0), false, 0),
+        ("directed route", mad(QP0, false, [0x81, 1, 0x11], 1), false, 0),
+        ("Get(ClassPortInfo) of PerfMgt", mad(QP1, false, [4, 1, 1], 0), true, 0),
+        ("Get(ClassPortInfo) of SubnAdm", mad(QP1, false, [3, 1, 1], 0), false, 0),
+        ("SEND to a QP", send_to_qp(2, 0xff_fffe), true, AETH),
+        ("SEND to a QP, repeated", send_to_qp(2, 0xff_fffe), true, AETH),
+        ("SEND to no QP", send_to_qp(99, 0), false, 0),
+    ];
+    let mut wire = Wire::new();
+    for (name, frame, answered, more) in kinds {
+        if name == "SEND to a QP" {
+            wire.connect();
+        }
+        let [own, ..] = wire.exchange(std::slice::from_ref(&frame), 1);
+        let bytes = wire.exchange(std::slice::from_ref(&frame), 1);
+        assert_eq!(own > 0, answered, "{name}");
+        assert!(own <= frame.len() + more && bytes[0] <= frame.len() + more, "{name}: {own}, {bytes:?}");
+        assert_eq!(bytes[1..], [0, 0], "{name}: others have nothing to do with it");
+
+        let invented: Vec<_> = (0..MANY).map(|n| replace_mac(frame.clone(), 6, mac(1000 + n))).collect();
+        let bytes = wire.exchange(&invented, SERVED);
+        assert!(bytes[0] <= SERVED * (frame.len() + more), "{name}: {bytes:?}");
+        assert_eq!(bytes[1..], [0, 0], "{name}: nor if there are too many of them");
+    }
+}

@@ -1,0 +1,43 @@
+//! Session records: the inputs and outputs of a device, for replay without a guest, a VMM or a network.
+//!
+//! A device runs on one thread. Its behaviour follows from its inputs (a *step*: an access, a frame, a
+//! deadline, the end of a turn), their time, and the bytes it reads from guest memory. A record contains
+//! these in order, and the outputs of the device: writes to guest memory, interrupts, frames and the values
+//! of registers. The guest may change its memory at any time, so bytes are recorded each time they are read.
+//!
+//! - `entry`, `codec`, `text`: an event, its encoding, and its form as readable text
+//! - `dedup`: the cache that removes repeated data
+//! - `chunk`, `header`, `reader`: the file
+//! - `queue`, `recorder`: writing the file without delaying the device
+//! - `replay_source`: repeats the inputs and compares the outputs
+//! - `sink`: the device's end of a record, in a recording or a replay
+//!
+//! # File
+//! Eight bytes: `HCADREC` and a line feed. Chunks follow. A chunk consists of the length of its contents (4
+//! bytes), their XXH3-64 (8 bytes) and the contents. Numbers are little-endian. The first chunk contains the
+//! header, a JSON object. All others contain complete entries. Entries refer to earlier ones, so a record is
+//! read from its beginning. If the writer was killed, the file ends with the last complete chunk. The
+//! header's `format` is [`FORMAT`]; others are rejected.
+
+mod chunk;
+mod codec;
+mod dedup;
+mod entry;
+mod header;
+mod queue;
+mod reader;
+mod recorder;
+mod replay_source;
+mod sink;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use entry::{Ending, Input};
+pub use header::{FORMAT, Header};
+pub use reader::{ReadError, Reader};
+pub use recorder::Recorder;
+pub use replay_source::{Counts, Difference, Finish, ReplaySource};
+pub use sink::RecordSink;

@@ -1,0 +1,232 @@
+//! The device's end of a record. Each part of a device reports its outputs to the record, or compares them
+//! with it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::entry::{Content, Entry, Input, Update};
+use super::queue::Queue;
+use super::replay_source::ReplaySource;
+use crate::log_line;
+
+/// The end of a recording or a replay that the device holds. Clones share the same record.
+///
+/// No call fails. A record that cannot be written ends. A replay keeps the first difference for its caller.
+#[derive(Clone)]
+pub struct RecordSink(Side);
+
+#[derive(Clone)]
+enum Side {
+    /// The device runs and is recorded.
+    Recording(Arc<Queue>),
+    /// The device is replayed without a guest.
+    Playing(Arc<Mutex<ReplaySource>>),
+}
+
+impl RecordSink {
+    /// Creates the end of a replay.
+    pub fn playing(source: Arc<Mutex<ReplaySource>>) -> Self {
+        Self(Side::Playing(source))
+    }
+
+    /// Creates the end of a recording.
+    pub(super) fn recording(queue: Arc<Queue>) -> Self {
+        Self(Side::Recording(queue))
+    }
+
+    /// Records the input that begins a step, with the device's clock in nanoseconds. No effect in a replay.
+    pub fn step(&self, now: u64, input: Input<'_>) {
+        if let Side::Recording(queue) = &self.0 {
+            append_at(queue, Some(now), &Entry::Input(input));
+        }
+    }
+
+    /// Like [`RecordSink::step`], but for an input without a time.
+    pub fn input(&self, input: Input<'_>) {
+        self.record(&Entry::Input(input));
+    }
+
+    /// Records that the client mapped memory.
+    pub fn map(&self, iova: u64, len: u64, (read, write): (bool, bool), reachable: bool) {
+        self.record(&Entry::Map { iova, len, read, write, reachable });
+    }
+
+    /// Records that the client unmapped memory.
+    pub fn unmap(&self, iova: u64, len: u64) {
+        self.record(&Entry::Unmap { iova, len });
+    }
+
+    /// Records that the client unmapped all memory.
+    pub fn unmap_all(&self) {
+        self.record(&Entry::UnmapAll);
+    }
+
+    /// Reads guest memory into `out` with `perform`, or from the record.
+    ///
+    /// # Errors
+    /// That of `perform`, or `refusal` if the recorded access was denied.
+    pub fn read<E>(
+        &self,
+        iova: u64,
+        out: &mut [u8],
+        refusal: E,
+        perform: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &self.0 {
+            Side::Recording(queue) => {
+                let read = perform(out);
+                let bytes = read.is_ok().then_some(&*out);
+                append(queue, &Entry::Read { iova, len: out.len(), bytes });
+                read
+            }
+            Side::Playing(source) => {
+                let len = out.len();
+                let found = lock(source).read(iova, len, |bytes| out.copy_from_slice(bytes));
+                if found { Ok(()) } else { Err(refusal) }
+            }
+        }
+    }
+
+    /// Appends `len` bytes of guest memory to `out` with `perform`, or from the record.
+    ///
+    /// # Errors
+    /// That of `perform`, or `refusal` if the recorded access was denied.
+    pub fn append<E>(
+        &self,
+        iova: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+        refusal: E,
+        perform: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &self.0 {
+            Side::Recording(queue) => {
+                let before = out.len();
+                let read = perform(out);
+                let bytes = read.is_ok().then(|| out.get(before..)).flatten();
+                append(queue, &Entry::Read { iova, len, bytes });
+                read
+            }
+            Side::Playing(source) => {
+                let found = lock(source).read(iova, len, |bytes| out.extend_from_slice(bytes));
+                if found { Ok(()) } else { Err(refusal) }
+            }
+        }
+    }
+
+    /// Writes `data` to guest memory with `perform`, or compares it with the record.
+    ///
+    /// # Errors
+    /// That of `perform`, or `refusal` if the recorded access was denied.
+    pub fn write<E>(
+        &self,
+        iova: u64,
+        data: &[u8],
+        refusal: E,
+        perform: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let content = Content::of(data);
+        match &self.0 {
+            Side::Recording(queue) => {
+                let written = perform();
+                append(queue, &Entry::Write { iova, data: content, done: written.is_ok() });
+                written
+            }
+            Side::Playing(source) => {
+                if lock(source).write(iova, content) {
+                    Ok(())
+                } else {
+                    Err(refusal)
+                }
+            }
+        }
+    }
+
+    /// Executes a compare-and-swap with `perform`, or with the recorded value. Returns the old value.
+    ///
+    /// # Errors
+    /// That of `perform`, or `refusal` if the recorded access was denied.
+    pub fn update<E, U: FnMut(u64) -> Option<u64>>(
+        &self,
+        iova: u64,
+        mut update: U,
+        refusal: E,
+        perform: impl FnOnce(&mut dyn FnMut(u64) -> Option<u64>) -> Result<u64, E>,
+    ) -> Result<u64, E> {
+        match &self.0 {
+            Side::Recording(queue) => {
+                // Only the last call of the closure has taken effect.
+                let mut after = None;
+                let updated = perform(&mut |before| {
+                    after = update(before);
+                    after
+                });
+                let outcome = match (&updated, after) {
+                    (Ok(before), Some(after)) => Update::Replaced { before: *before, after },
+                    (Ok(before), None) => Update::Kept(*before),
+                    (Err(_), _) => Update::Refused,
+                };
+                append(queue, &Entry::Update { iova, outcome });
+                updated
+            }
+            Side::Playing(source) => lock(source).update(iova, update).ok_or(refusal),
+        }
+    }
+
+    /// Reports that the device signals a vector.
+    pub fn interrupt(&self, vector: usize) {
+        self.output(&Entry::Interrupt { vector });
+    }
+
+    /// Reports a frame of the device.
+    pub fn frame(&self, frame: &[u8]) {
+        self.output(&Entry::Frame(Content::of(frame)));
+    }
+
+    /// Reports the data that the client reads.
+    pub fn answer(&self, bytes: &[u8]) {
+        self.output(&Entry::Answer(Content::of(bytes)));
+    }
+
+    /// Reports the work that is left at the end of a turn: frames to send, or other work.
+    pub fn drained(&self, frames: bool, other: bool) {
+        self.output(&Entry::Drained { frames, other });
+    }
+
+    fn record(&self, entry: &Entry<'_>) {
+        if let Side::Recording(queue) = &self.0 {
+            append(queue, entry);
+        }
+    }
+
+    fn output(&self, entry: &Entry<'_>) {
+        match &self.0 {
+            Side::Recording(queue) => append(queue, entry),
+            Side::Playing(source) => lock(source).output(entry),
+        }
+    }
+}
+
+fn append(queue: &Queue, entry: &Entry<'_>) {
+    append_at(queue, None, entry);
+}
+
+fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
+    if !queue.append(now, entry) {
+        log_line!(error, "recording stopped: data is arriving faster than it can be written to the file");
+    }
+}
+
+/// Locks the source. Poisoning is harmless, because the replay state of a panicked device is still valid.
+fn lock(source: &Mutex<ReplaySource>) -> MutexGuard<'_, ReplaySource> {
+    source.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for RecordSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            Side::Recording(_) => "Recording",
+            Side::Playing(_) => "Playing",
+        })
+    }
+}

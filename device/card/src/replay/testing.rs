@@ -1,0 +1,48 @@
+//! Records sessions of test drivers and replays them.
+
+use std::cell::RefCell;
+use std::io::Cursor;
+use std::path::Path;
+
+use serde_json::Map;
+
+use crate::frontend::Frontend;
+use crate::hca::Hca;
+use crate::record::{Counts, Ending, Finish, Header, Reader, Recorder, ReplaySource};
+use crate::replay::{Next, Outcome, Report, play};
+use crate::telemetry::testing::Written;
+
+thread_local! {
+    /// Records of the guests of this thread during a session.
+    static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
+}
+
+/// Returns the recorder for a new guest during a session.
+pub fn record() -> Option<Recorder> {
+    RECORDS.with_borrow_mut(|records| {
+        let file = Written::default();
+        records.as_mut()?.push(file.clone());
+        let header = Header::new("hca1", Map::new());
+        Some(Recorder::to(Box::new(file), Path::new("record"), &header, u64::MAX).unwrap())
+    })
+}
+
+/// Runs drivers and returns the records of their devices in order of creation.
+pub fn recorded(drivers: impl FnOnce()) -> Vec<Vec<u8>> {
+    RECORDS.set(Some(Vec::new()));
+    drivers();
+    RECORDS.take().unwrap().iter().map(Written::bytes).collect()
+}
+
+pub fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
+    let reader = Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap();
+    play(hca, ReplaySource::new(reader), |_| Next::Go)
+}
+
+/// Asserts that the device does everything that was recorded, up to the end of its daemon.
+#[track_caller]
+pub fn assert_same<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Counts {
+    let report = replayed(hca, record);
+    assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
+    report.counts
+}

@@ -1,0 +1,295 @@
+//! Observes a device without affecting it: trace, counters of driver activity, and reports of driver violations.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use engine::{AccessError, Completion, Durations, Queue, Status};
+use protocol::describe::{Field as _, Visitor};
+use protocol::ids::Qpn;
+use serde::{Deserialize, Serialize};
+
+use super::log::Site;
+use super::reason::{IgnoreReason, Reason, Severity};
+use super::trace::{Kind, Trace};
+use crate::log_line;
+
+/// The monitor, which the front-end borrows for each call.
+#[derive(Debug, Default)]
+pub struct Monitor {
+    trace: Option<Trace>,
+    /// Counts of commands by name and status.
+    commands: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
+    command_time: Durations,
+    doorbells: BTreeMap<&'static str, u64>,
+    /// Ignored operations by reason. Has at most one entry per reason.
+    ignored: BTreeMap<&'static str, Seen>,
+    /// Ignored operations by QPN, for at most [`MAX_QPS`] QPs.
+    ignored_of: BTreeMap<Qpn, Ignored>,
+    /// Requests that failed because an access was denied, by [`AccessError::name`].
+    refused: BTreeMap<&'static str, u64>,
+    strict: bool,
+    /// Violations by rule. Has at most one entry per rule of the interface.
+    violations: BTreeMap<&'static str, Seen>,
+}
+
+/// A requirement of the interface on software that the device does not enforce.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Name in counters and traces.
+    pub name: &'static str,
+    /// Section of the interface specification.
+    pub section: &'static str,
+    /// Description of a violation, in a sentence or two.
+    pub about: &'static str,
+}
+
+/// Maximum number of QPs with a recorded reason. A guest can ring doorbells for any QP number, but few QPs
+/// exist.
+const MAX_QPS: usize = 4096;
+
+/// Ignored doorbells and packets of one QP since it last entered RESET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    pub count: u64,
+    /// Reason for the most recent one.
+    pub last: Reason,
+}
+
+/// [`Ignored`] in the form shown to an operator. The names of reasons are those of the interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IgnoredRow {
+    pub count: u64,
+    /// Name of the reason for the most recent one.
+    pub last: String,
+}
+
+impl From<Ignored> for IgnoredRow {
+    fn from(ignored: Ignored) -> Self {
+        Self { count: ignored.count, last: ignored.last.name().to_owned() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    count: u64,
+    /// Each rule or reason has its own log limit, so that none suppresses the log lines of another.
+    site: Site,
+}
+
+impl Monitor {
+    /// Returns the trace if one is running. This branch is the only cost of tracing when it is off.
+    pub fn trace(&mut self) -> Option<&mut Trace> {
+        self.trace.as_mut()
+    }
+
+    /// Returns the trace's file or ring, if one is running.
+    pub fn trace_path(&self) -> Option<&Path> {
+        self.trace.as_ref().and_then(Trace::path)
+    }
+
+    /// Returns the contents of the trace ring.
+    pub fn trace_kept(&self) -> Option<Vec<u8>> {
+        self.trace.as_ref().and_then(Trace::kept)
+    }
+
+    /// Sets or removes the trace and returns the previous one.
+    pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
+        std::mem::replace(&mut self.trace, trace)
+    }
+
+    /// Counts a completed command and its duration.
+    pub fn count_command(&mut self, name: &'static str, status: &'static str, took: Duration) {
+        self.command_time.record(took);
+        *self.commands.entry(name).or_default().entry(status).or_default() += 1;
+    }
+
+    pub fn command_time(&self) -> &Durations {
+        &self.command_time
+    }
+
+    /// Returns the counts of commands by name and status.
+    pub fn commands(&self) -> &BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+        &self.commands
+    }
+
+    /// Counts an executed doorbell.
+    pub fn count_doorbell(&mut self, what: &'static str) {
+        *self.doorbells.entry(what).or_default() += 1;
+    }
+
+    pub fn doorbells(&self) -> &BTreeMap<&'static str, u64> {
+        &self.doorbells
+    }
+
+    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is its QP, if any; `fields` adds fields to
+    /// the trace record.
+    #[cold]
+    pub fn ignored(
+        &mut self,
+        reason: impl Into<Reason>,
+        qpn: Option<Qpn>,
+        what: fmt::Arguments<'_>,
+        fields: impl FnOnce(&mut dyn Visitor),
+    ) {
+        let reason = reason.into();
+        let name = reason.name();
+        if let Some(qpn) = qpn {
+            if self.ignored_of.len() >= MAX_QPS && !self.ignored_of.contains_key(&qpn) {
+                self.ignored_of.pop_first();
+            }
+            let of = self.ignored_of.entry(qpn).or_insert(Ignored { count: 0, last: reason });
+            *of = Ignored { count: of.count + 1, last: reason };
+        }
+        let seen = self.ignored.entry(name).or_default();
+        seen.count += 1;
+        let number = qpn.map(Qpn::get);
+        match reason.severity() {
+            Severity::GuestBug => {
+                if let Some(suppressed) = seen.site.admit() {
+                    log_line!(warn, reason = name, qpn = number, suppressed, "ignored {what}");
+                }
+            }
+            Severity::Denied => {
+                if let Some(suppressed) = seen.site.admit() {
+                    log_line!(info, reason = name, qpn = number, suppressed, "ignored {what}");
+                }
+            }
+            Severity::Expected if tracing::enabled!(tracing::Level::DEBUG) => {
+                if let Some(suppressed) = seen.site.admit() {
+                    log_line!(debug, reason = name, qpn = number, suppressed, "ignored {what}");
+                }
+            }
+            Severity::Expected => {}
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.record(Kind::Ignored, &what.to_string(), |to| {
+                if let Some(qpn) = qpn {
+                    qpn.show("qpn", to);
+                }
+                fields(to);
+                name.show("reason", to);
+            });
+        }
+    }
+
+    /// Reports that a store to a BAR was ignored.
+    #[cold]
+    pub fn ignored_store(&mut self, reason: IgnoreReason, bar: u8, offset: u64) {
+        self.ignored(reason, None, format_args!("bar{bar}+{offset:#x}"), |_| {});
+    }
+
+    /// Reports that a packet was dropped or denied.
+    #[cold]
+    pub fn packet_dropped(&mut self, dropped: &engine::Dropped) {
+        let engine::Dropped { qpn, opcode, psn, reason, cause } = *dropped;
+        self.ignored(reason, Some(qpn), format_args!("packet"), |to| {
+            format_args!("{opcode}").show("opcode", to);
+            psn.show("psn", to);
+            cause.map(AccessError::name).show("cause", to);
+        });
+    }
+
+    /// Returns the number of ignored operations by reason, without zeros.
+    pub fn ignored_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.ignored.iter().map(|(name, seen)| (*name, seen.count))
+    }
+
+    /// Returns the ignored operations of a QP.
+    pub fn ignored_of(&self, qpn: Qpn) -> Option<Ignored> {
+        self.ignored_of.get(&qpn).copied()
+    }
+
+    /// Clears the state of a QP that enters RESET, because its number may be reused.
+    pub fn forget_qp(&mut self, qpn: Qpn) {
+        self.ignored_of.remove(&qpn);
+    }
+
+    /// Clears the state of all QPs.
+    pub fn forget_qps(&mut self) {
+        self.ignored_of.clear();
+    }
+
+    /// Reports that a request failed because a memory access was denied.
+    #[cold]
+    pub fn request_failed(&mut self, completion: &Completion) {
+        let (status, cause) = match completion.result {
+            Err(Status::LocalProtection(cause)) => ("local_protection", cause),
+            Err(Status::MemoryManagement(cause)) => ("memory_management", cause),
+            _ => return,
+        };
+        *self.refused.entry(cause.name()).or_default() += 1;
+        if let Some(trace) = &mut self.trace {
+            let queue = match completion.queue {
+                Queue::Send => "send",
+                Queue::Recv => "recv",
+            };
+            trace.record(Kind::Refused, queue, |to| {
+                completion.qpn.show("qpn", to);
+                status.show("status", to);
+                cause.name().show("cause", to);
+            });
+        }
+    }
+
+    /// Returns the number of requests that failed because an access was denied, by cause.
+    pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
+        &self.refused
+    }
+
+    /// Returns whether violations are reported.
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// Enables or disables reports of violations.
+    pub fn set_strict(&mut self, strict: bool) {
+        self.strict = strict;
+    }
+
+    /// Reports a driver violation in counters, trace and log. `what` describes it with its location.
+    pub fn violation(&mut self, rule: &'static Rule, what: fmt::Arguments<'_>) {
+        let Rule { name, section, .. } = *rule;
+        let seen = self.violations.entry(name).or_default();
+        seen.count += 1;
+        if let Some(suppressed) = seen.site.admit() {
+            log_line!(warn, rule = name, section, suppressed, "driver violation: {what}");
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.record(Kind::Violation, name, |to| {
+                section.show("section", to);
+                what.show("what", to);
+            });
+        }
+    }
+
+    /// Returns the number of violations by rule, without zeros.
+    pub fn violations(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.violations.iter().map(|(name, seen)| (*name, seen.count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::testing::Written;
+    use crate::telemetry::trace::TraceFormat;
+
+    const RULE: Rule = Rule { name: "narrow_write", section: "1.3", about: "" };
+
+    #[test]
+    fn violation_is_counted_and_traced() {
+        let written = Written::default();
+        let mut monitor = Monitor::default();
+        monitor.violation(&RULE, format_args!("before the trace"));
+        monitor.set_trace(Some(written.trace(TraceFormat::Text)));
+        monitor.violation(&RULE, format_args!("2 bytes at bar0+{:#x}", 0x10));
+        monitor.trace().unwrap().flush();
+        assert_eq!(monitor.violations().collect::<Vec<_>>(), [("narrow_write", 2)]);
+        assert_eq!(
+            written.text(),
+            "1.500000 hca1 violation narrow_write section=1.3 what=\"2 bytes at bar0+0x10\"\n"
+        );
+    }
+}

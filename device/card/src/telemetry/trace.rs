@@ -1,0 +1,242 @@
+//! The trace: accesses and commands of a driver and the resulting actions of the device, one record per line.
+//!
+//! A text line is `time device kind name key=value …`, in that order:
+//!
+//! ```text
+//! 1762351200.000123 hca1 write HCR.in_modifier at=bar0+0x80008 width=4 value=0x5
+//! 1762351200.000241 hca1 command SW2HW_MPT status=OK us=18.2 index=0x5 … in.key=0x20005 in.pd=0x3
+//! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
+//! ```
+//!
+//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields
+//! are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
+//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or on an
+//! E810 the index of its first quantum. Rust's `Debug` format is never used.
+//!
+//! A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: new ones may
+//! be added, but existing ones do not change. Their meaning is documented where the types of `protocol` describe
+//! themselves.
+
+mod json;
+mod text;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use protocol::describe::Visitor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use self::json::JsonLine;
+use self::text::TextLine;
+use super::filter::{FieldFilter, TraceFilter};
+use super::non_blocking;
+use super::store::{Keep, Opening, Store};
+
+/// Format of a trace record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceFormat {
+    /// Plain text, suitable for grep.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Kind of a trace record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Register read by the guest.
+    Read,
+    /// Register write by the guest.
+    Write,
+    /// Completed command.
+    Command,
+    /// Work queue entry fetched by the device.
+    Wqe,
+    /// Completion queue entry written by the device, or a failed attempt.
+    Cqe,
+    /// Event queue entry written by the device, or a failed attempt.
+    Eqe,
+    /// MSI-X interrupt raised by the device.
+    Interrupt,
+    /// Device reset.
+    Reset,
+    /// Ignored doorbell, register write, packet or frame, with the reason.
+    Ignored,
+    /// Failed request, with the reason.
+    Refused,
+    /// Driver violation; only in strict mode.
+    Violation,
+}
+
+impl Kind {
+    /// Returns its name in a record.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Command => "command",
+            Self::Wqe => "wqe",
+            Self::Cqe => "cqe",
+            Self::Eqe => "eqe",
+            Self::Interrupt => "interrupt",
+            Self::Reset => "reset",
+            Self::Ignored => "ignored",
+            Self::Refused => "refused",
+            Self::Violation => "violation",
+        }
+    }
+}
+
+/// Source of the time in records.
+pub type Clock = fn() -> Duration;
+
+/// Stands for standard error in place of a file.
+pub const STANDARD_ERROR: &str = "-";
+
+/// The trace of one device.
+///
+/// A failed write ends the trace with one log line, and never affects the device. Reaching the size limit of
+/// the last file has the same effect.
+pub struct Trace {
+    store: Store,
+    device: String,
+    format: TraceFormat,
+    filter: TraceFilter,
+    clock: Clock,
+    line: String,
+}
+
+impl Trace {
+    /// Creates a trace to `out`, which messages refer to as `path`. `device` is the name in its records.
+    pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
+        Self::of(Store::to("trace", out, path, Vec::new()), format, device)
+    }
+
+    /// Opens the store that `keep` describes, or [`STANDARD_ERROR`].
+    ///
+    /// # Errors
+    /// A file cannot be opened.
+    pub fn open(keep: &Keep, opening: Opening, format: TraceFormat, device: &str) -> io::Result<Self> {
+        let store = match keep.path().to_str() {
+            Some(STANDARD_ERROR) => {
+                let out = Box::new(non_blocking::standard_error().map_err(io::Error::other)?);
+                Store::to("trace", out, keep.path(), Vec::new())
+            }
+            _ => Store::open("trace", keep, opening, Vec::new())?,
+        };
+        Ok(Self::of(store, format, device))
+    }
+
+    fn of(store: Store, format: TraceFormat, device: &str) -> Self {
+        Self {
+            store,
+            device: device.to_owned(),
+            format,
+            filter: TraceFilter::default(),
+            clock: since_1970,
+            line: String::new(),
+        }
+    }
+
+    /// Sets the size limit of a file. Standard error has its own limits.
+    #[must_use]
+    pub fn with_limit(self, max_len: u64) -> Self {
+        match self.store.path().and_then(Path::to_str) {
+            Some(STANDARD_ERROR) => self,
+            _ => Self { store: self.store.with_limit(max_len), ..self },
+        }
+    }
+
+    /// Writes only records that match the filter.
+    #[must_use]
+    pub fn with_filter(self, filter: TraceFilter) -> Self {
+        Self { filter, ..self }
+    }
+
+    /// Uses another clock, such as a fixed one in tests.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Returns the path to which records are written, unless the trace has ended.
+    pub fn path(&self) -> Option<&Path> {
+        self.store.path()
+    }
+
+    /// Returns the file in which the trace ended early, and the reason.
+    pub fn ended(&self) -> Option<(&Path, &str)> {
+        self.store.ended()
+    }
+
+    /// Returns the contents of the trace ring.
+    pub fn kept(&self) -> Option<Vec<u8>> {
+        self.store.kept()
+    }
+
+    /// Returns the current time.
+    pub fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Writes a record. `fields` adds its fields.
+    pub fn record(&mut self, kind: Kind, name: &str, fields: impl FnOnce(&mut dyn Visitor)) {
+        if !self.filter.admits(kind) || self.store.path().is_none() {
+            return;
+        }
+        let now = self.now();
+        self.line.clear();
+        let filter = &self.filter;
+        let wanted = |to: &mut dyn Visitor| match filter.is_about_fields() {
+            false => {
+                fields(to);
+                true
+            }
+            true => {
+                let mut filtered = FieldFilter::new(filter, to);
+                fields(&mut filtered);
+                filtered.admits()
+            }
+        };
+        let wanted = match self.format {
+            TraceFormat::Text => wanted(&mut TextLine::begin(&mut self.line, now, &self.device, kind, name)),
+            TraceFormat::Json => {
+                let mut line = JsonLine::begin(&mut self.line, now, &self.device, kind, name);
+                let wanted = wanted(&mut line);
+                line.end();
+                wanted
+            }
+        };
+        if wanted {
+            self.line.push('\n');
+            self.store.push(self.line.as_bytes());
+        }
+    }
+
+    /// Flushes buffered records to the operating system. Call it when idle.
+    pub fn flush(&mut self) {
+        self.store.flush();
+    }
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, device, format, .. } = self;
+        let mut debug = f.debug_struct("Trace");
+        debug.field("store", store).field("device", device).field("format", format).finish_non_exhaustive()
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

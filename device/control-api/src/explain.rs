@@ -1,0 +1,364 @@
+//! Explains what a queue pair is waiting for.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use card::frontend::snapshot::{self, QpState};
+use card::hca::Explanation;
+use engine::{
+    AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
+};
+
+/// Returns the lines that explain the queue pair `qpn`.
+pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
+    let Explanation { situation, ignored } = explanation;
+    let mut lines = match situation {
+        Some(situation) => of(qpn, situation),
+        None => {
+            vec![format!("QP {qpn:#x}: does not exist or is in RESET; doorbells and packets are ignored")]
+        }
+    };
+    if let Some(ignored) = ignored {
+        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last));
+    }
+    lines
+}
+
+fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
+    let service = match situation.service {
+        // These services do not use QP numbers of their own on the wire.
+        Service::Smi => "QP0",
+        Service::Gsi => "QP1",
+        other => snapshot::Service::from(other).name(),
+    };
+    let draining = situation.send == WaitReason::Draining;
+    let state = QpState::of(situation.state, draining);
+    let mut lines = vec![format!("QP {qpn:#x}: {service}, {state}")];
+    if let Some(ended) = &situation.ended {
+        lines.push(format!("stopped {} ago: {}", time(ended.ago), ended_by(&ended.by)));
+    }
+    lines.push(format!("requester: {}", requester(situation)));
+    if let Some(unanswered) = &situation.unanswered {
+        lines.push(format!("unanswered: {}", without_answer(unanswered)));
+    }
+    lines.push(format!("responder: {}", responder(situation)));
+    lines.push(match situation.last_packet {
+        Some(heard) => format!("peer: last packet received {} ago", time(heard)),
+        None => "peer: no packet received yet".to_owned(),
+    });
+    lines
+}
+
+fn requester(situation: &QpStatus) -> String {
+    match situation.send {
+        WaitReason::NoSendQueue => "none: an XRC target only responds".into(),
+        WaitReason::State => "cannot send in this state, doorbells are ignored; modify the QP to RTS".into(),
+        WaitReason::Ended => "stopped; posted requests complete with a flush error".into(),
+        WaitReason::NothingPosted if situation.unanswered.is_some() => {
+            "all posted requests have been sent; waiting for the peer to acknowledge them".into()
+        }
+        WaitReason::NothingPosted => "idle: no doorbell has announced further requests".into(),
+        WaitReason::Turn => "ready: waiting for its turn to send the next packet".into(),
+        WaitReason::Congestion { left } => {
+            format!("throttled by congestion notification packets (CNPs); resumes in {}", time(left))
+        }
+        WaitReason::ReceiverNotReady { left, refusals, most } => format!(
+            "receiver not ready (RNR): the peer has no receive request posted; rejected {}, {}, next retry in {}",
+            times(refusals.into()),
+            limit(most),
+            time(left)
+        ),
+        WaitReason::AskedAgain { refusals, most } => format!(
+            "receiver not ready (RNR): rejected {}, {}; retry sent, waiting for the response",
+            times(refusals.into()),
+            limit(most)
+        ),
+        WaitReason::Credits { beyond } => format!(
+            "out of credits: the next message exceeds the receive requests advertised by the peer by {beyond}"
+        ),
+        WaitReason::Fence { older } => format!("fence: the next request waits for {}", requests(older)),
+        WaitReason::Invalidation { older } => {
+            format!("local invalidate: the next request waits for {} that may use the key", requests(older))
+        }
+        WaitReason::Reads { most } => {
+            format!("limit of outstanding READs and atomics reached (max_rd_atomic {most})")
+        }
+        WaitReason::ReadPieces => "long READ: the next part waits for the response to an earlier part".into(),
+        WaitReason::Window { in_flight, most } => {
+            format!("window full: {} unacknowledged, limit {most}", packets(in_flight))
+        }
+        WaitReason::PacketNumbers => "PSN window full: half of all PSNs are unacknowledged".into(),
+        WaitReason::Requests { most } => format!("limit of outstanding requests reached ({most})"),
+        WaitReason::Failed { status, older } => {
+            format!(
+                "waiting for {} to complete; the next request will then fail ({})",
+                requests(older),
+                status_words(status)
+            )
+        }
+        WaitReason::Draining => {
+            "draining (SQD): waiting for outstanding requests to complete; new requests are not started"
+                .into()
+        }
+        WaitReason::Drained => {
+            "drained (SQD): no requests are outstanding; modify the QP to RTS to continue".into()
+        }
+    }
+}
+
+fn without_answer(unanswered: &Unanswered) -> String {
+    let Unanswered { oldest, packets: count, requests: open, waiting, retries, most_retries, timeout } =
+        *unanswered;
+    let mut text = format!(
+        "{} of {}, starting at PSN {oldest:#x}; no response for {}; retransmitted {}, limit {most_retries}",
+        packets(count),
+        if open == 1 { "1 request".to_owned() } else { format!("{open} requests") },
+        time(waiting),
+        times(retries.into())
+    );
+    let _ = match timeout {
+        Some(left) if retries >= most_retries => write!(text, ", fails in {}", time(left)),
+        Some(left) => write!(text, ", next retry in {}", time(left)),
+        None => Ok(()),
+    };
+    text
+}
+
+fn responder(situation: &QpStatus) -> String {
+    let mut text = match situation.receive {
+        Expecting::NoReceive => "none: an XRC initiator only sends".to_owned(),
+        Expecting::State => "drops packets in this state; modify the QP to RTR to receive".to_owned(),
+        Expecting::Ended => "drops packets".into(),
+        Expecting::Message { .. } if situation.service.is_datagram() => "waiting for datagrams".into(),
+        Expecting::Message { psn } => format!("waiting for the peer's next message, PSN {psn:#x}"),
+        Expecting::Rest { psn, received } => {
+            format!("received {received} bytes of a message; waiting for the rest, starting at PSN {psn:#x}")
+        }
+        Expecting::Missing { psn } => {
+            format!("PSN {psn:#x} is missing: later packets arrived, NAK sent")
+        }
+        Expecting::ReceiveRequest { psn, refusals } => format!(
+            "no receive request is posted for the message at PSN {psn:#x}; RNR NAK sent {}",
+            times(refusals.into())
+        ),
+    };
+    if situation.answers > 0 {
+        let responses = if situation.answers == 1 { "response" } else { "responses" };
+        let _ = write!(text, "; {} {responses} pending", situation.answers);
+    }
+    text
+}
+
+fn ended_by(by: &EndedBy) -> String {
+    match by {
+        EndedBy::Software => "software modified the QP to ERR".into(),
+        EndedBy::Send(status) => format!("a request failed: {}", status_words(*status)),
+        EndedBy::Peer { reason, cause } => {
+            let cause = cause.map(|cause| format!(": {}", cause_words(cause))).unwrap_or_default();
+            format!("{}{cause}", drop_words(*reason))
+        }
+        EndedBy::Queue(Queue::Send) => "cannot read the send queue".into(),
+        EndedBy::Queue(Queue::Recv) => "cannot read the receive queue".into(),
+    }
+}
+
+fn status_words(status: Status) -> String {
+    match status {
+        Status::LocalLength => "local length error".into(),
+        Status::LocalQpOperation => "local QP operation error: the request cannot be executed".into(),
+        Status::LocalProtection(cause) => format!("local protection error: {}", cause_words(cause)),
+        Status::MemoryManagement(cause) => format!("memory management error: {}", cause_words(cause)),
+        Status::Flushed => "flushed".into(),
+        Status::BadResponse => "bad response from the peer".into(),
+        Status::RemoteInvalidRequest => "remote invalid request error: the peer rejected the request".into(),
+        Status::RemoteAccess => "remote access error: the peer denied access".into(),
+        Status::RemoteOperational => "remote operation error: the peer could not execute the request".into(),
+        Status::RetryExceeded => "retry limit exceeded: no response from the peer".into(),
+        Status::RnrRetryExceeded => "RNR retry limit exceeded: the peer had no receive request posted".into(),
+        Status::RemoteInvalidRdRequest => "remote invalid RD request error".into(),
+    }
+}
+
+/// Describes in words the reasons that can end a connection. Returns all other reasons by their identifier.
+fn drop_words(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::InvalidRequest => "the peer's request was invalid",
+        DropReason::TooLong => "the peer's message was longer than the receive request",
+        DropReason::NoAccess => "the peer was denied access",
+        DropReason::BadReceive => "the receive request for the peer's message was invalid",
+        other => other.name(),
+    }
+}
+
+fn cause_words(cause: AccessError) -> &'static str {
+    match cause {
+        AccessError::Key => "the key belongs to no memory region or window",
+        AccessError::Invalid => {
+            "the key is not valid: it was allocated but never registered, or has been invalidated"
+        }
+        AccessError::Kind => "the key has the wrong type for this operation",
+        AccessError::Pd => "the key belongs to another protection domain",
+        AccessError::Qp => "the window belongs to another queue pair",
+        AccessError::Right => "the key does not grant the required access right",
+        AccessError::Bounds => "the access exceeds the bounds of the region",
+        AccessError::Unmapped => "the memory of the region is not mapped for DMA",
+        AccessError::Valid => "the key is still valid and must be invalidated first",
+        AccessError::Bound => "memory windows are still bound to the region",
+        AccessError::Indirection => "the key refers to other keys through too many lists",
+    }
+}
+
+fn limit(most: Option<u8>) -> String {
+    most.map_or_else(|| "no limit".to_owned(), |most| format!("limit {most}"))
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    }
+}
+
+fn packets(count: u32) -> String {
+    if count == 1 { "1 packet".to_owned() } else { format!("{count} packets") }
+}
+
+fn requests(count: u32) -> String {
+    if count == 1 { "1 older request".to_owned() } else { format!("{count} older requests") }
+}
+
+fn time(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
+        _ => format!("{:.1} s", duration.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use card::telemetry::monitor::IgnoredRow;
+    use engine::{Ended, State};
+
+    use super::*;
+
+    const IDLE: QpStatus = QpStatus {
+        state: State::Rts,
+        service: Service::Rc,
+        last_packet: None,
+        ended: None,
+        send: WaitReason::NothingPosted,
+        unanswered: None,
+        receive: Expecting::Message { psn: 0x900 },
+        answers: 0,
+    };
+
+    fn said(situation: QpStatus) -> Vec<String> {
+        lines(0x15, &Explanation { situation: Some(situation), ignored: None })
+    }
+
+    #[test]
+    fn idle_qp_waits_for_doorbell_and_peer() {
+        assert_eq!(
+            said(IDLE),
+            [
+                "QP 0x15: RC, RTS",
+                "requester: idle: no doorbell has announced further requests",
+                "responder: waiting for the peer's next message, PSN 0x900",
+                "peer: no packet received yet",
+            ]
+        );
+    }
+
+    #[test]
+    fn xrc_names_the_missing_half() {
+        let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
+        let lines = said(initiator);
+        assert_eq!(
+            (&*lines[0], &*lines[2]),
+            ("QP 0x15: XRC INI, RTS", "responder: none: an XRC initiator only sends")
+        );
+        let target = QpStatus { service: Service::XrcTgt, send: WaitReason::NoSendQueue, ..IDLE };
+        let lines = said(target);
+        assert_eq!(
+            (&*lines[0], &*lines[1]),
+            ("QP 0x15: XRC TGT, RTS", "requester: none: an XRC target only responds")
+        );
+    }
+
+    #[test]
+    fn silent_peer_is_explained_with_numbers() {
+        let unanswered = Unanswered {
+            oldest: 0x100,
+            packets: 2,
+            requests: 1,
+            waiting: Duration::from_millis(1500),
+            retries: 3,
+            most_retries: 7,
+            timeout: Some(Duration::from_micros(640)),
+        };
+        let heard = Some(Duration::from_secs(2));
+        let lines = said(QpStatus { unanswered: Some(unanswered), last_packet: heard, ..IDLE });
+        assert_eq!(
+            lines[1],
+            "requester: all posted requests have been sent; waiting for the peer to acknowledge them"
+        );
+        assert_eq!(
+            lines[2],
+            "unanswered: 2 packets of 1 request, starting at PSN 0x100; no response for 1.5 s; retransmitted 3 times, limit 7, next retry in 640 us"
+        );
+        assert_eq!(lines[4], "peer: last packet received 2.0 s ago");
+    }
+
+    #[test]
+    fn missing_receive_request_explained_at_both_ends() {
+        let left = Duration::from_micros(600);
+        let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
+        assert_eq!(
+            said(QpStatus { send, ..IDLE })[1],
+            "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, next retry in 600 us"
+        );
+        let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1 };
+        assert_eq!(
+            said(QpStatus { receive, ..IDLE })[2],
+            "responder: no receive request is posted for the message at PSN 0x100; RNR NAK sent once"
+        );
+    }
+
+    #[test]
+    fn failure_is_explained_with_cause() {
+        let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
+        let ended = Some(Ended { ago: Duration::from_secs(3), by });
+        assert_eq!(
+            said(QpStatus { state: State::Err, ended, send: WaitReason::Ended, ..IDLE })[1],
+            "stopped 3.0 s ago: a request failed: local protection error: the key belongs to another protection \
+             domain"
+        );
+    }
+
+    #[test]
+    fn unknown_qp_lists_ignored_doorbells() {
+        let ignored = IgnoredRow { count: 2, last: "qp_reset".to_owned() };
+        assert_eq!(
+            lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
+            [
+                "QP 0x15: does not exist or is in RESET; doorbells and packets are ignored",
+                "ignored: twice, most recent reason: qp_reset",
+            ]
+        );
+    }
+
+    /// Numbers keep their unit, and `hcactl` receives them without loss of precision.
+    #[test]
+    fn json_keeps_microseconds() {
+        let left = Duration::from_micros(600);
+        let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
+        let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None };
+        let value = serde_json::to_value(&explanation).unwrap();
+        let expected = serde_json::json!({ "left_us": 600, "refusals": 2, "most": null });
+        assert_eq!(value["situation"]["send"]["receiver_not_ready"], expected);
+        assert_eq!(serde_json::from_value::<Explanation>(value).unwrap(), explanation);
+    }
+}

@@ -1,0 +1,120 @@
+//! An admin command as its handler sees it: typed parameters and a copy of the buffer, both replaced by the
+//! response.
+
+use card::memory::GuestMemory;
+use protocol::hca::e810::admin::descriptor::{BUFFER_LEN, Flags};
+use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, PARAMETERS_LEN};
+
+/// An admin command, from the fetch of its descriptor to its completion.
+#[derive(Debug)]
+pub struct Command {
+    parameters: [u8; PARAMETERS_LEN],
+    buffer: Vec<u8>,
+    /// Number of buffer bytes in the response, if any.
+    answered: Option<usize>,
+}
+
+impl Command {
+    /// Fetches the buffer of a command, if the device must read it.
+    ///
+    /// # Errors
+    /// EINVAL for a buffer above the maximum length; EIO for one that is not in mapped memory.
+    pub fn read(descriptor: &Descriptor, dma: &GuestMemory) -> Result<Self, AdminError> {
+        let len = usize::from(descriptor.buffer_len);
+        let mut buffer = Vec::new();
+        if descriptor.flags.contains(Flags::BUFFER) {
+            if len > BUFFER_LEN {
+                return Err(AdminError::invalid("buffer length", len as u64));
+            }
+            buffer.resize(len, 0);
+            if descriptor.flags.contains(Flags::READ) {
+                dma.read(descriptor.buffer(), &mut buffer)
+                    .map_err(|error| unreachable_buffer(error.iova.get()))?;
+            }
+        }
+        Ok(Self { parameters: descriptor.parameters, buffer, answered: None })
+    }
+
+    /// Creates a command for tests.
+    #[cfg(test)]
+    pub(crate) const fn of(parameters: [u8; PARAMETERS_LEN], buffer: Vec<u8>) -> Self {
+        Self { parameters, buffer, answered: None }
+    }
+
+    /// Returns the parameters, parsed as the command's type.
+    pub fn parameters<T>(&self, parse: fn(&[u8; PARAMETERS_LEN]) -> T) -> T {
+        parse(&self.parameters)
+    }
+
+    /// Sets the parameters of the response. With a buffer, only the first eight bytes are returned.
+    pub fn answer(&mut self, parameters: [u8; PARAMETERS_LEN]) {
+        self.parameters = parameters;
+    }
+
+    /// Returns the buffer: input from the driver, or zeros.
+    pub fn buffer(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// Returns the buffer for modification; the whole buffer becomes the response.
+    pub fn buffer_mut(&mut self) -> &mut [u8] {
+        self.answered = Some(self.buffer.len());
+        &mut self.buffer
+    }
+
+    /// Writes the buffer with `fill`, which returns the length of the response.
+    ///
+    /// # Errors
+    /// Returns the errors of `fill`.
+    pub fn fill(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, AdminError>,
+    ) -> Result<(), AdminError> {
+        self.answered = Some(fill(&mut self.buffer)?.min(self.buffer.len()));
+        Ok(())
+    }
+
+    /// Parses an object at the start of the buffer.
+    ///
+    /// # Errors
+    /// EINVAL if the buffer is too short.
+    pub fn object<T>(&self, parse: fn(&[u8]) -> Option<T>) -> Result<T, AdminError> {
+        parse(&self.buffer).ok_or(AdminError::invalid("buffer length", self.buffer.len() as u64))
+    }
+
+    /// Responds with these bytes in the buffer.
+    ///
+    /// # Errors
+    /// EINVAL if the buffer is too short.
+    pub fn reply(&mut self, bytes: &[u8]) -> Result<(), AdminError> {
+        let len = self.buffer.len() as u64;
+        let place = self.buffer.get_mut(..bytes.len()).ok_or(AdminError::invalid("buffer length", len))?;
+        place.copy_from_slice(bytes);
+        self.answered = Some(bytes.len());
+        Ok(())
+    }
+
+    /// Returns the buffer bytes of the response.
+    pub(super) fn output(&self) -> &[u8] {
+        self.answered.and_then(|len| self.buffer.get(..len)).unwrap_or_default()
+    }
+
+    /// Completes a successful command: writes the buffer and updates the descriptor.
+    ///
+    /// # Errors
+    /// EIO if the buffer is not in mapped memory.
+    pub(super) fn finish(&self, descriptor: &mut Descriptor, dma: &GuestMemory) -> Result<(), AdminError> {
+        if let Some(len) = self.answered {
+            dma.write(descriptor.buffer(), self.output())
+                .map_err(|error| unreachable_buffer(error.iova.get()))?;
+            descriptor.buffer_len = u16::try_from(len).unwrap_or(descriptor.buffer_len);
+        }
+        let kept = if descriptor.flags.contains(Flags::BUFFER) { PARAMETERS_LEN / 2 } else { PARAMETERS_LEN };
+        descriptor.parameters[..kept].copy_from_slice(&self.parameters[..kept]);
+        Ok(())
+    }
+}
+
+fn unreachable_buffer(address: u64) -> AdminError {
+    AdminError::new(AdminStatus::Io, "buffer not in mapped memory at", address)
+}

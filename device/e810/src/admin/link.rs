@@ -1,0 +1,91 @@
+//! PHY and link: commands 0600, 0601, 0605, 0607, 0620, and the link status event.
+//!
+//! # Spec
+//! E810 interface, sections 4.3 and 5.6.
+
+use card::frontend::Context;
+use card::limited;
+use protocol::hca::e810::admin::link::{
+    EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation, SetMacLoopback,
+};
+use protocol::hca::e810::admin::{AdminError, Opcode, PARAMETERS_LEN};
+
+use super::Command;
+use crate::state::State;
+use crate::vectors::Cause;
+
+pub(super) fn get_phy_capabilities(state: &State, command: &mut Command) -> Result<(), AdminError> {
+    command.reply(&state.link.phy().emit())
+}
+
+pub(super) fn set_phy_config(
+    state: &mut State,
+    cx: &mut Context<'_>,
+    command: &Command,
+) -> Result<(), AdminError> {
+    let config = command.object(PhyConfig::parse_prefix)?;
+    set_link_enabled(state, cx, config.abilities.contains(PhyAbilities::LINK_ENABLED));
+    Ok(())
+}
+
+pub(super) fn restart_negotiation(
+    state: &mut State,
+    cx: &mut Context<'_>,
+    command: &Command,
+) -> Result<(), AdminError> {
+    let restart = command.parameters(RestartNegotiation::parse);
+    set_link_enabled(state, cx, restart.enable);
+    Ok(())
+}
+
+/// Enables or disables the link on behalf of the driver. A link event is posted in any case.
+fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
+    if state.link.set_enabled(enabled) {
+        limited!(info, enabled, "driver enabled or disabled the link");
+    }
+    post_link_event(state, cx);
+}
+
+/// Enables or disables the MAC loopback. Any reset disables it, so that a new driver never starts with a
+/// disconnected port.
+pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
+    let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
+    if cx.port.set_loopback(enable) {
+        limited!(info, enable, "driver changed the MAC loopback setting");
+    }
+}
+
+pub(super) fn get_status(
+    state: &mut State,
+    cx: &mut Context<'_>,
+    command: &mut Command,
+) -> Result<(), AdminError> {
+    let request = command.parameters(GetLinkStatus::parse);
+    match request.events {
+        EVENTS_ENABLE => state.function.link_events = true,
+        EVENTS_DISABLE => state.function.link_events = false,
+        _ => {}
+    }
+    command.reply(&state.link.status(cx.port, state.function.max_frame).emit())?;
+    command.answer(answer(state));
+    Ok(())
+}
+
+fn answer(state: &State) -> [u8; PARAMETERS_LEN] {
+    GetLinkStatus { events: u8::from(state.function.link_events) }.emit()
+}
+
+/// Posts a link status event, if the driver has enabled them.
+pub(crate) fn post_link_event(state: &mut State, cx: &mut Context<'_>) {
+    if !state.function.link_events {
+        return;
+    }
+    let status = state.link.status(cx.port, state.function.max_frame).emit();
+    let [a, b, c, d, e, f, g, h, ..] = answer(state);
+    let parameters = [a, b, c, d, e, f, g, h];
+    if state.function.rings.receive.post(cx.dma, Opcode::GetLinkStatus, parameters, &status) {
+        state.function.vectors.fire(cx, Cause::AdminEvent);
+    } else {
+        limited!(info, "link event lost: the admin receive queue is full");
+    }
+}

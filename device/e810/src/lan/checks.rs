@@ -1,0 +1,54 @@
+//! Translates receive offloads to receive descriptors: checksum status, header length and the stripped VLAN tag.
+//!
+//! # Spec
+//! E810 interface, section 8.5.
+
+use card::nic::receive::{self, ChecksumStatus, Checksums};
+use card::nic::vlan;
+use protocol::hca::e810::rx_descriptor::Checks;
+use protocol::net::layers::{Layers, TagKind, VlanTag};
+
+pub(super) use card::nic::receive::headers_len;
+
+/// Verifies the checksums of a frame. A frame without an IP header is not checked.
+pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
+    let Checksums { ip, l4 } = receive::verify(frame, layers);
+    let ipv4_error = ip == ChecksumStatus::Invalid;
+    match l4 {
+        ChecksumStatus::Valid => Checks { done: true, ipv4_error, l4_error: false },
+        ChecksumStatus::Invalid => Checks { done: true, ipv4_error, l4_error: true },
+        // Report an IPv4 header error even if software must verify the transport checksum itself.
+        ChecksumStatus::Unverified => Checks { done: ipv4_error, ipv4_error, l4_error: false },
+    }
+}
+
+/// Splits a frame around its outer tag and returns the tag. `None` if there is none to strip. In single VLAN
+/// mode (E810 interface, section 7.1), a service tag is payload: the driver would report a stripped one as a
+/// customer tag.
+pub(super) fn strip(frame: &[u8], outer_tag: Option<VlanTag>) -> Option<([&[u8]; 2], u16)> {
+    let tag = outer_tag.filter(|tag| tag.kind == TagKind::Customer)?;
+    Some((vlan::strip(frame)?, tag.tci.into_bits()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_outer_customer_tag_is_stripped() {
+        let tagged = |kind: [u8; 2]| {
+            [&[1; 6][..], &[2; 6], &kind, &[0x00, 0x07, 0x81, 0x00, 0x60, 0x05, 0x08, 0x06]].concat()
+        };
+        let frame = tagged([0x81, 0x00]);
+        let layers = Layers::parse(&frame).unwrap();
+        let ([addresses, rest], tci) = strip(&frame, layers.outer_tag).unwrap();
+        assert_eq!((addresses, tci), (&frame[..12], 7));
+        assert_eq!(rest, [0x81, 0x00, 0x60, 0x05, 0x08, 0x06]);
+        assert!(strip(rest, None).is_none());
+
+        let service = tagged([0x88, 0xa8]);
+        let layers = Layers::parse(&service).unwrap();
+        assert!(layers.outer_tag.is_some());
+        assert!(strip(&service, layers.outer_tag).is_none());
+    }
+}

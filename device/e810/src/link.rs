@@ -1,0 +1,83 @@
+//! PHY and link state as reported to the driver.
+//!
+//! # Spec
+//! E810 interface, section 5.6.
+
+use card::net::Port;
+use protocol::hca::e810::admin::link::{LinkStatus, PhyAbilities, PhyCapabilities};
+
+use super::options::LinkSpeed;
+
+/// Maximum frame size, including the check sequence.
+pub const MAX_FRAME: u16 = 9728;
+
+/// FEC modes for copper: Reed-Solomon and Firecode (BASE-R) may be requested.
+const FEC: u8 = 0xc0;
+/// Low power modes: none is active.
+const LOW_POWER: u8 = 4;
+/// Module type bytes of a direct attach copper cable.
+const MODULE_TYPE: [u8; 3] = [0x80, 0x01, 0x86];
+
+/// Link state that survives a function reset.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    speed: LinkSpeed,
+    /// Whether the driver has enabled the link.
+    enabled: bool,
+}
+
+impl Link {
+    /// Creates a link in the enabled state.
+    pub fn new(speed: LinkSpeed) -> Self {
+        Self { speed, enabled: true }
+    }
+
+    /// Enables or disables the link on behalf of the driver. Returns whether this is a change.
+    pub fn set_enabled(&mut self, enabled: bool) -> bool {
+        std::mem::replace(&mut self.enabled, enabled) != enabled
+    }
+
+    pub(super) const fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Returns whether frames pass the link.
+    pub fn is_up(&self, port: &Port) -> bool {
+        self.enabled && port.is_up()
+    }
+
+    /// Returns the PHY capabilities. The response is the same for all report modes of the command.
+    pub fn phy(&self) -> PhyCapabilities {
+        let mut abilities = PhyAbilities::TX_PAUSE
+            | PhyAbilities::RX_PAUSE
+            | PhyAbilities::AUTO_NEGOTIATION
+            | PhyAbilities::AUTO_FEC;
+        abilities.set(PhyAbilities::LINK_ENABLED, self.enabled);
+        PhyCapabilities {
+            phy_low: self.speed.phy(),
+            phy_high: 0,
+            abilities,
+            low_power: LOW_POWER,
+            fec: FEC,
+            module_type: MODULE_TYPE,
+        }
+    }
+
+    /// Returns the link status. The media stays available while the link is down; otherwise `ice` would power
+    /// down the PHY and poll.
+    pub fn status(&self, port: &Port, max_frame: u16) -> LinkStatus {
+        let up = self.is_up(port);
+        LinkStatus {
+            up,
+            port_up: up,
+            media_available: true,
+            signal: up,
+            negotiated: up,
+            module_qualified: true,
+            max_frame,
+            speed: if up { self.speed.bit() } else { 0 },
+            phy_low: if up { self.speed.phy() } else { 0 },
+            phy_high: 0,
+        }
+    }
+}

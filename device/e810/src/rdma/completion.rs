@@ -1,0 +1,234 @@
+//! Reports engine events to software: completions, and events of queue pairs and completion queues.
+//!
+//! A failed request produces no CQE of its own. The QP enters the error state and an asynchronous event
+//! reports the cause. Software then flushes the queues and attributes the flush completion to the failed
+//! request.
+//!
+//! # Spec
+//! E810 interface, sections 12.1 and 14.1.
+
+use card::frontend::Context;
+use card::limited;
+use engine::{AsyncEvent, Completion, Event, Queue, RecvDone, Success};
+use protocol::hca::e810::rdma::cqe::{Cqe, ExtendedCqe};
+use protocol::hca::e810::rdma::event_queue::{self, EventCode, EventSource};
+use protocol::hca::e810::rdma::number::MacNumber;
+use protocol::hca::e810::rdma::queue_pair::QpState;
+use protocol::hca::e810::rdma::send_wqe::Service;
+use protocol::ids::{Cqn, Qpn};
+
+use super::Rdma;
+use super::completion_queue::{CqNotification, PushError};
+use super::failure;
+use super::queue_pair::QueuePair;
+use super::send_queue::SendTag;
+use super::trace;
+
+/// Reports an engine event.
+pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {
+    match event {
+        Event::Completion(completion) => complete(rdma, cx, &completion),
+        Event::Async { qpn, event } => qp_event(rdma, cx, qpn, event),
+    }
+}
+
+fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
+    let Some(qp) = rdma.queues.qp_mut(completion.qpn) else { return };
+    match (completion.queue, completion.result) {
+        (_, Ok(Success::Send(done))) => {
+            qp.send.finish();
+            qp.counters.sends_completed += 1;
+            let tag = SendTag::from_bits(completion.wr_id);
+            if tag.signaled() {
+                let entry =
+                    Cqe { len: done.byte_len, opcode: tag.opcode(), send: true, ..base_cqe(qp, tag.index()) };
+                let cqn = qp.context.send_cqn;
+                push(rdma, cx, (completion.qpn, cqn), &entry, None, false);
+            }
+        }
+        (_, Ok(Success::Recv(done))) => {
+            qp.receive.finish();
+            qp.counters.receives_completed += 1;
+            let (entry, more) = received(qp, index(completion.wr_id), &done);
+            let cqn = qp.context.recv_cqn;
+            push(rdma, cx, (completion.qpn, cqn), &entry, more.as_ref(), done.solicited);
+        }
+        (Queue::Send, Err(status)) => {
+            let tag = SendTag::from_bits(completion.wr_id);
+            let reject_code = qp.reject_code.take();
+            if let Some(code) = reject_code.or_else(|| failure::of_send(status, tag.opcode())) {
+                qp.counters.failed += 1;
+                fail(
+                    rdma,
+                    cx,
+                    completion.qpn,
+                    QpFailure { code, source: EventSource::SendQueue, wqe: tag.index() },
+                );
+            }
+        }
+        (Queue::Recv, Err(status)) => {
+            if let Some(code) = failure::of_receive(status) {
+                qp.counters.failed += 1;
+                let wqe = index(completion.wr_id);
+                fail(rdma, cx, completion.qpn, QpFailure { code, source: EventSource::ReceiveQueue, wqe });
+            }
+        }
+    }
+}
+
+/// Returns the WQE index held in the `wr_id` of a receive request.
+fn index(wr_id: u64) -> u16 {
+    u16::try_from(wr_id).unwrap_or_default()
+}
+
+/// Returns a CQE with the fields common to all completions of a QP.
+fn base_cqe(qp: &QueuePair, wqe_index: u16) -> Cqe {
+    Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
+}
+
+/// Builds the CQE of a received message, with its extension if required.
+fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<ExtendedCqe>) {
+    /// Mask of the BTH opcode bits that are common to all services.
+    const OPERATION: u8 = 0x1f;
+    let mut entry = Cqe {
+        len: done.byte_len,
+        opcode: done.opcode.to_byte() & OPERATION,
+        solicited: done.solicited,
+        ..base_cqe(qp, wqe_index)
+    };
+    let mut more = ExtendedCqe::default();
+    if let Some(imm) = done.imm {
+        (more.imm, more.has_imm) = (u32::from_be_bytes(imm.0), true);
+    }
+    match qp.service {
+        Service::Connection => {
+            if let Some(key) = done.invalidated {
+                (entry.source, entry.invalidated_or_ipv4) = (key.get(), true);
+            }
+        }
+        Service::Datagram => {
+            (entry.source, entry.invalidated_or_ipv4) = (done.remote_qpn.get(), !done.grh);
+            (more.source_mac, more.has_source_mac) = (MacNumber(done.remote_mac), true);
+            if let Some(tag) = done.tag {
+                (more.tag, more.has_tag) = (tag.into_bits(), true);
+            }
+        }
+    }
+    entry.extended = more != ExtendedCqe::default();
+    (entry, entry.extended.then_some(more))
+}
+
+/// Writes a CQE. Drops the completion if the CQ has been destroyed, and stops the QP if the CQ is in error.
+pub(super) fn push(
+    rdma: &mut Rdma,
+    cx: &mut Context<'_>,
+    (qpn, cqn): (Qpn, Cqn),
+    entry: &Cqe,
+    more: Option<&ExtendedCqe>,
+    solicited: bool,
+) {
+    let Rdma { queues, hmc, events, .. } = rdma;
+    let pages = hmc.pages(cx.dma);
+    let Some(cq) = queues.cq_mut(cqn) else {
+        return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
+    };
+    let slot = cq.next();
+    let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), solicited);
+    trace::completion(cx.monitor, (cqn, slot), entry, more, pushed.as_ref().err());
+    match pushed {
+        Ok(None) => {}
+        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Err(PushError { fault, first }) => {
+            if first {
+                limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
+                let event = event_queue::AsyncEvent {
+                    context: cq.cookie(),
+                    code: EventCode::CqOverflow,
+                    source: EventSource::CompletionQueue,
+                    ..event_queue::AsyncEvent::of(cqn.get())
+                };
+                events.report(pages, cx.monitor, &event);
+            }
+            stop(rdma, cx, qpn);
+        }
+    }
+}
+
+/// Reports a QP event that has no completion.
+fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
+    let inbound = |code| QpFailure { code, source: EventSource::Inbound, wqe: 0 };
+    let cause = match event {
+        AsyncEvent::SqDrained => return report_suspended(rdma, cx, qpn),
+        AsyncEvent::WqCatastrophic => {
+            QpFailure { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
+        }
+        AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
+        AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
+        // CM establishes connections without the device, and there are no shared receive queues and no XRC.
+        AsyncEvent::CommunicationEstablished
+        | AsyncEvent::SrqCatastrophic
+        | AsyncEvent::LastWqeReached
+        | AsyncEvent::InvalidXrceth(_)
+        | AsyncEvent::XrcDomainViolation(_)
+        | AsyncEvent::XrcSrqCatastrophic(_) => return,
+    };
+    fail(rdma, cx, qpn, cause);
+}
+
+/// Cause of a QP failure.
+#[derive(Clone, Copy, Debug)]
+struct QpFailure {
+    code: EventCode,
+    source: EventSource,
+    wqe: u16,
+}
+
+/// Moves a QP to the error state and reports the cause, once.
+fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: QpFailure) {
+    let QpFailure { code, source, wqe } = cause;
+    let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
+    qp.state = QpState::Error;
+    limited!(info, %qpn, ?code, ?source, "QP entered the error state");
+    report(rdma, cx, qpn, code, source, wqe);
+    stop(rdma, cx, qpn);
+}
+
+/// Reports an asynchronous event of a QP.
+pub(super) fn report(
+    rdma: &mut Rdma,
+    cx: &mut Context<'_>,
+    qpn: Qpn,
+    code: EventCode,
+    source: EventSource,
+    wqe: u16,
+) {
+    let Rdma { queues, hmc, events, .. } = rdma;
+    let Some(qp) = queues.qp_mut(qpn) else { return };
+    let event = event_queue::AsyncEvent {
+        context: qp.context.completion_context,
+        wqe,
+        code,
+        source,
+        state: qp.state,
+        ..event_queue::AsyncEvent::of(qpn.get())
+    };
+    events.report(hmc.pages(cx.dma), cx.monitor, &event);
+}
+
+/// Reports that a send queue is suspended.
+pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+    report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
+}
+
+/// Moves a QP to the error state in the engine. Software has already been notified of the error, or an event
+/// will notify it.
+fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+    if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
+        return;
+    }
+    let mac = cx.port.addresses().own.mac;
+    let Some(qp) = rdma.queues.qp_mut(qpn) else { return };
+    qp.state = QpState::Error;
+    let modify = qp.current(super::queue_pair::PathContext { paths: &rdma.paths, mac });
+    super::host::modify(rdma, cx, qpn, &modify);
+}

@@ -1,0 +1,259 @@
+//! A completion queue: its ring, the consumer index of software, and the arming state.
+//!
+//! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the
+//! write. To the device, a CQE written in between precedes the arm, while software expects an event for it.
+//! On arming, the device therefore checks for unread entries and raises the event at once if there are any. A
+//! spurious event is harmless.
+//!
+//! # Spec
+//! E810 interface, sections 12.1 to 12.5.
+
+use card::frontend::snapshot::{self, CqRow};
+use protocol::hca::e810::rdma::completion_queue::{CqCommand, CqShadow};
+use protocol::hca::e810::rdma::cqe;
+use protocol::hca::e810::rdma::error::CqpError;
+use protocol::ids::{Cqn, Iova};
+
+use super::hmc::Pages;
+use super::ring::{EntryRing, Location};
+
+/// Which CQE triggers the next completion event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Armed {
+    #[default]
+    No,
+    /// A solicited completion or one with an error.
+    Solicited,
+    /// Any completion raises an event.
+    Next,
+}
+
+/// A completion event to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CqNotification {
+    /// CEQ to write to.
+    pub(super) ceq: u16,
+    /// Cookie of the CQ, which the event carries.
+    pub(super) cookie: u64,
+}
+
+/// Why the CQ cannot accept entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CqFault {
+    /// The ring is full.
+    Overflow,
+    /// The ring is not in mapped memory.
+    Unreachable,
+}
+
+impl CqFault {
+    /// Returns the name used in traces.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Overflow => "overflow",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// A CQE was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PushError {
+    pub(super) fault: CqFault,
+    /// Set for the first loss, which is reported as an asynchronous event.
+    pub(super) first: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    cqn: Cqn,
+    ring: EntryRing<{ cqe::LEN }>,
+    shadow: Iova,
+    ceq: Option<u16>,
+    cookie: u64,
+    /// If set, a full ring is an error; otherwise the oldest entry is overwritten.
+    check_overflow: bool,
+    armed: Armed,
+    /// Entries that software may not have read. An upper bound: the shadow area is read only when needed.
+    unread: u32,
+    /// Consumer index at the last read of the shadow area.
+    head: u32,
+    /// Number of unread entries up to and including the newest solicited one.
+    unread_solicited: u32,
+    /// Number of resizes so far, modulo 2^14.
+    resizes: u16,
+    fault: Option<CqFault>,
+}
+
+impl CompletionQueue {
+    /// Creates an empty queue.
+    ///
+    /// # Errors
+    /// The ring parameters are invalid.
+    pub(super) fn new(command: &CqCommand) -> Result<Self, CqpError> {
+        Ok(Self {
+            cqn: command.cqn,
+            ring: ring(command)?,
+            shadow: command.shadow,
+            ceq: command.ceq_valid.then_some(command.ceq),
+            cookie: command.cookie,
+            check_overflow: command.check_overflow,
+            armed: Armed::No,
+            unread: 0,
+            head: 0,
+            unread_solicited: 0,
+            resizes: 0,
+            fault: None,
+        })
+    }
+
+    pub(super) const fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// Returns the row for the control socket. After a resize, the producer index counts entries of the new
+    /// ring only.
+    pub(super) fn row(&self) -> CqRow {
+        CqRow {
+            cqn: self.cqn.get(),
+            entries: self.ring.entries().into(),
+            producer: self.ring.written(),
+            armed: match self.armed {
+                Armed::No => snapshot::Armed::No,
+                Armed::Solicited => snapshot::Armed::Solicited,
+                Armed::Next => snapshot::Armed::Any,
+            },
+            eqn: self.ceq.unwrap_or_default().into(),
+            fault: self.fault.map(|fault| match fault {
+                CqFault::Overflow => snapshot::Fault::Overrun,
+                CqFault::Unreachable => snapshot::Fault::Access,
+            }),
+        }
+    }
+
+    /// Returns the CEQ that receives the queue's events, if any.
+    pub(super) const fn ceq(&self) -> Option<u16> {
+        self.ceq
+    }
+
+    /// Returns the index of the next entry to write.
+    pub(super) const fn next(&self) -> u32 {
+        self.ring.next()
+    }
+
+    /// Returns the cookie that the queue's events carry.
+    pub(super) const fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Switches to another ring. Software drains the old ring (section 12.5).
+    ///
+    /// # Errors
+    /// The ring parameters are invalid; the queue is unchanged.
+    pub(super) fn resize(&mut self, command: &CqCommand) -> Result<(), CqpError> {
+        const RESIZE_MASK: u16 = (1 << 14) - 1;
+        self.ring = ring(command)?;
+        if command.shadow.get() != 0 {
+            self.shadow = command.shadow;
+        }
+        self.check_overflow = command.check_overflow;
+        (self.unread, self.head, self.unread_solicited) = (0, 0, 0);
+        self.resizes = self.resizes.wrapping_add(1) & RESIZE_MASK;
+        Ok(())
+    }
+
+    /// Writes an entry, followed by `more` for an extended CQE. `solicited` marks an entry that also triggers
+    /// an arm for solicited completions. Returns the completion event to write, if one is due.
+    ///
+    /// # Errors
+    /// The entry is lost, and so is every later one.
+    pub(super) fn push(
+        &mut self,
+        pages: Pages<'_>,
+        entry: [u8; cqe::LEN],
+        more: Option<[u8; cqe::LEN]>,
+        solicited: bool,
+    ) -> Result<Option<CqNotification>, PushError> {
+        if let Some(fault) = self.fault {
+            return Err(PushError { fault, first: false });
+        }
+        let taken = 1 + u32::from(more.is_some());
+        if self.check_overflow && !self.has_room(pages, taken) {
+            return Err(self.fail(CqFault::Overflow));
+        }
+        let written = match more {
+            None => self.ring.push(pages, entry),
+            Some(more) => self.ring.push_pair(pages, entry, more),
+        };
+        written.map_err(|_| self.fail(CqFault::Unreachable))?;
+        self.unread = (self.unread + taken).min(self.ring.entries());
+        if solicited {
+            self.unread_solicited = self.unread;
+        }
+        let due = match self.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Next => true,
+        };
+        Ok(if due { self.notify() } else { None })
+    }
+
+    /// Handles an arm doorbell. Returns a completion event if unread entries already satisfy it.
+    pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<CqNotification> {
+        let shadow = self.read_shadow(pages)?;
+        self.armed = match (shadow.arm_next, shadow.arm_solicited) {
+            (true, _) => Armed::Next,
+            (false, true) => Armed::Solicited,
+            (false, false) => return None,
+        };
+        let missed = match self.armed {
+            // Section 12.3: an unread entry from before the arm may have raced with it.
+            _ if shadow.moves != self.resizes => true,
+            Armed::Next => self.unread != 0,
+            Armed::Solicited => self.unread_solicited != 0,
+            Armed::No => false,
+        };
+        if missed { self.notify() } else { None }
+    }
+
+    fn notify(&mut self) -> Option<CqNotification> {
+        self.armed = Armed::No;
+        Some(CqNotification { ceq: self.ceq?, cookie: self.cookie })
+    }
+
+    fn fail(&mut self, fault: CqFault) -> PushError {
+        self.fault = Some(fault);
+        PushError { fault, first: true }
+    }
+
+    /// Whether the ring has room for `taken` entries. One slot always stays free, to distinguish a full ring
+    /// from an empty one.
+    fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
+        // The shadow consumer index is modulo the ring size, so it must be sampled before it can wrap.
+        if self.unread >= self.ring.entries() / 2 {
+            self.read_shadow(pages);
+        }
+        self.unread + taken < self.ring.entries()
+    }
+
+    /// Reads the shadow area and updates the consumer index.
+    fn read_shadow(&mut self, pages: Pages<'_>) -> Option<CqShadow> {
+        let mut bytes = [0; CqShadow::LEN];
+        pages.dma().read(self.shadow, &mut bytes).ok()?;
+        let shadow = CqShadow::parse(&bytes);
+        let entries = self.ring.entries();
+        // Until software has switched to the new ring, its index refers to the old one.
+        if shadow.moves == self.resizes && shadow.head < entries {
+            let read = (shadow.head + entries - self.head) % entries;
+            self.head = shadow.head;
+            self.unread = self.unread.saturating_sub(read);
+            self.unread_solicited = self.unread_solicited.saturating_sub(read);
+        }
+        Some(shadow)
+    }
+}
+
+fn ring(command: &CqCommand) -> Result<EntryRing<{ cqe::LEN }>, CqpError> {
+    let location = Location::new(command.in_pages, command.level, command.ring, command.first_page)?;
+    EntryRing::new(location, command.entries)
+}

@@ -1,0 +1,103 @@
+//! Work scheduler nodes, which arbitrate bandwidth among queue pairs. The device stores the tree that the
+//! driver builds but serves queue pairs round-robin.
+//!
+//! # Spec
+//! E810 interface, section 10.5.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
+use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
+
+use super::dispatch::Outcome;
+use crate::id_pool::IdPool;
+
+/// Maximum number of nodes.
+///
+/// Bound: memory that a driver can make the device allocate. A driver needs three nodes per traffic class of
+/// a VSI.
+const MAX_NODES: usize = 512;
+
+/// Number of queue set handles, which have ten bits and start at 1.
+const MAX_SETS: u16 = 1023;
+
+#[derive(Debug)]
+pub(in super::super) struct Nodes {
+    nodes: BTreeMap<u16, Node>,
+    sets: IdPool,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: u16,
+    /// Queue set handle of a leaf.
+    set: Option<u16>,
+}
+
+impl Nodes {
+    /// Returns the number of nodes.
+    pub(super) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self { nodes: BTreeMap::new(), sets: IdPool::new(1, MAX_SETS) }
+    }
+}
+
+impl Nodes {
+    /// Executes "Scheduler node". Returns the queue set handle of an added leaf, otherwise 0.
+    ///
+    /// # Errors
+    /// `Exists`, `NoObject` or `InUse` (has children) for the node; `NoObject` for the parent; `NoRoom` at a
+    /// limit.
+    pub(super) fn manage(&mut self, command: &NodeCommand) -> Outcome {
+        match command.action {
+            NodeAction::Add => self.add(command),
+            NodeAction::Modify => self.nodes.get(&command.node).map(|_| 0).ok_or(unknown(command.node)),
+            NodeAction::Delete => self.delete(command.node),
+            NodeAction::Other(code) => Err(CqpError::invalid("node action", code.into())),
+        }
+    }
+
+    fn add(&mut self, command: &NodeCommand) -> Outcome {
+        let NodeCommand { node, parent, leaf, .. } = *command;
+        if self.nodes.contains_key(&node) {
+            return Err(CqpError::new(CqpErrorCode::Exists, "node", node.into()));
+        }
+        // A root node names itself as its parent.
+        if parent != node && self.nodes.get(&parent).is_none_or(|parent| parent.set.is_some()) {
+            return Err(unknown(parent));
+        }
+        if self.nodes.len() >= MAX_NODES {
+            return Err(CqpError::new(CqpErrorCode::NoRoom, "limit of nodes reached at", MAX_NODES as u64));
+        }
+        let set = match leaf {
+            true => Some(self.sets.allocate().ok_or(CqpError::new(
+                CqpErrorCode::NoRoom,
+                "limit of queue sets reached at",
+                MAX_SETS.into(),
+            ))?),
+            false => None,
+        };
+        self.nodes.insert(node, Node { parent, set });
+        Ok(set.unwrap_or_default().into())
+    }
+
+    fn delete(&mut self, number: u16) -> Outcome {
+        if self.nodes.iter().any(|(other, node)| node.parent == number && *other != number) {
+            return Err(CqpError::new(CqpErrorCode::InUse, "node", number.into()));
+        }
+        let node = self.nodes.remove(&number).ok_or(unknown(number))?;
+        if let Some(set) = node.set {
+            self.sets.release(set);
+        }
+        Ok(0)
+    }
+}
+
+fn unknown(node: u16) -> CqpError {
+    CqpError::no_object("node", node.into())
+}

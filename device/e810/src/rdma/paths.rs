@@ -1,0 +1,166 @@
+//! The ARP table and address handles, which name the destination of datagrams.
+//!
+//! # Spec
+//! E810 interface, sections 10.3, 13.6 and 13.9.
+
+use std::collections::BTreeMap;
+
+use card::frontend::snapshot::HandleRow;
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
+use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
+use protocol::hca::e810::rdma::path::{AddressHandleCommand, DestroyAddressHandle, ManageArp};
+use protocol::ids::{FlowLabel, MacAddr, Pdn};
+use protocol::net::layers::Tci;
+use protocol::roce::IpAddrs;
+
+use super::dispatch::Outcome;
+use crate::limits::Limits;
+
+/// ARP table and address handles.
+#[derive(Debug)]
+pub(in super::super) struct Paths {
+    max_arp_entries: u32,
+    max_handles: u32,
+    /// ARP table, at most `max_arp_entries` entries.
+    arp: BTreeMap<ArpIndex, MacAddr>,
+    /// Address handles, at most `max_handles` of them.
+    handles: BTreeMap<AhIndex, AddressHandle>,
+}
+
+/// Address vector of datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddressHandle {
+    pub(super) pd: Pdn,
+    pub(super) source_mac: MacAddr,
+    /// ARP table entry with the destination MAC address.
+    pub(super) arp: ArpIndex,
+    /// Source and destination IP address.
+    pub(super) addresses: IpAddrs,
+    /// VLAN tag to insert.
+    pub(super) tag: Option<Tci>,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: FlowLabel,
+    pub(super) hop_limit: u8,
+    /// Datagrams are also looped back to the device.
+    pub(super) loopback: bool,
+}
+
+impl AddressHandle {
+    fn new(command: &AddressHandleCommand) -> Self {
+        Self {
+            pd: Pdn::new(u32::from(command.pd_high) << 16 | u32::from(command.pd_low)),
+            source_mac: command.source_mac.0,
+            arp: command.arp,
+            addresses: command.addresses(),
+            tag: command.insert_vlan.then(|| Tci::from_bits(command.vlan_tag)),
+            traffic_class: command.traffic_class,
+            flow_label: command.flow_label,
+            hop_limit: command.hop_limit,
+            loopback: command.loopback,
+        }
+    }
+}
+
+impl Paths {
+    pub(super) const fn new(limits: &Limits) -> Self {
+        Self {
+            max_arp_entries: limits.max_arp_entries.get(),
+            max_handles: limits.max_ahs.get(),
+            arp: BTreeMap::new(),
+            handles: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the ARP table is full. irdma reserves entry 0, so it does not count as free.
+    pub(super) fn arp_table_is_full(&self) -> bool {
+        let usable = self.max_arp_entries as usize - 1;
+        self.arp.len() - usize::from(self.arp.contains_key(&ArpIndex::new(0))) >= usable
+    }
+
+    /// Returns the MAC address of an ARP table entry.
+    pub(super) fn neighbour(&self, index: ArpIndex) -> Option<MacAddr> {
+        self.arp.get(&index).copied()
+    }
+
+    /// Returns an address handle.
+    pub(super) fn handle(&self, index: AhIndex) -> Option<&AddressHandle> {
+        self.handles.get(&index)
+    }
+
+    /// Returns the number of ARP entries and address handles.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.arp.len(), self.handles.len())
+    }
+
+    /// Returns the rows of address handles from index `from` on.
+    pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, HandleRow)> {
+        self.handles.range(AhIndex::new(from)..).map(|(index, handle)| {
+            let row = HandleRow {
+                handle: index.get(),
+                pd: handle.pd.get(),
+                destination: handle.addresses.dst(),
+                source: handle.addresses.src(),
+                mac: self.neighbour(handle.arp).map(|mac| mac.to_string()),
+                tag: handle.tag.map(Tci::into_bits),
+                traffic_class: handle.traffic_class,
+                hop_limit: handle.hop_limit,
+            };
+            (index.get(), row)
+        })
+    }
+
+    /// Executes "Manage ARP".
+    ///
+    /// # Errors
+    /// The index is out of range, or the entry to delete does not exist.
+    pub(super) fn manage_arp(&mut self, command: &ManageArp) -> Outcome {
+        let index = command.index;
+        if u32::from(index.get()) >= self.max_arp_entries {
+            return Err(CqpError::invalid("ARP table entry", index.get().into()));
+        }
+        if command.valid {
+            self.arp.insert(index, command.mac.0);
+        } else if self.arp.remove(&index).is_none() {
+            return Err(CqpError::no_object("ARP table entry", index.get().into()));
+        }
+        Ok(0)
+    }
+
+    /// Executes "Create AH".
+    ///
+    /// # Errors
+    /// The index is out of range, or the handle already exists.
+    pub(super) fn create(&mut self, command: &AddressHandleCommand) -> Outcome {
+        let index = command.index;
+        if index.get() >= self.max_handles {
+            return Err(CqpError::invalid("address handle", index.get().into()));
+        }
+        if self.handles.contains_key(&index) {
+            return Err(CqpError::new(CqpErrorCode::Exists, "address handle", index.get().into()));
+        }
+        self.handles.insert(index, AddressHandle::new(command));
+        Ok(0)
+    }
+
+    /// Executes "Modify AH".
+    ///
+    /// # Errors
+    /// The handle does not exist.
+    pub(super) fn modify(&mut self, command: &AddressHandleCommand) -> Outcome {
+        let handle = self.handles.get_mut(&command.index).ok_or(unknown(command.index))?;
+        *handle = AddressHandle::new(command);
+        Ok(0)
+    }
+
+    /// Executes "Destroy AH".
+    ///
+    /// # Errors
+    /// The handle does not exist.
+    pub(super) fn destroy(&mut self, command: &DestroyAddressHandle) -> Outcome {
+        self.handles.remove(&command.index).map(|_| 0).ok_or(unknown(command.index))
+    }
+}
+
+fn unknown(index: AhIndex) -> CqpError {
+    CqpError::no_object("address handle", index.get().into())
+}

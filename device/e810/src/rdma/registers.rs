@@ -1,0 +1,89 @@
+//! Registers and doorbells of the RDMA half.
+//!
+//! # Spec
+//! E810 interface, section 9.1.
+
+use card::frontend::Context;
+use protocol::hca::e810::rdma::control::{Doorbell, Status};
+use protocol::hca::e810::regs::Register;
+use protocol::ids::{Cqn, Qpn};
+
+use super::statistics::Counts;
+use super::{Rdma, dispatch, queues, strict};
+use crate::options::Setup;
+
+/// Reads a register; `None` if it belongs to another block.
+pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {
+    let cqp = &rdma.cqp;
+    Some(match register {
+        Register::PfpeCcqpstatus => u32::from_le_bytes(cqp.status().emit()),
+        Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
+        Register::PfpeCqperrcodes => u32::from_le_bytes(cqp.error_codes().emit()),
+        // Write-only registers, whose effect other registers report, and error registers: no HMC or critical
+        // error ever occurs.
+        Register::PfpeCcqplow
+        | Register::PfpeCcqphigh
+        | Register::PfpeCqpdb
+        | Register::PfpeCqarm
+        | Register::PfpeCqack
+        | Register::PfpeAeqalloc
+        | Register::PfpeWqealloc
+        | Register::UserCqarm
+        | Register::UserWqealloc
+        | Register::PfhmcPdinv
+        | Register::GlhmcVfpdinv(_)
+        | Register::PfhmcErrorinfo
+        | Register::PfhmcErrordata
+        | Register::GlpeCriterr => 0,
+        _ => return None,
+    })
+}
+
+/// Writes a register. Returns false if it belongs to another block.
+pub(in super::super) fn write(
+    rdma: &mut Rdma,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    register: Register,
+    value: u32,
+) -> bool {
+    cx.monitor.check(|| strict::write(rdma, register, value));
+    match register {
+        Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
+        // RDMA is disabled in the configuration: the control queue must not start.
+        Register::PfpeCcqplow if !setup.options.rdma => {}
+        Register::PfpeCcqplow => match rdma.cqp.context(value) {
+            Some(context) => {
+                // A running control queue is reset first; its objects would otherwise have no owner.
+                rdma.reset(setup, cx);
+                rdma.counts = Counts::new(cx.engine.stats());
+                rdma.cqp.start(cx.dma, context);
+            }
+            None => rdma.reset(setup, cx),
+        },
+        Register::PfpeCcqpstatus => rdma.cqp.clear_status(Status::parse(&value.to_le_bytes())),
+        Register::PfpeCqpdb => {
+            cx.monitor.count_doorbell("cqp");
+            dispatch::run(rdma, cx, Doorbell::parse(&value.to_le_bytes()).next);
+        }
+        Register::PfpeWqealloc | Register::UserWqealloc => {
+            queues::notify_send(rdma, cx, Qpn::new(value));
+        }
+        Register::PfpeCqarm | Register::UserCqarm => {
+            queues::arm(rdma, cx, Cqn::new(value));
+        }
+        Register::PfpeAeqalloc => rdma.events.return_credits(value),
+        // Completions do not wait for acknowledgement, page directories are not cached, and the tail is
+        // read-only.
+        Register::PfpeCqack
+        | Register::PfpeCqptail
+        | Register::PfpeCqperrcodes
+        | Register::PfhmcPdinv
+        | Register::GlhmcVfpdinv(_)
+        | Register::PfhmcErrorinfo
+        | Register::PfhmcErrordata
+        | Register::GlpeCriterr => {}
+        _ => return false,
+    }
+    true
+}

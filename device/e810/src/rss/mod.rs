@@ -1,0 +1,187 @@
+//! Receive side scaling (RSS): selects the receive queue of a frame within its VSI.
+//!
+//! The hash input is programmed by the driver ([`profiles`]). Otherwise it consists of the source and
+//! destination address of IP packets, and the ports of TCP, UDP and SCTP unless fragmented. This is also the
+//! default that drivers program.
+//!
+//! # Spec
+//! E810 interface, sections 5.9, 6.3 and 8.5.
+
+pub(super) mod profiles;
+
+use card::nic::flow_hash::{self, Input};
+use protocol::hca::e810::admin::AdminError;
+use protocol::hca::e810::admin::rss::{KEY_LEN, KeyParameters, TableParameters};
+use protocol::hca::e810::admin::vsi::{HashKind, TableKind};
+use protocol::hca::e810::packet_type::PacketType;
+use protocol::net::layers::Layers;
+use protocol::net::toeplitz::Key;
+
+use super::buffer::Buffer;
+use super::vsi::{Vsi, VsiNumber, Vsis};
+
+/// Entries of the function's lookup table, as reported in capability 0040.
+const FUNCTION_ENTRIES: usize = 2048;
+/// Entries of a VSI's lookup table.
+const VSI_ENTRIES: usize = 64;
+
+/// RSS key and lookup table of a VSI.
+#[derive(Clone, Debug)]
+pub(super) struct VsiRss {
+    key: Option<Key>,
+    table: [u8; VSI_ENTRIES],
+}
+
+impl Default for VsiRss {
+    fn default() -> Self {
+        Self { key: None, table: [0; VSI_ENTRIES] }
+    }
+}
+
+impl VsiRss {
+    /// Whether a key was set. Without a key nothing is hashed.
+    pub(super) const fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+}
+
+/// Lookup table that VSIs of the function can share, indexed by the low bits of the hash. Drivers choose the
+/// size with each write: Linux uses the maximum, DPDK 512 entries.
+#[derive(Clone, Debug)]
+pub(super) struct FunctionTable {
+    entries: Box<[u8; FUNCTION_ENTRIES]>,
+    /// Entries in use, a power of two.
+    len: usize,
+}
+
+impl Default for FunctionTable {
+    fn default() -> Self {
+        Self { entries: Box::new([0; FUNCTION_ENTRIES]), len: FUNCTION_ENTRIES }
+    }
+}
+
+/// Receive queue selected for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steering {
+    /// Flow hash; `None` without a key or for non-IP frames.
+    pub(super) hash: Option<u32>,
+    /// Receive queue of the device.
+    pub(super) queue: u16,
+}
+
+impl Vsis {
+    /// Selects the receive queue of a frame in a VSI.
+    pub(super) fn steer(&self, number: VsiNumber, vsi: &Vsi, layers: &Layers) -> Steering {
+        let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
+            let symmetric = match vsi.options.hash {
+                HashKind::SymmetricToeplitz => true,
+                // Drivers use no other hash kinds.
+                HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => false,
+            };
+            let fields = self.profiles.fields(number, PacketType::of(layers));
+            let input = fields.map_or(Input::Flow, |fields| Input::Fields(fields.get()));
+            flow_hash::hash(key, symmetric, &ip, input)
+        });
+        let [low, high, ..] = hash.unwrap_or(0).to_le_bytes();
+        let low_bits = usize::from(u16::from_le_bytes([low, high]));
+        let index = match vsi.options.table {
+            TableKind::Vsi => vsi.rss.table[low_bits % VSI_ENTRIES],
+            TableKind::Function => self.function_table.entries[low_bits % self.function_table.len],
+            // No command sets these tables.
+            TableKind::Global | TableKind::Reserved => 0,
+        };
+        Steering { hash, queue: vsi.queues.receive_queue(index.into()) }
+    }
+
+    /// Executes "Set RSS key".
+    ///
+    /// # Errors
+    /// ENOENT for an unknown VSI; EINVAL for a short buffer.
+    pub(super) fn set_key(&mut self, parameters: &KeyParameters, buffer: &[u8]) -> Result<(), AdminError> {
+        let vsi = self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
+        let Some(written) = buffer.first_chunk() else {
+            return Err(AdminError::invalid("RSS key length", buffer.len() as u64));
+        };
+        vsi.rss.key = Some(Key::new(*written));
+        Ok(())
+    }
+
+    /// Executes "Get RSS key". Returns the number of bytes written. A key that was never set reads as zero.
+    ///
+    /// # Errors
+    /// ENOENT for an unknown VSI; EINVAL for a short buffer.
+    pub(super) fn get_key(
+        &mut self,
+        parameters: &KeyParameters,
+        buffer: &mut [u8],
+    ) -> Result<usize, AdminError> {
+        let vsi = self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
+        *Buffer::new(buffer).next()? = vsi.rss.key.as_ref().map_or([0; KEY_LEN], Key::bytes);
+        Ok(KEY_LEN)
+    }
+
+    /// Executes "Set RSS LUT".
+    ///
+    /// # Errors
+    /// ENOENT for an unknown VSI; EINVAL for an unknown table type or size, or a short buffer.
+    pub(super) fn set_table(
+        &mut self,
+        parameters: &TableParameters,
+        buffer: &[u8],
+    ) -> Result<(), AdminError> {
+        let table = self.table(parameters)?;
+        let Some(entries) = buffer.get(..table.len()) else {
+            return Err(AdminError::invalid("RSS table length", buffer.len() as u64));
+        };
+        table.copy_from_slice(entries);
+        if let TableKind::Function = parameters.table() {
+            self.function_table.len = entries.len();
+        }
+        Ok(())
+    }
+
+    /// Executes "Get RSS LUT". Returns the number of bytes written.
+    ///
+    /// # Errors
+    /// As for [`Vsis::set_table`]; also EINVAL if the size differs from that of the function's table.
+    pub(super) fn get_table(
+        &mut self,
+        parameters: &TableParameters,
+        buffer: &mut [u8],
+    ) -> Result<usize, AdminError> {
+        let set = self.function_table.len;
+        let table = self.table(parameters)?;
+        if parameters.table() == TableKind::Function && table.len() != set {
+            return Err(AdminError::invalid("RSS table size", parameters.size.into()));
+        }
+        let len = buffer.len();
+        let Some(entries) = buffer.get_mut(..table.len()) else {
+            return Err(AdminError::invalid("RSS table length", len as u64));
+        };
+        entries.copy_from_slice(table);
+        Ok(table.len())
+    }
+
+    /// Returns the table that a command selects, with the size that it selects.
+    fn table(&mut self, parameters: &TableParameters) -> Result<&mut [u8], AdminError> {
+        self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
+        match parameters.table() {
+            TableKind::Vsi => Ok(&mut self.vsi_mut(parameters.vsi, parameters.vsi_valid)?.rss.table),
+            TableKind::Function => parameters
+                .function_entries()
+                .and_then(|len| self.function_table.entries.get_mut(..len))
+                .ok_or(AdminError::invalid("RSS table size", parameters.size.into())),
+            TableKind::Global | TableKind::Reserved => {
+                Err(AdminError::invalid("RSS table type", parameters.kind.into()))
+            }
+        }
+    }
+
+    fn vsi_mut(&mut self, vsi: u16, valid: bool) -> Result<&mut Vsi, AdminError> {
+        let found = self.get_mut(VsiNumber::new(vsi)).filter(|_| valid);
+        found.ok_or(AdminError::no_entry("VSI", vsi.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! State of the device, on which registers and admin commands act.
+//!
+//! Every reset drops the state in [`function`](super::function). The link, the flash and the LAN statistics
+//! survive a function reset.
+//!
+//! # Spec
+//! E810 interface, sections 1 and 2.
+
+use card::frontend::Context;
+use protocol::hca::e810::interrupt::OtherCauses;
+
+use super::function::{Function, Leaves};
+use super::lan::Lan;
+use super::link::Link;
+use super::nvm::Nvm;
+use super::options::Setup;
+use super::package::Package;
+use super::pf_config::PfConfig;
+
+/// State of the device.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) setup: Setup,
+    pub(super) nvm: Nvm,
+    /// DDP package. Only a core or global reset drops it.
+    pub(super) package: Package,
+    pub(super) link: Link,
+    pub(super) function: Function,
+    /// LAN data path; its statistics survive resets.
+    pub(super) lan: Lan,
+    /// The last poll for a frame stopped at its bound, so more frames may be pending.
+    pub(super) more_frames: bool,
+}
+
+impl State {
+    /// Creates the state after power-on.
+    pub(super) fn new(setup: Setup) -> Self {
+        let function = Function::new(&setup);
+        Self {
+            nvm: Nvm::default(),
+            package: Package::default(),
+            link: Link::new(setup.options.link_speed),
+            function,
+            lan: Lan::new(setup.options.queues.get()),
+            more_frames: false,
+            setup,
+        }
+    }
+
+    /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and every reset.
+    pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
+        self.function.rdma.reset(&self.setup, cx);
+        cx.port.set_rdma(false);
+        self.function.pf_config = PfConfig::default();
+        self.function.leaves = Leaves::default();
+        self.lan.reset();
+    }
+
+    /// Executes a function reset that the driver requested.
+    pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
+        self.clear_configuration(cx);
+        self.function = Function::new(&self.setup);
+        cx.port.reset();
+    }
+
+    /// Executes a core or global reset that the driver requested: a function reset that also drops the
+    /// package. The driver is notified first, while its interrupt configuration is still in place.
+    pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
+        self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
+        self.reset_function(cx);
+        self.function.vectors.set_other(OtherCauses::GLOBAL_RESET);
+        self.package = Package::default();
+    }
+
+    /// Executes a reset of the PCI function. The caller also resets the engine and the port.
+    pub(super) fn reset(&mut self) {
+        self.lan.reset();
+        self.function = Function::new(&self.setup);
+        self.package = Package::default();
+        self.link = Link::new(self.setup.options.link_speed);
+    }
+}

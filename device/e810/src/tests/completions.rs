@@ -1,0 +1,129 @@
+//! Coalescing of transmit completions (section 3.4).
+
+use std::time::Duration;
+
+use protocol::hca::e810::regs::Register;
+
+use super::interrupts::wait;
+use super::lan::{Nic, PEER, VECTOR, frame};
+use crate::testing::MAC;
+
+/// Coalescing timeout in microseconds.
+const PATIENCE: u64 = 1000;
+
+/// Sends frames with one doorbell each.
+fn send(nic: &mut Nic, frames: usize) {
+    for _ in 0..frames {
+        nic.send(&frame(PEER, MAC.0, 60), 0);
+    }
+    assert_eq!(nic.driver.bus.settle().len(), frames);
+}
+
+fn answer(nic: &mut Nic) {
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
+}
+
+#[test]
+fn coalesced_completion_times_out() {
+    let mut nic = Nic::new();
+    send(&mut nic, 1);
+    assert_eq!(
+        nic.driver.bus.hca.next_deadline(),
+        Some(nic.driver.bus.now + Duration::from_micros(PATIENCE))
+    );
+    wait(&mut nic.driver, PATIENCE - 1);
+    assert_eq!(nic.interrupts(), 0);
+    wait(&mut nic.driver, 1);
+    assert_eq!(nic.interrupts(), 1);
+    assert_eq!(nic.driver.bus.hca.next_deadline(), None);
+}
+
+#[test]
+fn reply_shares_interrupt_with_completion() {
+    let mut nic = Nic::new();
+    for _ in 0..3 {
+        send(&mut nic, 1);
+        wait(&mut nic.driver, PATIENCE / 2);
+        answer(&mut nic);
+        assert_eq!(nic.interrupts(), 1);
+        nic.driver.enable_vector(VECTOR);
+        wait(&mut nic.driver, 2 * PATIENCE);
+        assert_eq!(nic.interrupts(), 0, "both were reported");
+    }
+}
+
+#[test]
+fn reply_in_same_turn_shares_interrupt() {
+    let mut nic = Nic::new();
+    nic.driver.bus.hca.handle_frame(&frame(MAC.0, PEER, 60));
+    send(&mut nic, 1);
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    wait(&mut nic.driver, 2 * PATIENCE);
+    assert_eq!(nic.interrupts(), 0);
+}
+
+#[test]
+fn full_cache_line_of_descriptors_interrupts_at_once() {
+    let mut nic = Nic::new();
+    send(&mut nic, 3);
+    assert_eq!(nic.interrupts(), 0);
+    send(&mut nic, 1);
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    wait(&mut nic.driver, PATIENCE);
+    assert_eq!(nic.interrupts(), 0);
+    send(&mut nic, 30);
+    assert_eq!(nic.interrupts(), 1);
+}
+
+/// A sender without replies waits only once.
+#[test]
+fn one_way_traffic_disables_coalescing() {
+    let mut nic = Nic::new();
+    send(&mut nic, 1);
+    wait(&mut nic.driver, PATIENCE);
+    assert_eq!(nic.interrupts(), 1);
+    for _ in 0..3 {
+        nic.driver.enable_vector(VECTOR);
+        send(&mut nic, 1);
+        assert_eq!(nic.interrupts(), 1);
+    }
+    nic.driver.enable_vector(VECTOR);
+    answer(&mut nic);
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    send(&mut nic, 1);
+    assert_eq!(nic.interrupts(), 0, "an answer may come again");
+}
+
+#[test]
+fn completions_wait_for_enabled_vector() {
+    let mut nic = Nic::new();
+    answer(&mut nic);
+    assert_eq!(nic.interrupts(), 1);
+    send(&mut nic, 1);
+    wait(&mut nic.driver, PATIENCE);
+    assert_eq!((nic.interrupts(), nic.driver.bus.hca.next_deadline()), (0, None));
+    nic.driver.enable_vector(VECTOR);
+    assert_eq!(nic.interrupts(), 1);
+
+    send(&mut nic, 1);
+    nic.driver.enable_vector(VECTOR);
+    assert_eq!(nic.interrupts(), 1, "it was lonely");
+}
+
+/// Section 3.2: two signals of a vector are at least an interval apart, regardless of the cause.
+#[test]
+fn coalescing_respects_interval() {
+    let mut nic = Nic::new();
+    nic.driver.write(Register::GlintItr(0, VECTOR), 0xfff);
+    answer(&mut nic);
+    nic.driver.enable_vector(VECTOR);
+    send(&mut nic, 4);
+    assert_eq!(nic.interrupts(), 1);
+    wait(&mut nic.driver, 2 * 0xfff - 1);
+    assert_eq!(nic.interrupts(), 0);
+    wait(&mut nic.driver, 1);
+    assert_eq!(nic.interrupts(), 1);
+}

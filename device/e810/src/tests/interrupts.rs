@@ -1,0 +1,214 @@
+//! Interrupts of an E810, section 3 of the interface.
+
+use std::time::Duration;
+
+use card::vfio::server::{Device as _, Region};
+use protocol::hca::e810::regs::Register;
+
+use super::*;
+
+const INTENA: u32 = 1 << 0;
+const CLEARPBA: u32 = 1 << 1;
+const SWINT_TRIG: u32 = 1 << 2;
+const INTENA_MSK: u32 = 1 << 31;
+
+fn pulse(driver: &mut Driver) {
+    let up = driver.bus.hca.is_link_up();
+    driver.bus.hca.set_link(!up);
+}
+
+/// Creates a driver with link events enabled, so that [`pulse`] fires the admin queue cause.
+fn listening() -> Driver {
+    let mut driver = started();
+    driver.succeed(&link::want_events());
+    driver
+}
+
+use super::link;
+
+#[test]
+fn signalled_vector_is_masked_and_keeps_causes() {
+    let mut driver = listening();
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 1);
+    assert_eq!(driver.read(Register::GlintDynCtl(0)) & INTENA, 0);
+    pulse(&mut driver);
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 0);
+    driver.write(Register::GlintDynCtl(0), INTENA | CLEARPBA | 3 << 3);
+    assert_eq!(driver.interrupts(0), 1, "once for both, and CLEARPBA drops none");
+    driver.enable_vector(0);
+    assert_eq!(driver.interrupts(0), 0);
+    assert_eq!(driver.read(Register::GlintDynCtl(0)) & INTENA, INTENA);
+}
+
+#[test]
+fn disabled_cause_signals_nothing() {
+    let mut driver = listening();
+    driver.write(Register::PfintFwCtl, 0);
+    pulse(&mut driver);
+    driver.enable_vector(0);
+    assert_eq!(driver.interrupts(0), 0);
+    assert!(driver.event().is_some(), "the event is there all the same");
+}
+
+#[test]
+fn each_cause_signals_vector_of_its_route() {
+    let mut driver = listening();
+    driver.write(Register::PfintFwCtl, 1 << 30 | 5);
+    driver.enable_vector(5);
+    pulse(&mut driver);
+    assert_eq!([driver.interrupts(0), driver.interrupts(5)], [0, 1]);
+    driver.write(Register::PfintFwCtl, 1 << 30 | 2047);
+    pulse(&mut driver);
+    assert_eq!(driver.read(Register::GlintDynCtl(2047)), 0, "a vector that the function has not");
+}
+
+#[test]
+fn software_trigger_signals_vector() {
+    let mut driver = started();
+    driver.write(Register::GlintDynCtl(3), INTENA | SWINT_TRIG);
+    assert_eq!(driver.interrupts(3), 1);
+    driver.write(Register::GlintDynCtl(3), SWINT_TRIG);
+    assert_eq!(driver.interrupts(3), 0);
+    driver.write(Register::GlintDynCtl(3), INTENA);
+    assert_eq!(driver.interrupts(3), 1);
+}
+
+#[test]
+fn software_trigger_sets_other_cause() {
+    const SWINT: u32 = 1 << 31;
+    let mut driver = started();
+    driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
+    driver.enable_vector(4);
+    // As in the interrupt test of `ice`, the write has no interval and leaves the enable bit unchanged.
+    driver.write(Register::GlintDynCtl(4), INTENA_MSK | SWINT_TRIG | 3 << 25);
+    assert_eq!(driver.interrupts(4), 1);
+    assert_eq!(driver.read(Register::PfintOicr), SWINT);
+    driver.write(Register::GlintDynCtl(3), INTENA | SWINT_TRIG);
+    assert_eq!(driver.read(Register::PfintOicr), 0, "the vector of a queue");
+    driver.write(Register::PfintOicrCtl, 4);
+    driver.write(Register::GlintDynCtl(4), INTENA | SWINT_TRIG);
+    assert_eq!(driver.read(Register::PfintOicr), 0, "other causes are disabled");
+}
+
+#[test]
+fn intena_msk_leaves_enable_bit_unchanged() {
+    let mut driver = started();
+    driver.write(Register::GlintDynCtl(2), INTENA_MSK | INTENA | SWINT_TRIG);
+    assert_eq!(driver.interrupts(2), 0, "it was disabled");
+    driver.write(Register::GlintDynCtl(2), INTENA);
+    assert_eq!(driver.interrupts(2), 1);
+    driver.write(Register::GlintDynCtl(2), INTENA);
+    driver.write(Register::GlintDynCtl(2), INTENA_MSK | SWINT_TRIG);
+    assert_eq!(driver.interrupts(2), 1, "it was enabled");
+}
+
+/// Section 3.1: QEMU disables the whole index and reinstalls all eventfds whenever another vector is used.
+#[test]
+fn vmm_rewiring_loses_no_interrupt() {
+    let mut driver = listening();
+    driver.bus.hca.interrupts().disconnect();
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 0);
+    driver.bus.wire();
+    assert_eq!(driver.interrupts(0), 1);
+
+    driver.enable_vector(0);
+    driver.bus.hca.interrupts().set_masked(0, true);
+    pulse(&mut driver);
+    driver.bus.hca.interrupts().disconnect();
+    driver.bus.wire();
+    assert_eq!(driver.interrupts(0), 1, "what waited for the vector to be unmasked");
+}
+
+#[test]
+fn causes_wait_for_msix() {
+    let mut driver = listening();
+    driver.bus.hca.region_write(Region::Config, 0x52, &[0, 0]);
+    pulse(&mut driver);
+    driver.bus.settle();
+    assert_eq!(driver.interrupts(0), 0);
+    driver.bus.hca.region_write(Region::Config, 0x52, &[0, 0x80]);
+    driver.bus.settle();
+    assert_eq!(driver.interrupts(0), 1);
+}
+
+#[test]
+fn other_causes_wait_for_enable() {
+    let mut driver = started();
+    driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
+    driver.enable_vector(4);
+    driver.bus.hca.fail();
+    assert_eq!(driver.interrupts(4), 0);
+    driver.write(Register::PfintOicrEna, 1 << 16);
+    assert_eq!(driver.interrupts(4), 1);
+    assert_eq!(driver.read(Register::PfintOicr), 1 << 16);
+    assert_eq!(driver.read(Register::PfintOicr), 0);
+}
+
+/// Advances time and handles deadlines.
+pub(super) fn wait(driver: &mut Driver, micros: u64) {
+    driver.bus.now = driver.bus.now + Duration::from_micros(micros);
+    driver.bus.hca.set_now(driver.bus.now);
+    driver.bus.hca.handle_deadline();
+}
+
+#[test]
+fn signals_respect_interval() {
+    let mut driver = listening();
+    driver.write(Register::GlintItr(1, 0), 25);
+    driver.write(Register::PfintFwCtl, 1 << 30 | 1 << 11);
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 1, "at once after a quiet time");
+    driver.enable_vector(0);
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 0);
+    let due = driver.bus.now + Duration::from_micros(50);
+    assert_eq!(driver.bus.hca.next_deadline(), Some(due));
+    wait(&mut driver, 49);
+    assert_eq!(driver.interrupts(0), 0);
+    wait(&mut driver, 1);
+    assert_eq!(driver.interrupts(0), 1);
+    assert_eq!(driver.bus.hca.next_deadline(), None);
+}
+
+#[test]
+fn enabling_vector_after_interval_signals_at_once() {
+    let mut driver = listening();
+    driver.write(Register::GlintItr(0, 0), 25);
+    pulse(&mut driver);
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 1);
+    wait(&mut driver, 50);
+    assert_eq!(driver.interrupts(0), 0, "it is not enabled");
+    driver.enable_vector(0);
+    assert_eq!(driver.interrupts(0), 1);
+}
+
+#[test]
+fn dyn_ctl_sets_intervals() {
+    let mut driver = listening();
+    driver.write(Register::GlintDynCtl(0), INTENA | 2 << 3 | 0xabc << 5);
+    assert_eq!(driver.read(Register::GlintItr(2, 0)), 0xabc);
+    driver.write(Register::GlintDynCtl(0), INTENA | 3 << 3 | 0xfff << 5);
+    assert_eq!([0, 1, 2].map(|index| driver.read(Register::GlintItr(index, 0))), [0, 0, 0xabc]);
+    driver.write(Register::GlintItr(0, 0), 0xffff_ffff);
+    assert_eq!(driver.read(Register::GlintItr(0, 0)), 0xfff);
+}
+
+#[test]
+fn cause_without_interval_signals_at_once() {
+    let mut driver = listening();
+    driver.write(Register::GlintItr(0, 0), 25);
+    driver.write(Register::PfintFwCtl, 1 << 30);
+    pulse(&mut driver);
+    driver.enable_vector(0);
+    pulse(&mut driver);
+    assert_eq!(driver.interrupts(0), 1);
+    driver.write(Register::GlintDynCtl(0), INTENA | SWINT_TRIG | 3 << 3);
+    assert_eq!(driver.interrupts(0), 1, "a software trigger without an interval");
+    driver.enable_vector(0);
+    wait(&mut driver, 50);
+    assert_eq!(driver.interrupts(0), 0, "and nothing comes twice");
+}

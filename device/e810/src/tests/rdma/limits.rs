@@ -1,0 +1,188 @@
+//! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with its status,
+//! counted and logged.
+
+use card::frontend::testing::logged;
+use drivers::e810::queue_pair::gather;
+use drivers::e810::{Performed, RDMA_BUFFER, segment};
+use protocol::hca::e810::rdma::error::CqpErrorCode;
+use protocol::hca::e810::rdma::event_queue::CreateCeq;
+use protocol::hca::e810::rdma::group::GroupCommand;
+use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor};
+use protocol::hca::e810::rdma::path::ManageArp;
+
+use super::*;
+
+/// The smallest limits that the configuration permits.
+const QPS: u32 = 32;
+const CQS: u32 = 64;
+const REGIONS: u32 = 256;
+const PBLES: u32 = 1 << 18;
+const ARP_ENTRIES: u16 = 16;
+const AHS: u32 = 64;
+const SEGMENTS: u16 = 64;
+const CEQS: u16 = 16;
+
+fn small() -> Driver {
+    let limits = serde_json::from_value(serde_json::json!({
+        "max_qps": QPS, "max_cqs": CQS, "max_regions": REGIONS, "max_pbles": PBLES, "max_arp_entries": ARP_ENTRIES,
+        "max_ahs": AHS,
+    }));
+    opened_with(1, Options { limits: limits.unwrap(), ..Options::default() })
+}
+
+/// Returns the number of events ignored for a reason.
+fn ignored(driver: &Driver, reason: &str) -> u64 {
+    driver.bus.hca.monitor().ignored_counts().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+}
+
+/// Asserts that the first operation succeeds and the second is rejected and counted.
+#[track_caller]
+fn last_and_next(driver: &mut Driver, last: &Operation, next: &Operation, refusal: CqpErrorCode) {
+    driver.perform_well(last);
+    refused(driver, next, refusal);
+}
+
+#[track_caller]
+fn refused(driver: &mut Driver, operation: &Operation, refusal: CqpErrorCode) {
+    let name = operation.opcode().name();
+    let count = |driver: &Driver| {
+        let counted = driver.bus.hca.monitor().commands().get(name);
+        counted.and_then(|by_status| by_status.get(refusal.name())).copied().unwrap_or(0)
+    };
+    let before = count(driver);
+    let text = logged(|| {
+        let Performed { error, completion } = driver.perform(operation);
+        assert_eq!(error, Some(refusal.codes()), "{name}");
+        assert!(completion.expect("there is CQ 0").error);
+    });
+    assert_eq!(count(driver), before + 1);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(name), "{text}");
+}
+
+#[test]
+fn last_queue_pair_works_and_next_is_rejected() {
+    let mut driver = small();
+    driver.create_qp(Qpn::new(QPS - 1), QpKind::Rc, &context(1));
+    let next = driver.qp_command(Qpn::new(QPS), QpKind::Rc, QpState::Idle);
+    refused(&mut driver, &Operation::CreateQp(next), CqpErrorCode::Invalid);
+}
+
+#[test]
+fn last_completion_queue_works_and_next_is_rejected() {
+    let mut driver = small();
+    let [last, next] = [CQS - 1, CQS].map(|cqn| Operation::CreateCq(driver.cq_command(Cqn::new(cqn), 16)));
+    last_and_next(&mut driver, &last, &next, CqpErrorCode::Invalid);
+}
+
+#[test]
+fn last_completion_event_queue_works_and_next_is_rejected() {
+    let mut driver = small();
+    let ceq = |ceq| {
+        Operation::CreateCeq(CreateCeq { ceq, entries: 16, ring: Iova::new(SOURCE), ..CreateCeq::default() })
+    };
+    last_and_next(&mut driver, &ceq(CEQS - 1), &ceq(CEQS), CqpErrorCode::Invalid);
+}
+
+#[test]
+fn last_region_works_and_next_is_rejected() {
+    let mut driver = small();
+    for index in 0..REGIONS {
+        register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
+    }
+    // Drivers choose all bits of an STag; the low bits of the index select the entry.
+    let next = RegisterMr { stag: REGIONS << 8, len: 4096, ..RegisterMr::default() };
+    refused(&mut driver, &Operation::RegisterMr(next), CqpErrorCode::Exists);
+}
+
+#[test]
+fn last_address_handle_works_and_next_is_rejected() {
+    let mut driver = small();
+    let ah = |index| {
+        Operation::CreateAddressHandle(AddressHandleCommand { index: AhIndex::new(index), ..handle(1) })
+    };
+    last_and_next(&mut driver, &ah(AHS - 1), &ah(AHS), CqpErrorCode::Invalid);
+}
+
+#[test]
+fn last_group_works_and_next_is_rejected() {
+    let mut driver = small();
+    let group = |group: u32| {
+        let group = u16::try_from(group).unwrap();
+        Operation::CreateGroup(GroupCommand { group, ipv4: true, ..GroupCommand::default() })
+    };
+    last_and_next(&mut driver, &group(QPS - 1), &group(QPS), CqpErrorCode::Invalid);
+}
+
+#[test]
+fn last_segment_works_and_next_is_rejected() {
+    let mut driver = small();
+    let to = SegmentDescriptor { valid: true, direct: true, entries: 512, page: SOURCE >> 12 };
+    last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
+}
+
+#[test]
+fn last_pble_is_committed_and_next_is_rejected() {
+    let mut driver = small();
+    let commit = FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
+    for (count, refusal) in [(PBLES, None), (PBLES + 1, Some(CqpErrorCode::NoRoom))] {
+        driver.bus.poke(RDMA_BUFFER, &[0; 176]);
+        driver.bus.poke(RDMA_BUFFER + 112, &count.to_le_bytes());
+        let error = driver.perform(&Operation::CommitFpm(commit)).error;
+        assert_eq!(error, refusal.map(CqpErrorCode::codes), "{count}");
+    }
+}
+
+/// Drivers reserve entry 0. A connection to a neighbour without an entry names entry 0xffff.
+#[test]
+fn full_arp_table_is_counted() {
+    let mut driver = small();
+    for index in 1..ARP_ENTRIES - 1 {
+        driver.set_neighbour(index, mac(2));
+    }
+    assert_eq!(ignored(&driver, "arp_table_full"), 0);
+    driver.set_neighbour(ARP_ENTRIES - 1, mac(2));
+    assert_eq!(ignored(&driver, "arp_table_full"), 1);
+    let next = ManageArp { index: ArpIndex::new(ARP_ENTRIES), valid: true, ..ManageArp::default() };
+    refused(&mut driver, &Operation::ManageArp(next), CqpErrorCode::Invalid);
+
+    let reason = |driver: &Driver, qpn| driver.bus.hca.explain(qpn).ignored.map(|ignored| ignored.last);
+    start(&mut driver, QPN, QpKind::Rc, &context(1));
+    assert_eq!(reason(&driver, QPN), None, "neighbour 2 is there");
+    let other = Qpn::new(QPN.get() + 1);
+    start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
+    assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
+
+    // An entry is freed, and then the table fills up again.
+    let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
+    driver.perform_well(&Operation::ManageArp(gone));
+    let before = ignored(&driver, "arp_table_full");
+    driver.set_neighbour(3, mac(2));
+    assert_eq!(ignored(&driver, "arp_table_full"), before + 1);
+}
+
+/// By default, all twelve bits of "manage ARP" are valid.
+#[test]
+fn default_arp_table_has_4096_entries() {
+    let mut driver = opened(1);
+    driver.set_neighbour(4095, mac(2));
+    start(&mut driver, QPN, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(4095), ..context(1) });
+    driver.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 8)]));
+    let frames = driver.bus.settle();
+    assert_eq!(frames[0][..6], mac(2).0);
+}
+
+/// A message is at most as long as the driver reports (`max_msg_sz`).
+#[test]
+fn rejects_two_gibibyte_message() {
+    const LIMIT: u32 = (1 << 31) - 1;
+    for (len, code) in [(LIMIT, None), (LIMIT + 1, Some(0x0132))] {
+        let mut pair = Pair::connected();
+        let half = fragment(SOURCE, 0, len / 2);
+        let rest = fragment(SOURCE, 0, len - len / 2);
+        pair.a.post_send(QPN, &gather(SIGNALED | WRITE, TARGET, None, &[half, rest]));
+        pair.a.bus.settle();
+        let event = pair.a.next_async_event().map(|event| u16::from(event.code));
+        assert_eq!(event, code, "{len} bytes");
+    }
+}

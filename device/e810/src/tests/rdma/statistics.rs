@@ -1,0 +1,77 @@
+//! Statistics of the RDMA half, word by word (section 10.7).
+
+use drivers::e810::queue_pair::gather;
+use protocol::hca::e810::rdma::statistics::GatherStatistics;
+
+use super::*;
+use crate::testing::RDMA_BUFFER;
+
+/// Length of the IPv4, UDP and BTH headers and the ICRC.
+const AROUND: u64 = 20 + 8 + 12 + 4;
+
+/// Returns all words of the block.
+fn gathered(driver: &mut Driver) -> Vec<u64> {
+    driver.poke(RDMA_BUFFER, &[0xee; 1024]);
+    let command = GatherStatistics { buffer: Iova::new(RDMA_BUFFER), ..GatherStatistics::default() };
+    driver.perform_well(&Operation::GatherStatistics(command));
+    let bytes = driver.peek(RDMA_BUFFER, 1024);
+    bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
+/// Returns the nonzero words by offset.
+fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
+    let words = gathered(driver);
+    words.into_iter().enumerate().map(|(n, word)| (n * 8, word)).filter(|(_, word)| *word != 0).collect()
+}
+
+/// A message of 4000 bytes at a path MTU of 1024: four packets one way, one acknowledge back.
+#[test]
+fn sent_packets_are_counted_by_ip_version() {
+    let mut pair = Pair::connected();
+    assert_eq!(counted(&mut pair.a), [], "nothing yet");
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 8192)]);
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 4000)]));
+    pair.settle();
+    let (data, ack) = (4 * AROUND + 4000, AROUND + 4);
+    let sender = [(8, ack), (16, 1), (104, data), (112, 4), (224, 1), (232, 4), (280, 1)];
+    assert_eq!(counted(&mut pair.a), sender);
+    let receiver = [(8, data), (16, 4), (104, ack), (112, 1), (224, 4), (232, 1), (256, 1)];
+    assert_eq!(counted(&mut pair.b), receiver);
+}
+
+#[test]
+fn writes_and_reads_count_on_both_sides() {
+    let mut pair = Pair::connected();
+    register(&mut pair.b, 0x1234_5601, TARGET, 0x1000, StagRights::all());
+    for (operation, sent, received) in [(WRITE, 264, 240), (READ, 272, 248)] {
+        let list = [fragment(SOURCE, 0, 64)];
+        pair.a.post_send(QPN, &gather(SIGNALED | operation | 0x1234_5601, TARGET, None, &list));
+        pair.settle();
+        assert!(!pair.sent().error);
+        let of = |words: &[u64], at: usize| words[at / 8];
+        assert_eq!((of(&gathered(&mut pair.a), sent), of(&gathered(&mut pair.b), received)), (1, 1));
+    }
+}
+
+/// Forbidden requests are rejected with a NAK and count as protocol errors.
+#[test]
+fn protocol_violations_are_counted() {
+    let mut pair = Pair::connected();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
+    pair.settle();
+    let words = gathered(&mut pair.b);
+    assert_eq!((words[200 / 8], words[256 / 8]), (1, 0), "an error, and no message");
+    assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "nor was one sent");
+}
+
+/// Section 10.7: a driver adds the increase since its last read, initially since zero.
+#[test]
+fn creating_control_queue_zeroes_counters() {
+    let mut pair = Pair::connected();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
+    pair.settle();
+    pair.a.start_cqp();
+    assert_eq!(counted(&mut pair.a), []);
+}

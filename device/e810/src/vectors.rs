@@ -1,0 +1,390 @@
+//! Interrupts: causes are routed to vectors, which are signalled when the driver has enabled them.
+//!
+//! Each vector has one pending bit. Signalling a vector disables it (auto-mask); the driver enables it again
+//! after it has handled all causes. A cause is thus never lost, however long the driver or VMM keeps the
+//! vector masked, and never signalled twice.
+//!
+//! Moderation (ITR): each route selects one of the vector's three intervals, the minimum distance between two
+//! signals. If several causes are pending, the shortest interval applies. A vector that has been idle for
+//! that long is signalled at once.
+//!
+//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. A few completions are
+//! therefore coalesced until more of them, or another cause of the same vector, arrive. A frame and its reply
+//! then take one interrupt instead of two.
+//!
+//! # Spec
+//! E810 interface, section 3.
+
+use std::time::Duration;
+
+use card::frontend::Context;
+use engine::Instant;
+use protocol::hca::e810::interrupt::{DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, Route};
+use protocol::hca::e810::regs::Register;
+
+use super::limits::MAX_CEQS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// An event was written to the admin receive queue.
+    AdminEvent,
+    /// An enabled bit of PFINT_OICR was set.
+    Other,
+    /// A transmit queue completed descriptors.
+    Transmit { queue: u16, done: u32 },
+    /// A receive queue, by number, received frames.
+    Receive(u16),
+    /// An event was written to a CEQ.
+    CompletionEvent(u16),
+    /// An event was written to the AEQ.
+    AsyncEvent,
+}
+
+/// A register that routes a cause to a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteRegister {
+    /// The cause in PFINT_FW_CTL.
+    Firmware,
+    /// The cause in PFINT_OICR_CTL.
+    Other,
+    /// The cause in PFINT_MBX_CTL.
+    Mailbox,
+    /// The cause in PFINT_SB_CTL.
+    Sideband,
+    /// The cause in PFINT_AEQCTL.
+    AsyncEvents,
+    /// The causes in GLINT_CEQCTL.
+    CompletionEvents(u16),
+    /// The causes in QINT_TQCTL.
+    Transmit(u16),
+    /// The causes in QINT_RQCTL.
+    Receive(u16),
+}
+
+impl RouteRegister {
+    /// Returns the route that a register of BAR0 represents, if any.
+    pub fn of(register: Register) -> Option<Self> {
+        Some(match register {
+            Register::PfintFwCtl => Self::Firmware,
+            Register::PfintOicrCtl => Self::Other,
+            Register::PfintMbxCtl => Self::Mailbox,
+            Register::PfintSbCtl => Self::Sideband,
+            Register::PfintAeqctl => Self::AsyncEvents,
+            Register::GlintCeqctl(ceq) => Self::CompletionEvents(ceq),
+            Register::QintTqctl(queue) => Self::Transmit(queue),
+            Register::QintRqctl(queue) => Self::Receive(queue),
+            _ => return None,
+        })
+    }
+}
+
+/// Vectors and routes of the function.
+#[derive(Debug)]
+pub struct Vectors {
+    vectors: Vec<Vector>,
+    /// A vector must be signalled once MSI-X is enabled.
+    msix_blocked: bool,
+    /// Vectors with a running timer. Bound: each vector at most once.
+    timers: Vec<u16>,
+    firmware: u32,
+    other: u32,
+    mailbox: u32,
+    sideband: u32,
+    async_events: u32,
+    completion_events: [u32; MAX_CEQS as usize],
+    transmit: Vec<u32>,
+    receive: Vec<u32>,
+    causes: OtherCauses,
+    enabled_causes: OtherCauses,
+}
+
+/// Number of intervals per vector.
+const INTERVALS: usize = 3;
+
+/// Number of descriptors that ends coalescing: a cache line, the unit in which the E810 writes descriptors
+/// back.
+const COALESCE_DESCRIPTORS: u32 = 4;
+
+/// Bound: maximum delay of a coalesced completion. It is longer than the reply time of a peer's kernel, even
+/// in an emulated guest, and too short for a sender that waits for buffer space to notice.
+const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Vector {
+    /// Last value written, with `enable` updated.
+    control: DynCtl,
+    intervals: [Interval; INTERVALS],
+    pending: PendingState,
+    /// Time of the last signal.
+    signalled: Option<Instant>,
+    /// The last coalesced completions timed out before another cause fired. Until another cause fires,
+    /// completions are not coalesced.
+    coalescing_off: bool,
+    /// Whether the vector is in [`Vectors::timers`].
+    has_timer: bool,
+}
+
+/// Pending state of a vector.
+#[derive(Clone, Copy, Debug, Default)]
+enum PendingState {
+    #[default]
+    Idle,
+    /// `done` completed descriptors, coalesced until `until`.
+    Coalescing { done: u32, until: Instant, interval: Duration },
+    /// The vector is signalled once `interval` has passed since the last signal.
+    Due { interval: Duration },
+}
+
+impl Vector {
+    /// Returns the interval for an ITR index; 0 for [`NO_INTERVAL`].
+    fn interval(&self, index: u8) -> Duration {
+        let interval = self.intervals.get(usize::from(index)).copied().unwrap_or_default();
+        Duration::from_micros(u64::from(interval.interval) * u64::from(INTERVAL_UNIT_US))
+    }
+
+    fn set_pending(&mut self, interval: Duration) {
+        let interval = match self.pending {
+            PendingState::Due { interval: other } => interval.min(other),
+            PendingState::Idle | PendingState::Coalescing { .. } => interval,
+        };
+        self.pending = PendingState::Due { interval };
+    }
+
+    fn complete(&mut self, now: Instant, more: u32, interval: Duration) {
+        let (done, until) = match self.pending {
+            PendingState::Due { .. } => return,
+            PendingState::Coalescing { done, until, .. } => (done.saturating_add(more), until),
+            PendingState::Idle => (more, now + COALESCE_TIMEOUT),
+        };
+        if self.coalescing_off || done >= COALESCE_DESCRIPTORS {
+            self.set_pending(interval);
+        } else {
+            self.pending = PendingState::Coalescing { done, until, interval };
+        }
+    }
+
+    /// Ends coalescing that has timed out.
+    fn expire(&mut self, now: Instant) {
+        if let PendingState::Coalescing { until, interval, .. } = self.pending
+            && until <= now
+        {
+            self.coalescing_off = true;
+            self.set_pending(interval);
+        }
+    }
+
+    /// Returns the time of the next state change without a new cause; in the past if it is due.
+    fn deadline(&self) -> Option<Instant> {
+        match self.pending {
+            PendingState::Idle => None,
+            PendingState::Coalescing { until, .. } => Some(until),
+            PendingState::Due { interval } => {
+                self.signalled.filter(|_| self.control.enable).map(|signalled| signalled + interval)
+            }
+        }
+    }
+}
+
+impl Vectors {
+    /// Creates `vectors` vectors, and routes for `queues` queues of each kind. Nothing is enabled.
+    pub fn new(vectors: u16, queues: u16) -> Self {
+        Self {
+            vectors: vec![Vector::default(); vectors.into()],
+            msix_blocked: false,
+            timers: Vec::new(),
+            firmware: 0,
+            other: 0,
+            mailbox: 0,
+            sideband: 0,
+            async_events: 0,
+            completion_events: [0; MAX_CEQS as usize],
+            transmit: vec![0; queues.into()],
+            receive: vec![0; queues.into()],
+            causes: OtherCauses::empty(),
+            enabled_causes: OtherCauses::empty(),
+        }
+    }
+
+    /// Fires a cause. Has no effect unless its route is enabled.
+    pub fn fire(&mut self, cx: &mut Context<'_>, cause: Cause) {
+        let route = match cause {
+            Cause::AdminEvent => Some(self.firmware),
+            Cause::Other => Some(self.other),
+            Cause::Transmit { queue, .. } => self.transmit.get(usize::from(queue)).copied(),
+            Cause::Receive(queue) => self.receive.get(usize::from(queue)).copied(),
+            Cause::CompletionEvent(ceq) => self.completion_events.get(usize::from(ceq)).copied(),
+            Cause::AsyncEvent => Some(self.async_events),
+        };
+        let route = Route::parse(&route.unwrap_or_default().to_le_bytes());
+        if route.enable
+            && let Some(vector) = self.vectors.get_mut(usize::from(route.vector))
+        {
+            let interval = vector.interval(route.interval_index);
+            if let Cause::Transmit { done, .. } = cause {
+                vector.complete(cx.now, done, interval);
+            } else {
+                vector.coalescing_off = false;
+                vector.set_pending(interval);
+            }
+            self.deliver(cx, route.vector);
+        }
+    }
+
+    /// Sets bits of PFINT_OICR and fires if any of them is enabled.
+    pub fn fire_other(&mut self, cx: &mut Context<'_>, causes: OtherCauses) {
+        self.causes |= causes;
+        self.fire_enabled(cx);
+    }
+
+    /// Sets bits of PFINT_OICR without an interrupt.
+    pub fn set_other(&mut self, causes: OtherCauses) {
+        self.causes |= causes;
+    }
+
+    /// Reads and clears PFINT_OICR.
+    pub fn read_other(&mut self) -> u32 {
+        std::mem::take(&mut self.causes).bits()
+    }
+
+    /// Reads the register PFINT_OICR_ENA.
+    pub fn other_enabled(&self) -> u32 {
+        self.enabled_causes.bits()
+    }
+
+    /// Writes PFINT_OICR_ENA. Fires if an already set bit becomes enabled.
+    pub fn enable_other(&mut self, cx: &mut Context<'_>, causes: u32) {
+        self.enabled_causes = OtherCauses::from_bits_retain(causes);
+        self.fire_enabled(cx);
+    }
+
+    fn fire_enabled(&mut self, cx: &mut Context<'_>) {
+        if self.causes.intersects(self.enabled_causes) {
+            self.fire(cx, Cause::Other);
+        }
+    }
+
+    /// Returns the vector of a route, if its cause is enabled.
+    pub(super) fn vector(&self, register: RouteRegister) -> Option<u16> {
+        let route = Route::parse(&self.route(register).to_le_bytes());
+        route.enable.then_some(route.vector)
+    }
+
+    /// Reads a route register; 0 for a queue that does not exist.
+    pub fn route(&self, register: RouteRegister) -> u32 {
+        match register {
+            RouteRegister::Firmware => self.firmware,
+            RouteRegister::Other => self.other,
+            RouteRegister::Mailbox => self.mailbox,
+            RouteRegister::Sideband => self.sideband,
+            RouteRegister::AsyncEvents => self.async_events,
+            RouteRegister::CompletionEvents(ceq) => {
+                self.completion_events.get(usize::from(ceq)).copied().unwrap_or(0)
+            }
+            RouteRegister::Transmit(queue) => self.transmit.get(usize::from(queue)).copied().unwrap_or(0),
+            RouteRegister::Receive(queue) => self.receive.get(usize::from(queue)).copied().unwrap_or(0),
+        }
+    }
+
+    /// Writes a route register; ignored for a queue that does not exist.
+    pub fn set_route(&mut self, register: RouteRegister, value: u32) {
+        let route = match register {
+            RouteRegister::Firmware => Some(&mut self.firmware),
+            RouteRegister::Other => Some(&mut self.other),
+            RouteRegister::Mailbox => Some(&mut self.mailbox),
+            RouteRegister::Sideband => Some(&mut self.sideband),
+            RouteRegister::AsyncEvents => Some(&mut self.async_events),
+            RouteRegister::CompletionEvents(ceq) => self.completion_events.get_mut(usize::from(ceq)),
+            RouteRegister::Transmit(queue) => self.transmit.get_mut(usize::from(queue)),
+            RouteRegister::Receive(queue) => self.receive.get_mut(usize::from(queue)),
+        };
+        if let Some(route) = route {
+            *route = value;
+        }
+    }
+
+    /// Reads GLINT_DYN_CTL of a vector.
+    pub fn control(&self, vector: u16) -> u32 {
+        let control = self.vectors.get(usize::from(vector)).map(|vector| vector.control.emit());
+        u32::from_le_bytes(control.unwrap_or_default())
+    }
+
+    /// Writes GLINT_DYN_CTL of a vector. CLEARPBA does not drop a pending cause: it may have arrived during
+    /// the write, and a spurious interrupt is harmless while a lost one is not.
+    pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
+        let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
+        let written = DynCtl::parse(&value.to_le_bytes());
+        let enable = if written.keep_enable { vector.control.enable } else { written.enable };
+        if let Some(interval) = vector.intervals.get_mut(usize::from(written.interval_index)) {
+            *interval = Interval { interval: written.interval };
+        }
+        let other = Route::parse(&self.other.to_le_bytes());
+        if written.trigger && other.enable && other.vector == index {
+            self.causes |= OtherCauses::SOFTWARE;
+        }
+        if written.trigger {
+            let index = if written.software_interval { written.software_interval_index } else { NO_INTERVAL };
+            vector.set_pending(vector.interval(index));
+        }
+        vector.control =
+            DynCtl { enable, clear_pending: false, trigger: false, keep_enable: false, ..written };
+        self.deliver(cx, index);
+    }
+
+    /// Signals vectors that were pending while MSI-X was disabled.
+    pub fn retry_blocked(&mut self, cx: &mut Context<'_>) {
+        if self.msix_blocked && cx.interrupts.is_enabled() {
+            self.msix_blocked = false;
+            for vector in 0..u16::try_from(self.vectors.len()).unwrap_or(u16::MAX) {
+                self.deliver(cx, vector);
+            }
+        }
+    }
+
+    /// Reads the register GLINT_ITR.
+    pub fn interval(&self, index: u16, vector: u16) -> u32 {
+        let vector = self.vectors.get(usize::from(vector));
+        let interval = vector.and_then(|vector| vector.intervals.get(usize::from(index)));
+        u32::from_le_bytes(interval.copied().unwrap_or_default().emit())
+    }
+
+    /// Writes the register GLINT_ITR.
+    pub fn set_interval(&mut self, index: u16, vector: u16, value: u32) {
+        let vector = self.vectors.get_mut(usize::from(vector));
+        if let Some(interval) = vector.and_then(|vector| vector.intervals.get_mut(usize::from(index))) {
+            *interval = Interval::parse(&value.to_le_bytes());
+        }
+    }
+
+    /// Returns the time of the next call to [`Vectors::handle_deadline`].
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let timers = self.timers.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
+        timers.filter_map(Vector::deadline).min()
+    }
+
+    pub fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        for index in std::mem::take(&mut self.timers) {
+            if let Some(vector) = self.vectors.get_mut(usize::from(index)) {
+                vector.has_timer = false;
+                vector.expire(cx.now);
+                self.deliver(cx, index);
+            }
+        }
+    }
+
+    fn deliver(&mut self, cx: &mut Context<'_>, index: u16) {
+        let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
+        let is_pending = matches!(vector.pending, PendingState::Due { .. });
+        if is_pending && vector.control.enable && !cx.interrupts.is_enabled() {
+            self.msix_blocked = true;
+        } else if vector.deadline().is_some_and(|deadline| deadline > cx.now) {
+            if !std::mem::replace(&mut vector.has_timer, true) {
+                self.timers.push(index);
+            }
+        } else if is_pending && vector.control.enable {
+            vector.pending = PendingState::Idle;
+            vector.control.enable = false;
+            vector.signalled = Some(cx.now);
+            cx.interrupt(index);
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! `hcactl` inspects and controls a running `hcad`.
+
+mod counters;
+mod device;
+mod help;
+mod impair;
+mod peer;
+mod sight;
+mod table;
+mod top;
+
+use std::env;
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Take, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use card::sanitize;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use control_api::explain;
+use control_api::message::{DeviceRow, ListPage, PortState, Request, Response, TextPage};
+use control_api::{manual, runtime_folder};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Maximum size of one response in bytes. A page of a table has about 200 kB.
+const MAX_ANSWER_LEN: u64 = 16 << 20;
+
+/// Maximum total size of the responses to one command in bytes. The longest table, that of all QPs of a
+/// device, takes about 80 MB.
+const MAX_ANSWERS_LEN: u64 = 256 << 20;
+
+/// Exit status of an invalid command line, as in clap.
+const USAGE: u8 = 2;
+
+/// Inspect and control a running hcad
+///
+/// hcactl connects to hcad's control socket. To create this socket, start hcad with --control-socket or set
+/// `control_socket` in its configuration.
+#[derive(Debug, Parser)]
+#[command(name = "hcactl", version)]
+struct Cli {
+    /// Path to the hcad control socket
+    ///
+    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if $XDG_RUNTIME_DIR is not set.
+    #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
+    socket: Option<PathBuf>,
+
+    /// Device number (can be repeated for commands that print lists or counters)
+    ///
+    /// By default, commands that print lists or counters cover all devices. All other commands require this
+    /// option if hcad is serving more than one device.
+    #[arg(long, value_name = "ID", global = true)]
+    device: Vec<u16>,
+
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// List devices: addresses, state, VMM, socket
+    Devices,
+    /// Add or remove a device at run time
+    #[command(subcommand)]
+    Device(device::Device),
+    /// Reload the configuration file
+    ///
+    /// Adds new devices, removes devices that are no longer in the file and recreates devices whose entries
+    /// have changed. Other devices are not affected. If the file contains an error, nothing changes.
+    Reload {
+        /// Path to the configuration to load, or "-" for standard input [default: the file that hcad was
+        /// started with]
+        file: Option<PathBuf>,
+    },
+    /// List queue pairs: state, PSNs, peer, queues
+    Qps,
+    /// List completion queues
+    Cqs,
+    /// List event queues
+    Eqs,
+    /// List memory regions
+    Mrs,
+    /// List context memory (ICM) mapped by the guest driver
+    Icm,
+    /// List NIC queues: state, ring, frame counts
+    Queues,
+    /// Show the NIC link: speed, MAC, maximum frame size, frame counts
+    Link,
+    /// List virtual station interfaces (VSIs) of the NIC: queues, VLAN tags, filters
+    Vsis,
+    /// List NIC switch rules: addresses, VLANs, EtherTypes, destination VSIs
+    Rules,
+    /// Show the NIC transmit scheduler tree
+    Scheduler,
+    /// List address handles (E810)
+    Ahs,
+    /// List multicast groups and their queue pairs (E810)
+    Groups,
+    /// Show the RDMA control queue and its object counts (E810)
+    Cqp,
+    /// List the objects of any table
+    ///
+    /// The other list commands are names for tables that many devices have. A device has further tables if
+    /// its interface has objects of its own.
+    List {
+        /// Name of the table [default: list the names of all tables]
+        table: Option<String>,
+    },
+    /// Explain what a queue pair is waiting for
+    #[command(subcommand)]
+    Explain(Explain),
+    /// Show all counters
+    Counters {
+        /// Print nonzero counters and their rates at this interval, in seconds (minimum: 0.1, default: 1)
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
+        watch: Option<Duration>,
+    },
+    Top(top::Top),
+    /// Set the link up or down
+    ///
+    /// The device notifies the guest driver. While the link is down, the port drops all frames.
+    Port {
+        /// New link state
+        #[arg(value_enum)]
+        state: Port,
+    },
+    /// Inject a catastrophic device error
+    ///
+    /// The device reports the error to the guest driver, which should reset the device.
+    Fail {
+        /// Inject the error without asking for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Capture frames to a pcapng file
+    #[command(subcommand)]
+    Capture(sight::Capture),
+    /// Trace register accesses, commands, queue entries and interrupts, one per line
+    #[command(subcommand)]
+    Trace(sight::Trace),
+    /// Record all input to a device, for use with `hcad replay`
+    #[command(subcommand)]
+    Record(Record),
+    /// Inject network faults: drop, duplicate, delay, reorder or corrupt frames
+    #[command(subcommand)]
+    Impair(impair::Impair),
+    /// List, add or remove a device's peers
+    #[command(subcommand)]
+    Peer(peer::Peer),
+    /// Write man pages and shell completions to a directory (for packagers)
+    #[command(hide = true)]
+    WriteManual {
+        /// Destination directory
+        folder: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Port {
+    Up,
+    Down,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Explain {
+    /// Explain the requester and responder state of a queue pair
+    Qp {
+        /// QP number, as shown by `hcactl qps` (decimal, or hexadecimal with a 0x prefix)
+        #[arg(value_name = "QPN", value_parser = impair::number)]
+        qpn: u32,
+    },
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Record {
+    /// Restart the device and write a session record to a new file; fails if a VMM is connected
+    On {
+        /// Path to the new file
+        file: PathBuf,
+    },
+    /// Stop recording and close the file
+    Off,
+}
+
+fn main() -> ExitCode {
+    if env::args_os().len() < 2 {
+        let _ = help::command().print_help();
+        return ExitCode::from(USAGE);
+    }
+    let matches = help::command().get_matches();
+    match Cli::from_arg_matches(&matches).map_err(Into::into).and_then(|cli| run(&cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "hcactl: {}", sanitize::text(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
+    if let Command::WriteManual { folder } = &cli.command {
+        return manual::write(Cli::command(), folder).with_context(|| {
+            format!("cannot write man pages and shell completions to {}", folder.display())
+        });
+    }
+    let by_default = || runtime_folder::control(&runtime_folder::shared());
+    let socket = cli.socket.clone().unwrap_or_else(by_default);
+    let mut daemon = Daemon::connect(&socket)?;
+    let text = match &cli.command {
+        Command::Devices => {
+            let mut devices = daemon.devices()?;
+            for id in &cli.device {
+                ensure!(devices.iter().any(|device| device.id == *id), "device {id} does not exist");
+            }
+            devices.retain(|device| cli.device.is_empty() || cli.device.contains(&device.id));
+            if cli.json { json(&devices)? } else { table::devices(&devices) }
+        }
+        Command::Device(device) => device.run(&mut daemon, cli)?,
+        Command::Reload { file } => {
+            let (text, went_well) = device::reload(&mut daemon, cli, file.as_deref())?;
+            print(&text)?;
+            ensure!(went_well, "the configuration was only partially applied; see the errors above");
+            return Ok(());
+        }
+        Command::List { table: Some(table) } => list(&mut daemon, cli, table)?,
+        Command::List { table: None } => match daemon.ask(&Request::Tables {})? {
+            Response::Tables(rows) if cli.json => json(&rows)?,
+            Response::Tables(rows) => table::tables(&rows),
+            _ => bail!("unexpected response from hcad"),
+        },
+        Command::Qps => list(&mut daemon, cli, "qps")?,
+        Command::Cqs => list(&mut daemon, cli, "cqs")?,
+        Command::Eqs => list(&mut daemon, cli, "eqs")?,
+        Command::Mrs => list(&mut daemon, cli, "mrs")?,
+        Command::Icm => list(&mut daemon, cli, "icm")?,
+        Command::Queues => list(&mut daemon, cli, "queues")?,
+        Command::Link => list(&mut daemon, cli, "link")?,
+        Command::Vsis => list(&mut daemon, cli, "vsis")?,
+        Command::Rules => list(&mut daemon, cli, "rules")?,
+        Command::Scheduler => list(&mut daemon, cli, "scheduler")?,
+        Command::Ahs => list(&mut daemon, cli, "handles")?,
+        Command::Groups => list(&mut daemon, cli, "groups")?,
+        Command::Cqp => list(&mut daemon, cli, "control")?,
+        Command::Counters { watch: Some(period) } => {
+            let devices = daemon.several(&cli.device)?;
+            return counters::watch(&mut daemon, &devices, *period, cli.json);
+        }
+        Command::Counters { watch: None } => {
+            let devices = daemon.several(&cli.device)?;
+            counters::once(&mut daemon, &devices, cli.json)?
+        }
+        Command::Explain(Explain::Qp { qpn }) => {
+            let device = daemon.choose(&cli.device)?;
+            let Response::Explanation(explanation) = daemon.ask(&Request::Explain { device, qpn: *qpn })?
+            else {
+                bail!("unexpected response from hcad")
+            };
+            let lines = explain::lines(*qpn, &explanation);
+            match cli.json {
+                true => json(&json!({ "qpn": qpn, "explanation": explanation, "text": lines }))?,
+                false => lines.join("\n") + "\n",
+            }
+        }
+        Command::Top(top) => top.run(&mut daemon, &socket, &cli.device)?,
+        Command::Port { state } => {
+            let device = daemon.choose(&cli.device)?;
+            let state = match state {
+                Port::Up => PortState::Up,
+                Port::Down => PortState::Down,
+            };
+            daemon.tell(&Request::SetPort { device, state })?;
+            done(cli, device, "port", &state)?
+        }
+        Command::Fail { yes } => {
+            let device = daemon.choose(&cli.device)?;
+            ensure!(
+                *yes || confirmed(&format!("Inject a catastrophic error into device {device}?"))?,
+                "cancelled; nothing was changed"
+            );
+            daemon.tell(&Request::Fail { device })?;
+            done(cli, device, "failed", &true)?
+        }
+        Command::Capture(capture) => {
+            let device = daemon.choose(&cli.device)?;
+            let (request, path) = capture.request(device)?;
+            daemon.tell(&request)?;
+            done(cli, device, "capture", &path)?
+        }
+        Command::Trace(trace) => {
+            let device = daemon.choose(&cli.device)?;
+            let (request, path) = trace.request(device, cli.json)?;
+            daemon.tell(&request)?;
+            done(cli, device, "trace", &path)?
+        }
+        Command::Record(record) => {
+            let device = daemon.choose(&cli.device)?;
+            let path = match record {
+                Record::On { file } => Some(std::path::absolute(file)?),
+                Record::Off => None,
+            };
+            daemon.tell(&match path.clone() {
+                Some(path) => Request::RecordOn { device, path },
+                None => Request::RecordOff { device },
+            })?;
+            done(cli, device, "record", &path)?
+        }
+        Command::WriteManual { .. } => String::new(),
+        Command::Peer(command) => {
+            let device = daemon.choose(&cli.device)?;
+            match daemon.ask(&command.request(device))? {
+                Response::Peers(rows) if cli.json => json(&rows)?,
+                Response::Peers(rows) => table::peers(&rows),
+                Response::Members(rows) if cli.json => json(&rows)?,
+                Response::Members(rows) => table::members(&rows),
+                Response::Done {} => done(cli, device, "peer", &command.addr())?,
+                _ => bail!("unexpected response from hcad"),
+            }
+        }
+        Command::Impair(command) => {
+            let device = daemon.choose(&cli.device)?;
+            let request = match command {
+                impair::Impair::List => Request::Impairments { device },
+                impair::Impair::Add(add) => Request::ImpairAdd { device, rule: add.rule() },
+                impair::Impair::Clear { id } => Request::ImpairClear { device, id: *id },
+            };
+            match daemon.ask(&request)? {
+                Response::Impairments(rows) if cli.json => json(&rows)?,
+                Response::Impairments(rows) => table::impairments(&rows),
+                Response::Impairment(id) => format!("{id}\n"),
+                Response::Done {} => match command {
+                    impair::Impair::Clear { id } => done(cli, device, "cleared", id)?,
+                    _ => String::new(),
+                },
+                _ => bail!("unexpected response from hcad"),
+            }
+        }
+    };
+    print(&text).map(drop)
+}
+
+/// Prints text. Returns false if the reader has closed standard output.
+fn print(text: &str) -> anyhow::Result<bool> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // The reader, such as `head`, needs no more output.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(sanitize::json(&serde_json::to_string(value)?) + "\n")
+}
+
+/// Prints the outcome of a change as JSON. As text, success prints nothing.
+fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> anyhow::Result<String> {
+    if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
+}
+
+/// Asks for confirmation on the terminal.
+fn confirmed(question: &str) -> anyhow::Result<bool> {
+    ensure!(io::stdin().is_terminal(), "standard input is not a terminal; pass --yes to confirm");
+    write!(io::stderr(), "{question} [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Returns the table of one device, or of several devices with an additional column for the device.
+fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
+    let devices = daemon.several(&cli.device)?;
+    let mut all: Vec<Value> = Vec::new();
+    let mut text = table::Text::default();
+    for device in &devices {
+        let of = (devices.len() > 1).then_some(*device);
+        if !cli.json {
+            daemon.text_pages(*device, table, |page| text.add(page, of))?;
+            continue;
+        }
+        daemon.pages(*device, table, |rows: Vec<Value>| {
+            all.extend(rows.into_iter().map(|mut row| {
+                if let (Some(device), Some(row)) = (of, row.as_object_mut()) {
+                    row.insert("device".into(), device.into());
+                }
+                row
+            }));
+            true
+        })?;
+    }
+    if cli.json { json(&all) } else { Ok(text.finish()) }
+}
+
+/// Connection to a daemon.
+pub(crate) struct Daemon {
+    requests: UnixStream,
+    answers: Take<BufReader<UnixStream>>,
+}
+
+impl Daemon {
+    fn connect(path: &Path) -> anyhow::Result<Self> {
+        let connect = || {
+            let requests = UnixStream::connect(path)?;
+            let answers = BufReader::new(requests.try_clone()?).take(MAX_ANSWERS_LEN);
+            io::Result::Ok(Self { requests, answers })
+        };
+        connect().map_err(|error| {
+            anyhow!(
+                "cannot connect to {}: {error}; check that hcad is running and uses this control socket (--control-socket, \
+                 or `control_socket` in its configuration)",
+                path.display()
+            )
+        })
+    }
+
+    /// Begins another command, with a new limit for the size of its responses.
+    pub(crate) fn begin(&mut self) {
+        self.answers.set_limit(MAX_ANSWERS_LEN);
+    }
+
+    /// Sends a request and waits for the response. An error response becomes an error.
+    pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        // If hcad rejects the connection, it writes the reason before it closes.
+        let sent = self.requests.write_all(&line);
+        let mut answer = Vec::new();
+        let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
+        let too_long = answer.len() as u64 == MAX_ANSWER_LEN || self.answers.limit() == 0;
+        ensure!(!too_long, "the response from hcad exceeds the size limit");
+        if answer.is_empty() {
+            sent.and(received).context("hcad closed the connection")?;
+            bail!("hcad closed the connection");
+        }
+        match serde_json::from_slice(&answer).context("cannot parse the response from hcad")? {
+            Response::Error(problem) => bail!(problem),
+            response => Ok(response),
+        }
+    }
+
+    /// Sends a request whose response contains no data.
+    fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
+        match self.ask(request)? {
+            Response::Done {} => Ok(()),
+            _ => bail!("unexpected response from hcad"),
+        }
+    }
+
+    pub(crate) fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
+        match self.ask(&Request::Devices {})? {
+            Response::Devices(devices) => Ok(devices),
+            _ => bail!("unexpected response from hcad"),
+        }
+    }
+
+    /// Reads the rows of a table page by page until `take` returns false.
+    pub(crate) fn pages<T: DeserializeOwned>(
+        &mut self,
+        device: u16,
+        table: &str,
+        mut take: impl FnMut(Vec<T>) -> bool,
+    ) -> anyhow::Result<()> {
+        self.each_page(device, table, false, |response| {
+            let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
+            let rows = rows.get(table).context("hcad sent a different table than requested")?;
+            let more = take(serde_json::from_str(rows).context("cannot parse the table rows from hcad")?);
+            Ok(Some(next.filter(|_| more)))
+        })
+    }
+
+    /// Reads a table as text, page by page.
+    fn text_pages(
+        &mut self,
+        device: u16,
+        table: &str,
+        mut take: impl FnMut(&TextPage),
+    ) -> anyhow::Result<()> {
+        self.each_page(device, table, true, |response| {
+            let Response::Text(page) = response else { return Ok(None) };
+            take(&page);
+            Ok(Some(page.next))
+        })
+    }
+
+    /// Requests pages from index 0 on. `take` returns the index of the next page, if another page follows.
+    /// `take` returns `None` if the response is not a page.
+    fn each_page(
+        &mut self,
+        device: u16,
+        table: &str,
+        text: bool,
+        mut take: impl FnMut(Response) -> anyhow::Result<Option<Option<u64>>>,
+    ) -> anyhow::Result<()> {
+        let mut from = 0;
+        loop {
+            let response = self.ask(&Request::List { device, table: table.to_owned(), from, text })?;
+            match take(response)?.context("unexpected response from hcad")? {
+                None => return Ok(()),
+                // `from` must increase, so that hcad cannot keep this loop running forever.
+                Some(next) if next > from => from = next,
+                Some(_) => bail!("hcad sent the pages of the list in the wrong order"),
+            }
+        }
+    }
+
+    /// Returns the only chosen device, for commands that apply to one device.
+    fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
+        match self.several(chosen)?.as_slice() {
+            [only] => Ok(*only),
+            [] => bail!("hcad is not serving any devices"),
+            several => {
+                let ids: Vec<_> = several.iter().map(u16::to_string).collect();
+                bail!(
+                    "hcad is serving several devices; select one of these with --device: {}",
+                    ids.join(", ")
+                )
+            }
+        }
+    }
+
+    /// Returns the chosen devices without duplicates, or all devices if none was chosen.
+    fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
+        if chosen.is_empty() {
+            return Ok(self.devices()?.iter().map(|device| device.id).collect());
+        }
+        let mut several = Vec::new();
+        for id in chosen {
+            if !several.contains(id) {
+                several.push(*id);
+            }
+        }
+        Ok(several)
+    }
+}

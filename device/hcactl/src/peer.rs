@@ -1,0 +1,95 @@
+//! `hcactl peer`: peers on the fabric of a device.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use card::fabric::ring::MemberRow;
+use card::fabric::switch::PeerRow;
+use clap::Subcommand;
+use control_api::message::Request;
+use control_api::peer::UdpPeerEntry;
+
+/// Commands of `hcactl peer`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Peer {
+    /// List peers: addresses, frame counts, MACs
+    List,
+    /// Add a peer; takes effect immediately
+    Add {
+        /// The peer's address and port
+        addr: SocketAddr,
+        /// Device number of the peer, which determines the peer's MAC address
+        #[arg(long)]
+        id: Option<u16>,
+        /// MAC address to reserve for the peer [default: learned from the peer's frames]
+        #[arg(long, conflicts_with = "id")]
+        mac: Option<String>,
+        /// Forward frames between this peer and all other peers. Use this for a peer that sends only to this
+        /// device, such as QEMU's -netdev dgram
+        #[arg(long)]
+        leaf: bool,
+        /// Maximum number of frames per second to accept from the peer; excess frames are dropped [default:
+        /// no limit]
+        #[arg(long, value_name = "N")]
+        max_frames_per_second: Option<NonZeroU32>,
+    },
+    /// Remove a peer; hcad drops frames that the peer sends later
+    Remove {
+        /// The peer's address and port
+        addr: SocketAddr,
+    },
+}
+
+impl Peer {
+    pub(crate) fn request(&self, device: u16) -> Request {
+        match self {
+            Self::List => Request::Peers { device },
+            Self::Add { addr, id, mac, leaf, max_frames_per_second } => Request::PeerAdd {
+                device,
+                peer: UdpPeerEntry {
+                    addr: (*addr).into(),
+                    id: *id,
+                    mac: mac.clone(),
+                    leaf: *leaf,
+                    max_frames_per_second: *max_frames_per_second,
+                },
+            },
+            Self::Remove { addr } => Request::PeerRemove { device, addr: *addr },
+        }
+    }
+
+    /// Returns the address of the peer to add or remove.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::List => None,
+            Self::Add { addr, .. } | Self::Remove { addr } => Some(*addr),
+        }
+    }
+}
+
+/// Returns the cells of a row: address, kind, received frames, sent frames, MACs.
+pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
+    vec![
+        row.addr.to_string(),
+        if row.leaf { "leaf" } else { "mesh" }.to_owned(),
+        row.rx_frames.to_string(),
+        row.rx_over_rate.to_string(),
+        row.rx_foreign_mac.to_string(),
+        row.tx_frames.to_string(),
+        if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
+    ]
+}
+
+/// Returns the cells of a row: MAC, state, received frames, sent frames, MACs.
+pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
+    vec![
+        row.mac.clone(),
+        if row.asleep { "asleep" } else { "awake" }.to_owned(),
+        row.rx_frames.to_string(),
+        (row.rx_foreign_mac + row.rx_foreign_ip).to_string(),
+        row.tx_frames.to_string(),
+        row.tx_refused.to_string(),
+        row.tx_waiting_bytes.to_string(),
+        if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
+    ]
+}

@@ -1,0 +1,156 @@
+//! Prints rows as aligned text tables.
+
+use std::fmt::Write as _;
+
+use card::fabric::impair::ImpairmentRow;
+use card::fabric::ring::MemberRow;
+use card::fabric::switch::PeerRow;
+use card::frontend::table::or_dash;
+use control_api::message::{DeviceRow, DeviceState, PortState, TableRow, TextPage};
+
+use crate::sanitize;
+
+/// A text table. Each column is as wide as its widest cell, and the first line is the heading.
+#[derive(Default)]
+pub(crate) struct Text {
+    lines: Vec<Vec<String>>,
+}
+
+impl Text {
+    fn head(&mut self, names: &[&str]) {
+        if self.lines.is_empty() {
+            self.lines.push(names.iter().map(|name| (*name).to_owned()).collect());
+        }
+    }
+
+    /// Adds a page of a table. `of` is the device, if the table shows several devices.
+    pub(crate) fn add(&mut self, page: &TextPage, of: Option<u16>) {
+        let with_device = |device: Option<String>, cells: &[String]| {
+            device.into_iter().chain(cells.iter().cloned()).collect::<Vec<_>>()
+        };
+        if self.lines.is_empty() {
+            self.lines.push(with_device(of.map(|_| "DEVICE".to_owned()), &page.columns));
+        }
+        let device = of.map(|device| device.to_string());
+        self.lines.extend(page.lines.iter().map(|cells| with_device(device.clone(), cells)));
+    }
+
+    /// Adds a line of cells; the first line is the heading.
+    pub(crate) fn line(&mut self, cells: Vec<String>) {
+        self.lines.push(cells);
+    }
+
+    pub(crate) fn finish(mut self) -> String {
+        for cell in self.lines.iter_mut().flatten() {
+            *cell = sanitize::text(cell);
+        }
+        let mut widths: Vec<usize> = Vec::new();
+        for line in &self.lines {
+            widths.resize(widths.len().max(line.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = (*width).max(cell.len());
+            }
+        }
+        let mut text = String::new();
+        for line in &self.lines {
+            let mut padded = String::new();
+            for (cell, width) in line.iter().zip(&widths) {
+                let _ = write!(padded, "{cell:width$}  ");
+            }
+            text += padded.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Formats the devices of a daemon.
+pub(crate) fn devices(rows: &[DeviceRow]) -> String {
+    let mut text = Text::default();
+    text.head(&[
+        "ID",
+        "INTERFACE",
+        "MAC",
+        "IPV4",
+        "IPV6",
+        "STATE",
+        "RESTARTS",
+        "PORT",
+        "VMM",
+        "SOCKET",
+        "CAPTURE",
+        "TRACE",
+        "RECORD",
+    ]);
+    text.lines.extend(rows.iter().map(|row| {
+        let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
+        vec![
+            row.id.to_string(),
+            row.interface.clone(),
+            row.mac.clone(),
+            row.ipv4.to_string(),
+            row.ipv6.to_string(),
+            match row.state {
+                DeviceState::Running => "running",
+                DeviceState::Restarting => "restarting",
+                DeviceState::NotAnswering => "not responding",
+            }
+            .to_owned(),
+            row.restarts.to_string(),
+            match row.port {
+                Some(PortState::Up) => "up",
+                Some(PortState::Down) if row.port_disabled => "disabled",
+                Some(PortState::Down) => "down",
+                None => "-",
+            }
+            .to_owned(),
+            if row.connected { "connected" } else { "none" }.to_owned(),
+            path(&row.socket),
+            path(&row.capture),
+            path(&row.trace),
+            path(&row.record),
+        ]
+    }));
+    text.finish()
+}
+
+/// Formats the peers of a device.
+pub(crate) fn peers(rows: &[PeerRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS"]);
+    text.lines.extend(rows.iter().map(crate::peer::cells));
+    text.finish()
+}
+
+/// Formats the members of the ring to which a device belongs.
+pub(crate) fn members(rows: &[MemberRow]) -> String {
+    let mut text = Text::default();
+    text.head(&[
+        "MEMBER",
+        "STATE",
+        "RX-FRAMES",
+        "FOREIGN",
+        "TX-FRAMES",
+        "TX-REFUSED",
+        "WAITING-BYTES",
+        "MACS",
+    ]);
+    text.lines.extend(rows.iter().map(crate::peer::member_cells));
+    text.finish()
+}
+
+/// Formats the impairments of a device.
+pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["ID", "DIRECTION", "ACTION", "MATCH", "WHEN", "MATCHED", "APPLIED"]);
+    text.lines.extend(rows.iter().map(crate::impair::cells));
+    text.finish()
+}
+
+/// Formats the list of tables that a daemon offers.
+pub(crate) fn tables(rows: &[TableRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["TABLE", "CONTENTS"]);
+    text.lines.extend(rows.iter().map(|row| vec![row.name.clone(), row.help.clone()]));
+    text.finish()
+}

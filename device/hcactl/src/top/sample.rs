@@ -1,0 +1,213 @@
+//! Activity of devices and queue pairs between two polls of a daemon.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use card::frontend::snapshot::{Peer, QpCounters, QpRow};
+use control_api::message::{Counters, DeviceRow, DeviceState, PortState};
+use serde::Serialize;
+
+use crate::{Daemon, counters};
+
+/// Maximum number of queue pairs polled per device. Each page of them takes an iteration of the device's
+/// event loop.
+const MOST_QPS: usize = 1024;
+
+/// The counters of one poll.
+pub(super) struct Sample {
+    at: Instant,
+    devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
+    qps: Vec<(u16, QpRow)>,
+    /// Whether the device has more queue pairs than were polled.
+    pub(super) cut: bool,
+}
+
+/// One device, with its rates per second unless stated otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DeviceLine {
+    pub(super) id: u16,
+    pub(super) interface: String,
+    pub(super) state: &'static str,
+    /// Whether the device is running with its link up.
+    pub(super) is_well: bool,
+    /// Number of all queue pairs.
+    pub(super) qps: u64,
+    /// Rate of bytes on the wire.
+    pub(super) sent: f64,
+    pub(super) received: f64,
+    /// Number of packets and frames in both directions.
+    pub(super) packets: f64,
+    pub(super) retransmitted: f64,
+    /// Number of NAKs in both directions.
+    pub(super) naks: f64,
+    pub(super) dropped: f64,
+}
+
+/// One queue pair, with its rates per second unless stated otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct QpLine {
+    pub(super) device: u16,
+    pub(super) qpn: u32,
+    pub(super) service: &'static str,
+    pub(super) state: String,
+    pub(super) peer: String,
+    /// Completed send requests per second.
+    pub(super) sends: f64,
+    pub(super) receives: f64,
+    /// Current number of send requests that have been started but have not completed.
+    pub(super) waiting: u64,
+    /// Total number of failed requests.
+    pub(super) failed: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct View {
+    pub(super) devices: Vec<DeviceLine>,
+    pub(super) qps: Vec<QpLine>,
+    /// Whether more queue pairs exist than are shown.
+    pub(super) cut: bool,
+}
+
+impl Sample {
+    /// Polls the devices with these numbers, or all devices.
+    pub(super) fn take(daemon: &mut Daemon, chosen: &[u16]) -> anyhow::Result<Self> {
+        daemon.begin();
+        let mut rows = daemon.devices()?;
+        rows.retain(|row| chosen.is_empty() || chosen.contains(&row.id));
+        let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), cut: false };
+        for row in rows {
+            let mut counted = None;
+            // A device that stops responding during the poll is treated as one that did not respond at all.
+            if row.state == DeviceState::Running
+                && let Ok(counters) = counters::of(daemon, row.id)
+            {
+                counted = Some(Box::new(counters));
+                sample.cut |= sample.list(daemon, row.id).unwrap_or(false);
+            }
+            sample.devices.push((row, counted));
+        }
+        Ok(sample)
+    }
+
+    /// Adds the queue pairs of a device. Returns whether the device has more.
+    fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
+        let mut taken = 0;
+        daemon.pages(device, "qps", |rows: Vec<QpRow>| {
+            taken += rows.len();
+            self.qps.extend(rows.into_iter().map(|row| (device, row)));
+            taken < MOST_QPS
+        })?;
+        Ok(taken >= MOST_QPS)
+    }
+
+    /// Returns the activity since `before`. New devices and queue pairs start from zero.
+    pub(super) fn since(&self, before: &Self) -> View {
+        let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let devices = self.devices.iter().map(|(row, counted)| {
+            let earlier = before.devices.iter().find(|(other, _)| other.id == row.id);
+            let earlier =
+                earlier.and_then(|(_, counted)| counted.as_deref()).map(Totals::of).unwrap_or_default();
+            let now = counted.as_deref().map(Totals::of).unwrap_or(earlier);
+            let rate = |of: fn(&Totals) -> u64| counters::rate(of(&earlier), of(&now), seconds);
+            let (state, is_well) = state(row);
+            DeviceLine {
+                id: row.id,
+                interface: row.interface.clone(),
+                state,
+                is_well,
+                qps: now.qps,
+                sent: rate(|totals| totals.sent),
+                received: rate(|totals| totals.received),
+                packets: rate(|totals| totals.packets),
+                retransmitted: rate(|totals| totals.retransmitted),
+                naks: rate(|totals| totals.naks),
+                dropped: rate(|totals| totals.dropped),
+            }
+        });
+        let earlier: HashMap<_, _> =
+            before.qps.iter().map(|(device, row)| ((*device, row.qpn), row.counters)).collect();
+        let qps = self.qps.iter().map(|(device, row)| {
+            let earlier = earlier.get(&(*device, row.qpn)).copied().unwrap_or_default();
+            let now = &row.counters;
+            let rate = |of: fn(&QpCounters) -> u64| counters::rate(of(&earlier), of(now), seconds);
+            QpLine {
+                device: *device,
+                qpn: row.qpn,
+                service: row.service.name(),
+                state: row.state.to_string(),
+                peer: row.peer.as_ref().map(peer).unwrap_or_default(),
+                sends: rate(|counters| counters.sends_completed),
+                receives: rate(|counters| counters.receives_completed),
+                waiting: now.sends_outstanding(),
+                failed: now.failed,
+            }
+        });
+        View { devices: devices.collect(), qps: qps.collect(), cut: self.cut }
+    }
+}
+
+/// Totals from which a device line is computed.
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    qps: u64,
+    sent: u64,
+    received: u64,
+    packets: u64,
+    retransmitted: u64,
+    naks: u64,
+    dropped: u64,
+}
+
+impl Totals {
+    fn of(counters: &Counters) -> Self {
+        let Counters { engine, port, fabric, qps, .. } = counters;
+        // Networks flood frames for other devices to this one. Discarding them is not a loss.
+        let passed: u64 =
+            ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
+        let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)
+            + port.lost_link_down
+            + port.lost_unresolved
+            + port.lost_malformed;
+        let at_fabric = fabric.tx_refused
+            + fabric.tx_no_peer
+            + fabric.rx_stranger
+            + fabric.rx_bad_length
+            + fabric.rx_over_rate
+            + fabric.rx_foreign_mac
+            + fabric.rx_foreign_ip
+            + fabric.rx_overflow;
+        Self {
+            qps: sum(qps),
+            sent: port.transmit.octets + port.nic_transmit.octets,
+            received: port.receive.octets + port.nic_receive.octets,
+            packets: [port.transmit, port.nic_transmit, port.receive, port.nic_receive]
+                .iter()
+                .map(|traffic| traffic.packets)
+                .sum(),
+            retransmitted: engine.recovery.retransmitted_packets,
+            naks: sum(&engine.naks_sent) + sum(&engine.naks_received),
+            dropped: sum(&engine.drops) + at_port + at_fabric,
+        }
+    }
+}
+
+/// Returns the sum of all fields of a struct of counters.
+fn sum(counters: &impl Serialize) -> u64 {
+    let value = serde_json::to_value(counters).unwrap_or_default();
+    value.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+fn state(row: &DeviceRow) -> (&'static str, bool) {
+    match (row.state, row.port) {
+        (DeviceState::Restarting, _) => ("restarting", false),
+        (DeviceState::NotAnswering, _) => ("no reply", false),
+        (DeviceState::Running, _) if row.port_disabled => ("disabled", false),
+        (DeviceState::Running, Some(PortState::Down)) => ("down", false),
+        (DeviceState::Running, _) if !row.connected => ("no VMM", true),
+        (DeviceState::Running, _) => ("up", true),
+    }
+}
+
+fn peer(Peer { qpn, ip, .. }: &Peer) -> String {
+    format!("{ip} {qpn:#x}")
+}

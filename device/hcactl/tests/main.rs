@@ -1,0 +1,77 @@
+//! Tests `hcactl` without a daemon. The tests with one are those of `device`, which has the daemon.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+
+use tempfile::TempDir;
+
+fn hcactl() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    command.env_remove("HCACTL_SOCKET");
+    command
+}
+
+fn run(socket: &Path, arguments: &[&str]) -> Output {
+    hcactl().arg("--socket").arg(socket).args(arguments).output().unwrap()
+}
+
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Returns a server that sends one client one response to its first request.
+fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+        // The client may disconnect before the whole response was sent.
+        let _ = (&stream).write_all(answer);
+    });
+    (folder, path)
+}
+
+#[test]
+fn no_command_prints_grouped_help() {
+    let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["\nDevices:\n  devices ", "\nOptions:\n", "\nExamples:\n  hcactl devices "] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn unreachable_daemon_error_names_key() {
+    let error = complaint(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
+    assert!(
+        error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: No such file"),
+        "{error}"
+    );
+    assert!(error.contains("`control_socket`"), "{error}");
+    assert_eq!(error.matches("No such file").count(), 1, "{error}");
+}
+
+#[test]
+fn control_characters_from_daemon_are_escaped() {
+    let (_folder, socket) = server(b"{\"error\":\"\\u001b]0;mine\\u0007\xc2\x9b2J\"}\n");
+    let error = complaint(&run(&socket, &["devices"]));
+    assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
+}
+
+#[test]
+fn endless_response_is_cut_off() {
+    static ENDLESS: [u8; 17 << 20] = [b'x'; 17 << 20];
+    let (_folder, socket) = server(&ENDLESS);
+    assert_eq!(
+        complaint(&run(&socket, &["devices"])),
+        "hcactl: the response from hcad exceeds the size limit\n"
+    );
+}

@@ -1,0 +1,28 @@
+//! Counters of a queue pair, as its front-end's observer updates them.
+
+use card::frontend::snapshot::QpCounters;
+use engine::{Completion, Fetch, Queue};
+
+/// Counts an attempt to take a send request.
+pub fn count_send<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
+    counters.sends += u64::from(is_taken(fetch));
+}
+
+/// Counts an attempt to take a receive request.
+pub fn count_receive<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
+    counters.receives += u64::from(is_taken(fetch));
+}
+
+/// Counts a completion, whether or not a CQE reports it.
+pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
+    match completion.queue {
+        Queue::Send => counters.sends_completed += 1,
+        Queue::Recv => counters.receives_completed += 1,
+    }
+    counters.failed += u64::from(completion.result.is_err());
+}
+
+/// Whether a request left its queue. A rejected request leaves it too, and completes with an error.
+fn is_taken<T>(fetch: &Fetch<T>) -> bool {
+    matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. })
+}

@@ -1,0 +1,60 @@
+//! Doorbells of eight bytes that 32-bit software writes in two stores.
+
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::telemetry::reason::IgnoreReason;
+
+/// First halves of doorbells whose second halves are outstanding, for each UAR page and register. Separate pages keep
+/// the halves of different processes apart.
+#[derive(Debug)]
+pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
+
+impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
+    /// Creates the halves of `pages` UAR pages. Bound: the size of the BAR is configured, at most 16 MiB.
+    pub fn new(pages: u64) -> Self {
+        Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
+    }
+
+    /// Whether the page exists.
+    pub fn has_page(&self, page: u32) -> bool {
+        self.0.get(page as usize).is_some()
+    }
+
+    /// Clears all halves (device reset).
+    pub fn reset(&mut self) {
+        self.0.fill([[0; 4]; REGISTERS]);
+    }
+
+    /// Returns the outstanding first half for a page and register; zeros if there is none.
+    pub fn first_half(&self, page: u32, register: usize) -> [u8; 4] {
+        self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
+    }
+
+    /// Handles a store to a register, or to its `second` half. Returns the doorbell once it is complete, and `None` for
+    /// a first half. A doorbell that is stored whole leaves an outstanding half alone, since another CPU may be between
+    /// its two stores.
+    ///
+    /// # Errors
+    /// The register does not exist or does not have this width.
+    pub fn store(
+        &mut self,
+        page: u32,
+        register: usize,
+        second: bool,
+        data: &[u8],
+    ) -> Result<Option<[u8; 8]>, IgnoreReason> {
+        let half = self.0.get_mut(page as usize).and_then(|halves| halves.get_mut(register));
+        let half = half.ok_or(NO_REGISTER)?;
+        match (data, second) {
+            (&[a, b, c, d, e, f, g, h], false) => Ok(Some([a, b, c, d, e, f, g, h])),
+            (&[a, b, c, d], false) => {
+                *half = [a, b, c, d];
+                Ok(None)
+            }
+            (&[e, f, g, h], true) => {
+                let [a, b, c, d] = *half;
+                Ok(Some([a, b, c, d, e, f, g, h]))
+            }
+            _ => Err(WIDTH),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! A ring of 32-byte entries that the device writes for software: the buffer of a completion or event queue.
+//!
+//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device
+//! detects that software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a
+//! consumer index.
+
+use card::memory::queue::QueueMemory;
+use engine::AccessError;
+use protocol::ids::{Lkey, Pdn};
+use thiserror::Error;
+
+pub const LEN: usize = 32;
+/// Offset of the owner byte, the last one of an entry.
+pub const OWNER: usize = LEN - 1;
+/// Bit of the owner byte: the entry is owned by hardware. Software sets it when it has consumed the entry.
+pub const HARDWARE_OWNED: u8 = 0x80;
+
+/// Reason why an entry was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// Software has not consumed the oldest entry.
+    #[error("the queue is full: software has not consumed the oldest entry")]
+    Full,
+    /// The buffer is not accessible.
+    #[error("the queue buffer is not accessible: {0}")]
+    Access(AccessError),
+}
+
+/// Location of a ring's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Protection domain used for writes.
+    pub pd: Pdn,
+    /// Memory region that holds the entries.
+    pub lkey: Lkey,
+    /// Offset of entry 0 in the region.
+    pub start: u64,
+    /// Log2 of the number of entries.
+    pub log_entries: u8,
+}
+
+/// A buffer and its producer index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRing {
+    buffer: Buffer,
+    /// Free-running producer index. Its low bits select the next slot.
+    producer: u32,
+}
+
+impl EntryRing {
+    /// Creates a ring with this producer index.
+    pub fn new(buffer: Buffer, producer: u32) -> Self {
+        Self { buffer, producer }
+    }
+
+    /// Returns the location of the entries.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Switches to another buffer and keeps the producer index.
+    pub fn move_to(&mut self, buffer: Buffer) {
+        self.buffer = buffer;
+    }
+
+    pub fn entries(&self) -> u64 {
+        1u64.checked_shl(self.buffer.log_entries.into()).unwrap_or(0)
+    }
+
+    /// Returns the free-running producer index, modulo 2^32.
+    pub fn producer(&self) -> u32 {
+        self.producer
+    }
+
+    /// Writes the next entry without checking whether the slot is free.
+    ///
+    /// # Errors
+    /// The buffer cannot be written. The producer index does not advance.
+    pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), AccessError> {
+        let at = self.next_offset().ok_or(AccessError::Bounds)?;
+        mem.publish(self.buffer.pd, self.buffer.lkey, at, entry)?;
+        self.producer = self.producer.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Reads the owner byte of the next slot. `None` if the buffer cannot be read.
+    pub fn owner(&self, mem: &impl QueueMemory) -> Option<u8> {
+        let mut byte = [0];
+        let at = self.next_offset()?.checked_add(OWNER as u64)?;
+        mem.read(self.buffer.pd, self.buffer.lkey, at, &mut byte).ok()?;
+        Some(byte[0])
+    }
+
+    /// Returns the offset of the next slot in the region.
+    fn next_offset(&self) -> Option<u64> {
+        let mask = 1u32.checked_shl(self.buffer.log_entries.into()).map_or(u32::MAX, |entries| entries - 1);
+        self.buffer.start.checked_add(u64::from(self.producer & mask) * LEN as u64)
+    }
+}
+
+/// A ring without a consumer index, whose only flow control is the owner bit. Software sets the bit in all entries
+/// before it creates the queue, and again in each entry that it has consumed. Some software skips the first step, so
+/// the bit is checked only if it was set in every entry at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedRing {
+    ring: EntryRing,
+    checks_owner: bool,
+}
+
+impl OwnedRing {
+    /// Creates a ring with this producer index.
+    pub fn new(buffer: Buffer, producer: u32, mem: &impl QueueMemory) -> Self {
+        Self { ring: EntryRing::new(buffer, producer), checks_owner: all_owned_by_hardware(&buffer, mem) }
+    }
+
+    /// Returns the location of the entries.
+    pub fn buffer(&self) -> &Buffer {
+        self.ring.buffer()
+    }
+
+    /// Whether all entries were owned by hardware at the start, so that overruns are detected.
+    pub fn checks_owner(&self) -> bool {
+        self.checks_owner
+    }
+
+    /// Returns the ring in another buffer, with the same producer index.
+    #[must_use]
+    pub fn moved_to(&self, buffer: Buffer, mem: &impl QueueMemory) -> Self {
+        Self::new(buffer, self.ring.producer, mem)
+    }
+
+    pub fn entries(&self) -> u64 {
+        self.ring.entries()
+    }
+
+    /// Returns the free-running producer index, modulo 2^32.
+    pub fn producer(&self) -> u32 {
+        self.ring.producer()
+    }
+
+    /// Writes the next entry.
+    ///
+    /// # Errors
+    /// The entry is lost: the slot is not free, or the buffer cannot be written.
+    pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
+        self.check(mem)?;
+        self.ring.push(entry, mem).map_err(WriteError::Access)
+    }
+
+    /// Checks that the next slot is free.
+    fn check(&self, mem: &impl QueueMemory) -> Result<(), WriteError> {
+        if !self.checks_owner {
+            return Ok(());
+        }
+        let owner = self.ring.next_offset().and_then(|at| at.checked_add(OWNER as u64));
+        let Buffer { pd, lkey, .. } = self.ring.buffer;
+        let mut byte = [0];
+        let read = owner.ok_or(AccessError::Bounds).and_then(|at| mem.read(pd, lkey, at, &mut byte));
+        read.map_err(WriteError::Access)?;
+        if byte[0] & HARDWARE_OWNED == 0 { Err(WriteError::Full) } else { Ok(()) }
+    }
+}
+
+/// A ring with a consumer index that software reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedRing {
+    ring: EntryRing,
+    /// Free-running consumer index, modulo 2^32.
+    consumer: u32,
+}
+
+impl CountedRing {
+    /// Creates an empty ring.
+    pub fn new(buffer: Buffer) -> Self {
+        Self { ring: EntryRing::new(buffer, 0), consumer: 0 }
+    }
+
+    /// Returns the buffer and its producer index.
+    pub fn ring(&self) -> &EntryRing {
+        &self.ring
+    }
+
+    /// Updates the consumer index.
+    pub fn set_consumer(&mut self, consumer: u32) {
+        self.consumer = consumer;
+    }
+
+    /// Switches to another buffer and keeps both indices.
+    pub fn move_to(&mut self, buffer: Buffer) {
+        self.ring.move_to(buffer);
+    }
+
+    /// Whether no slot is free, according to the last reported consumer index.
+    pub fn is_full(&self) -> bool {
+        u64::from(self.unread()) >= self.ring.entries()
+    }
+
+    /// Returns the number of unconsumed entries, according to the last reported consumer index.
+    pub fn unread(&self) -> u32 {
+        self.ring.producer().wrapping_sub(self.consumer)
+    }
+}
+
+pub trait Ring {
+    /// Writes the next entry.
+    ///
+    /// # Errors
+    /// The entry is lost: the slot is not free, or the buffer cannot be written.
+    fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError>;
+}
+
+impl Ring for OwnedRing {
+    fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
+        OwnedRing::push(self, entry, mem)
+    }
+}
+
+impl Ring for CountedRing {
+    fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
+        if self.is_full() {
+            return Err(WriteError::Full);
+        }
+        self.ring.push(entry, mem).map_err(WriteError::Access)
+    }
+}
+
+/// A ring of events that reports an overflow to software.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventRing<R> {
+    pub ring: R,
+    /// Events were lost, and the overflow event is not written yet.
+    overflowed: bool,
+}
+
+impl<R: Ring> EventRing<R> {
+    /// Creates a ring without lost events.
+    pub fn new(ring: R) -> Self {
+        Self { ring, overflowed: false }
+    }
+
+    /// Whether events were lost and the overflow event is not written yet.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Writes an event, preceded by `overflow` if earlier events were lost. Succeeds if it has written an entry, even
+    /// if that is `overflow` alone.
+    ///
+    /// # Errors
+    /// The event is lost, and no entry was written.
+    pub fn push(
+        &mut self,
+        event: &[u8; LEN],
+        overflow: &[u8; LEN],
+        mem: &impl QueueMemory,
+    ) -> Result<(), WriteError> {
+        let mut told = false;
+        let mut result = Ok(());
+        if self.overflowed {
+            result = self.ring.push(overflow, mem);
+            told = result.is_ok();
+            self.overflowed = !told;
+        }
+        let result = result.and_then(|()| self.ring.push(event, mem));
+        if result == Err(WriteError::Full) {
+            self.overflowed = true;
+        }
+        if told { Ok(()) } else { result }
+    }
+}
+
+fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
+    const CHUNK: usize = 128;
+    let mut entries = [[0; LEN]; CHUNK];
+    let mut index = 0u64;
+    // Bound: 2^20 entries, the largest queue a command accepts, are 32 MiB.
+    while index < 1u64 << buffer.log_entries.min(20) {
+        let left = (1u64 << buffer.log_entries) - index;
+        let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        let chunk = &mut entries[..count];
+        let Some(at) = buffer.start.checked_add(index * LEN as u64) else { return false };
+        if mem.read(buffer.pd, buffer.lkey, at, chunk.as_flattened_mut()).is_err() {
+            return false;
+        }
+        if chunk.iter().any(|entry| entry[OWNER] & HARDWARE_OWNED == 0) {
+            return false;
+        }
+        index += count as u64;
+    }
+    true
+}

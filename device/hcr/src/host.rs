@@ -1,0 +1,142 @@
+//! A device as the engine sees it: work queues, and memory access by key.
+
+use card::frontend::{Context, HostContext};
+use card::memory::GuestMemory;
+use card::memory::translate::{AccessTarget, RegionAccess};
+use engine::{
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, RecvRequest,
+    RecvSource, SendRequest,
+};
+use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::{Lkey, Qpn, Va};
+use smallvec::SmallVec;
+
+use super::mtt::Mtt;
+
+/// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
+pub trait Queues {
+    /// Takes the next request from the send queue of a QP.
+    fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest>;
+
+    /// Takes the next request from the receive queue or the SRQ of a QP.
+    fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
+
+    /// As [`Queues::next_recv`], for a request that is flushed, so that its scatter list is not used.
+    fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
+        self.next_recv(qpn, cx)
+    }
+
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        let _ = qpn;
+        None
+    }
+
+    /// Returns the QPs attached to a multicast group.
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        let _ = gid;
+        SmallVec::new()
+    }
+
+    /// Returns access to the memory of regions.
+    fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
+}
+
+/// Implements [`engine::Host`] for a device. Before INIT_HCA it has no queues and no keys.
+#[derive(Debug)]
+pub struct DeviceHost<'a, Q> {
+    /// `None` before INIT_HCA and after CLOSE_HCA.
+    pub queues: Option<&'a mut Q>,
+    /// Guest memory, addresses and monitor of the current input.
+    pub cx: HostContext<'a>,
+}
+
+impl<Q: Queues> DeviceHost<'_, Q> {
+    fn access(&self) -> Result<RegionAccess<'_, &Mtt>, AccessError> {
+        let queues = self.queues.as_deref().ok_or(AccessError::Key)?;
+        Ok(queues.access(self.cx.dma))
+    }
+}
+
+impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Self { queues, cx } = self;
+        queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_send(qpn, cx))
+    }
+
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
+        let Self { queues, cx } = self;
+        // These interfaces have no XRC.
+        let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
+        queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
+    }
+
+    fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let Self { queues, cx } = self;
+        queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_flushed_recv(qpn, cx))
+    }
+
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        self.queues.as_ref().and_then(|queues| queues.next_recv_due(qpn))
+    }
+
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        // A sender that is a member receives its own datagram; software recognises and drops it.
+        self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
+    }
+
+    fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.access()?.check(AccessTarget::address(who, key, va), len, access)
+    }
+
+    fn read(
+        &self,
+        who: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.append(AccessTarget::address(who, key, va), len, out, access)
+    }
+
+    fn write(
+        &mut self,
+        who: Initiator,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.write(AccessTarget::address(who, key, va), data, access)
+    }
+
+    fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access()?.atomic(AccessTarget::address(who, key, va), op)
+    }
+
+    fn dropped(&mut self, dropped: &Dropped) {
+        self.cx.monitor.packet_dropped(dropped);
+    }
+}
+
+/// Moves a QP of the engine to another state, or changes its attributes.
+///
+/// # Errors
+/// INTERNAL_ERR if the engine does not have the QP, which would be a bug of the front-end.
+pub fn modify_qp(
+    cx: &mut Context<'_>,
+    queues: &mut impl Queues,
+    qpn: Qpn,
+    modify: &Modify,
+) -> Result<(), CmdError> {
+    let (engine, cx) = cx.split();
+    let moved = engine.modify_qp(cx.now, qpn, modify, &mut DeviceHost { queues: Some(queues), cx });
+    moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "unknown QP", qpn.get().into()))
+}
+
+/// Notifies the engine that a send queue may have new requests.
+pub fn notify_send(cx: &mut Context<'_>, queues: &mut impl Queues, qpn: Qpn) {
+    let (engine, cx) = cx.split();
+    engine.notify_send(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
+}

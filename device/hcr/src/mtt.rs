@@ -1,0 +1,191 @@
+//! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks
+//! them up.
+//!
+//! The table itself is in ICM; this is the device's copy of the entries written so far. Its storage follows ICM pages:
+//! a chunk exists from the first entry that is written to its ICM page until that page is unmapped.
+
+use std::ops::RangeInclusive;
+
+use card::memory::dma::PAGE_LEN;
+use card::memory::keys::Generation;
+use card::memory::translate::PageTable;
+use card::sparse::{Capacity, SparseTable, TableFull};
+use protocol::ids::{IcmAddr, Iova};
+
+use crate::icm::page_of;
+
+pub const ENTRY_LEN: usize = 8;
+/// Entries per ICM page.
+const CHUNK_LEN: usize = 4096 / ENTRY_LEN;
+const _: () = assert!(CHUNK_LEN as u64 * ENTRY_LEN as u64 == PAGE_LEN);
+
+/// Bound: 128 MiB of chunks, which translate 64 GiB of 4 KiB pages.
+const CAPACITY: Capacity = Capacity { entries: 1 << 15, leaves: 1 << 15 };
+
+/// A cached MTT. Entries are numbered from its base.
+#[derive(Debug)]
+pub struct Mtt {
+    base: IcmAddr,
+    /// Chunks by ICM page, counted from the page of the base.
+    chunks: SparseTable<Box<Chunk>>,
+    /// Incremented by every change of `chunks`, which therefore goes through [`Mtt::change`].
+    generation: Generation,
+}
+
+/// A bus address. Its low bits are unused, so bit 0 marks a slot that has been written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot(u64);
+
+#[derive(Debug)]
+struct Chunk([Slot; CHUNK_LEN]);
+
+impl Mtt {
+    /// Creates an empty table whose entry 0 is at `base`.
+    pub fn new(base: IcmAddr) -> Self {
+        Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
+    }
+
+    /// Returns the ICM address of an entry; `None` beyond the end of ICM.
+    pub fn addr(&self, entry: u64) -> Option<IcmAddr> {
+        let offset = entry.checked_mul(ENTRY_LEN as u64)?;
+        Some(IcmAddr::new(self.base.get().checked_add(offset)?))
+    }
+
+    /// Allocates the chunks of entries that are about to be written.
+    ///
+    /// # Errors
+    /// The entries exceed the capacity: 2^15 ICM pages, within 2^32 pages of the base.
+    pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
+        let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
+        let last = start.checked_add(more).ok_or(TableFull)?;
+        let ((first, _), (last, _)) = self.locate(start).zip(self.locate(last)).ok_or(TableFull)?;
+        for page in first..=last {
+            if self.chunks.get(page).is_none() {
+                self.change().insert(page, Box::new(Chunk([Slot::default(); CHUNK_LEN])))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an entry that [`Mtt::reserve`] has made room for. `None` marks an entry without a page.
+    pub fn set(&mut self, entry: u64, page: Option<Iova>) {
+        if let Some((chunk, slot)) = self.locate(entry)
+            && let Some(chunk) = self.change().get_mut(chunk)
+        {
+            chunk.0[slot] = Slot(page.map_or(0, |page| page.get() & !(PAGE_LEN - 1) | 1));
+        }
+    }
+
+    /// Discards the entries in these ICM pages.
+    pub fn invalidate(&mut self, icm_pages: RangeInclusive<u64>) {
+        let base = page_of(self.base);
+        let (first, last) = icm_pages.into_inner();
+        let Some(last) = last.checked_sub(base) else { return };
+        let Ok(first) = u32::try_from(first.saturating_sub(base)) else { return };
+        self.change().remove_range(first, u32::try_from(last).unwrap_or(u32::MAX));
+    }
+
+    /// Returns mutable access to the chunks, which invalidates cached translations.
+    fn change(&mut self) -> &mut SparseTable<Box<Chunk>> {
+        self.generation = Generation::fresh();
+        &mut self.chunks
+    }
+
+    /// Returns the chunk index and slot of an entry.
+    fn locate(&self, entry: u64) -> Option<(u32, usize)> {
+        let addr = self.addr(entry)?;
+        let page = u32::try_from(page_of(addr) - page_of(self.base)).ok()?;
+        // The remainder is below 4096.
+        Some((page, (addr.get() % PAGE_LEN) as usize / ENTRY_LEN))
+    }
+}
+
+impl PageTable for &Mtt {
+    fn page(self, entry: u64) -> Option<Iova> {
+        let (page, slot) = self.locate(entry)?;
+        let Slot(value) = self.chunks.get(page)?.0[slot];
+        (value & 1 != 0).then_some(Iova::new(value & !1))
+    }
+
+    fn generation(self) -> Option<Generation> {
+        Some(self.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(base: u64, entries: &[u64]) -> Mtt {
+        let mut mtt = Mtt::new(IcmAddr::new(base));
+        for &entry in entries {
+            mtt.reserve(entry, 1).unwrap();
+            mtt.set(entry, Some(Iova::new(entry << 12 | 0xff8)));
+        }
+        mtt
+    }
+
+    #[test]
+    fn only_written_entries_translate() {
+        let mtt = written(0x180_0000, &[0, 0x10, 511, 512]);
+        assert_eq!(mtt.page(0x10), Some(Iova::new(0x1_0000)));
+        assert_eq!(mtt.page(0), Some(Iova::new(0)), "bus page 0 is a page");
+        assert_eq!((mtt.page(1), mtt.page(513), mtt.page(1024)), (None, None, None));
+        assert_eq!(mtt.addr(0x10), Some(IcmAddr::new(0x180_0080)));
+    }
+
+    #[test]
+    fn every_change_advances_generation() {
+        let mut mtt = written(0, &[4]);
+        let changes: [fn(&mut Mtt); 4] = [
+            |mtt| mtt.set(4, Some(Iova::new(0x1000))),
+            |mtt| mtt.set(4, None),
+            |mtt| mtt.reserve(600, 1).unwrap(),
+            |mtt| mtt.invalidate(0..=0),
+        ];
+        let mut met = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
+        for change in changes {
+            change(&mut mtt);
+            assert!(!met.contains(&(&mtt).generation()));
+            met.push((&mtt).generation());
+        }
+        assert_eq!((&mtt).generation(), (&mtt).generation());
+    }
+
+    #[test]
+    fn entry_without_page_does_not_translate() {
+        let mut mtt = written(0, &[4, 5]);
+        mtt.set(4, None);
+        assert_eq!((mtt.page(4), mtt.page(5)), (None, Some(Iova::new(0x5000))));
+    }
+
+    #[test]
+    fn unmapping_icm_page_discards_its_entries() {
+        let mut mtt = written(0x180_0000, &[0, 511, 512, 1024]);
+        mtt.invalidate(0x1801..=0x1801);
+        assert_eq!(mtt.page(512), None);
+        assert!(mtt.page(511).is_some() && mtt.page(1024).is_some());
+        mtt.invalidate(0..=0x17ff);
+        assert!(mtt.page(0).is_some(), "pages before the base are not the table's");
+        mtt.invalidate(0..=u64::MAX >> 12);
+        assert!(mtt.page(0).is_none() && mtt.page(1024).is_none());
+    }
+
+    #[test]
+    fn unaligned_base_shifts_chunks_but_not_entries() {
+        let mtt = written(0x180_0ff4, &[0, 1, 2, 514]);
+        for entry in [0, 1, 2, 514] {
+            assert_eq!(mtt.page(entry), Some(Iova::new(entry << 12)));
+        }
+        assert_eq!(mtt.chunks.len(), 3);
+    }
+
+    #[test]
+    fn entries_beyond_end_are_rejected() {
+        let mut mtt = Mtt::new(IcmAddr::new(0x1000));
+        assert_eq!(mtt.reserve(u64::MAX / 8, 1), Err(TableFull));
+        assert_eq!(mtt.reserve(1 << 41, 1), Err(TableFull));
+        assert_eq!((mtt.page(u64::MAX), mtt.page(1 << 41)), (None, None));
+        assert!(mtt.reserve((1 << 41) - 512, 1).is_ok());
+    }
+}

@@ -1,0 +1,104 @@
+//! Notifications of a completion queue: one event each time it is armed, and one report of the fault that breaks it.
+
+use card::frontend::snapshot::{Armed, Fault};
+use protocol::ids::Eqn;
+use thiserror::Error;
+
+use super::entry_ring::WriteError;
+
+/// Whether to raise a completion event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The queue raises no event.
+    No,
+    /// The queue was armed: raise a completion event in this EQ, if it exists.
+    Yes(Eqn),
+}
+
+/// A completion was lost. Its QP moves to ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("completion lost: {fault}")]
+pub struct CqError {
+    /// Cause of the loss.
+    pub fault: Fault,
+    /// First loss of this queue, which is reported by an event. Later ones are consequences, such as flushed requests
+    /// of QPs that lost completions.
+    pub first: bool,
+}
+
+/// Arm state and fault of a completion queue.
+///
+/// After a fault the queue accepts no entries: software could not detect a gap between entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notifier {
+    eqn: Eqn,
+    armed: Armed,
+    fault: Option<Fault>,
+}
+
+impl Notifier {
+    /// Creates the state of a queue that reports to `eqn`.
+    pub fn new(eqn: Eqn, armed: Armed) -> Self {
+        Self { eqn, armed, fault: None }
+    }
+
+    /// Returns the EQ of the completion events.
+    pub fn eqn(&self) -> Eqn {
+        self.eqn
+    }
+
+    /// Returns the completions that raise the next event.
+    pub fn armed(&self) -> Armed {
+        self.armed
+    }
+
+    /// Returns the fault that broke the queue, if any.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Clears the fault after a switch to another buffer, in which nothing is missing.
+    pub fn clear_fault(&mut self) {
+        self.fault = None;
+    }
+
+    /// Arms the queue. Arming for solicited completions does not replace an arming for any completion.
+    pub fn arm(&mut self, armed: Armed) {
+        if (self.armed, armed) != (Armed::Any, Armed::Solicited) {
+            self.armed = armed;
+        }
+    }
+
+    /// Raises an event at once, since the completion it was armed for is already present.
+    pub fn fire(&mut self) -> Notify {
+        self.armed = Armed::No;
+        Notify::Yes(self.eqn)
+    }
+
+    /// Writes an entry with `write`, unless the queue is broken.
+    ///
+    /// # Errors
+    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
+    pub fn push(
+        &mut self,
+        solicited: bool,
+        write: impl FnOnce() -> Result<(), WriteError>,
+    ) -> Result<Notify, CqError> {
+        if let Some(fault) = self.fault {
+            return Err(CqError { fault, first: false });
+        }
+        if let Err(error) = write() {
+            let fault = match error {
+                WriteError::Full => Fault::Overrun,
+                WriteError::Access(_) => Fault::Access,
+            };
+            self.fault = Some(fault);
+            return Err(CqError { fault, first: true });
+        }
+        Ok(match self.armed {
+            Armed::Any => self.fire(),
+            Armed::Solicited if solicited => self.fire(),
+            Armed::No | Armed::Solicited => Notify::No,
+        })
+    }
+}

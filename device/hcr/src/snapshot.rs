@@ -1,0 +1,66 @@
+//! Snapshot rows of a device with an HCR interface.
+
+use card::frontend::Frontend;
+use card::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
+use card::frontend::table::{Row as _, Table, TableContext};
+use card::net::address::Addresses;
+use engine::Engine;
+
+use super::icm::IcmRange;
+
+/// Objects of a device between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending order of their index,
+/// starting at `from`.
+pub trait Objects {
+    /// Returns the rows of queue pairs, with dynamic values from the engine.
+    fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
+
+    fn cqs(&self, from: u32) -> impl Iterator<Item = (u32, CqRow)>;
+
+    fn eqs(&self, from: u32) -> impl Iterator<Item = (u32, EqRow)>;
+
+    fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
+}
+
+/// A device with an HCR interface.
+pub trait HcrDevice: Frontend {
+    type Objects: Objects;
+
+    /// Returns the objects; `None` before INIT_HCA.
+    fn objects(&self) -> Option<&Self::Objects>;
+
+    /// Returns the rows of ICM, which may be mapped before INIT_HCA, from index `from` on.
+    fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
+}
+
+/// Returns the tables of a device with an HCR interface.
+pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
+    [
+        Table::new(QpRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.qps(cx.engine, cx.addresses, from)))
+        }),
+        Table::new(CqRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.cqs(from)))
+        }),
+        Table::new(EqRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.eqs(from)))
+        }),
+        Table::new(MrRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| all.mrs(from)))
+        }),
+        Table::new(IcmRow::TABLE, |device, cx| cx.page(device.icm_rows(cx.from))),
+    ]
+}
+
+/// Returns the objects and the index of the first row, unless that is past the last row.
+fn objects<'a, F: HcrDevice>(
+    device: &'a F,
+    cx: &TableContext<'_>,
+) -> impl Iterator<Item = (&'a F::Objects, u32)> + use<'a, F> {
+    device.objects().zip(cx.first()).into_iter()
+}
+
+/// Creates the row of an ICM range.
+pub fn icm_row(table: IcmTable, range: &IcmRange) -> IcmRow {
+    let IcmRange { start, length, bus } = *range;
+    IcmRow { table, start: start.get(), length, bus: bus.get() }
+}

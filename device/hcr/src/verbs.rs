@@ -1,0 +1,138 @@
+//! Conversions between the engine's types and those of HCR interfaces.
+
+use bitfield_struct::bitfield;
+use card::frontend::snapshot::Fault;
+use engine::{AccessError, Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
+use protocol::hca::event::CqFault;
+use protocol::hca::operation::{Operation, RemoteAddress};
+use protocol::hca::qp::QpState;
+use protocol::hca::syndrome::Syndrome;
+use protocol::ids::Lid;
+
+/// Contents of `wr_id`: the data that the completion of a request needs. For a receive, this is only the WQE
+/// offset.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct WorkTag {
+    /// Byte offset of the WQE in the queue.
+    pub wqe: u32,
+    /// Opcode of the WQE.
+    pub opcode: u8,
+    /// Software requested a completion.
+    pub signalled: bool,
+    #[bits(7)]
+    __: u8,
+    /// LID of the peer, for interfaces that report it in completions of sends.
+    #[bits(16, from = Lid::new, into = Lid::get, default = Lid::new(0))]
+    pub remote_lid: Lid,
+}
+
+impl WorkTag {
+    /// Whether a CQE reports this completion. Receives and failed requests always produce a CQE, sends only
+    /// if they were signalled.
+    pub fn wants_entry(completion: &Completion) -> bool {
+        match completion.result {
+            Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),
+            Ok(Success::Recv(_)) | Err(_) => true,
+        }
+    }
+}
+
+/// Converts the operation of a send WQE. The destination of a datagram is not part of it.
+pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
+    let target = |remote: RemoteAddress| Remote { va: remote.va, rkey: remote.rkey };
+    match *operation {
+        Operation::Nop => SendOp::Nop,
+        Operation::Send { imm } | Operation::Datagram { imm, .. } => SendOp::Send { imm },
+        Operation::Write { remote, imm } => SendOp::Write { remote: target(remote), imm },
+        Operation::Read { remote } => SendOp::Read { remote: target(remote), invalidate: None },
+        Operation::CompareSwap { remote, compare, swap } => {
+            SendOp::CompareSwap { remote: target(remote), compare, swap }
+        }
+        Operation::FetchAdd { remote, add } => SendOp::FetchAdd { remote: target(remote), add },
+    }
+}
+
+/// Converts the engine's state to that of QUERY_QP.
+pub fn state_of(live: &QpSnapshot) -> QpState {
+    match live.state {
+        State::Reset => QpState::Reset,
+        State::Init => QpState::Init,
+        State::Rtr => QpState::Rtr,
+        State::Rts => QpState::Rts,
+        State::Sqe => QpState::Sqe,
+        State::Sqd if live.draining => QpState::Draining,
+        State::Sqd => QpState::Sqd,
+        State::Err => QpState::Err,
+    }
+}
+
+/// Converts the state of a context to that of the engine.
+pub fn engine_state(state: QpState) -> State {
+    match state {
+        QpState::Reset => State::Reset,
+        QpState::Init => State::Init,
+        QpState::Rtr => State::Rtr,
+        QpState::Rts => State::Rts,
+        QpState::Sqe => State::Sqe,
+        QpState::Sqd | QpState::Draining => State::Sqd,
+        QpState::Err => State::Err,
+    }
+}
+
+/// Returns the CQE syndrome of a failed request.
+pub const fn syndrome(status: Status) -> Syndrome {
+    match status {
+        Status::LocalLength => Syndrome::LocalLength,
+        Status::LocalQpOperation => Syndrome::LocalQpOperation,
+        Status::LocalProtection(_) => Syndrome::LocalProtection,
+        Status::MemoryManagement(_) => Syndrome::WindowBind,
+        Status::Flushed => Syndrome::Flushed,
+        Status::BadResponse => Syndrome::BadResponse,
+        Status::RemoteInvalidRequest => Syndrome::RemoteInvalidRequest,
+        Status::RemoteAccess => Syndrome::RemoteAccess,
+        Status::RemoteOperational => Syndrome::RemoteOperation,
+        Status::RetryExceeded => Syndrome::RetryExceeded,
+        Status::RnrRetryExceeded => Syndrome::RnrRetryExceeded,
+        Status::RemoteInvalidRdRequest => Syndrome::RemoteInvalidRdRequest,
+    }
+}
+
+/// Returns the vendor error code of a CQE, which says why an access was rejected; 0 if the syndrome is
+/// specific enough.
+pub const fn vendor_code(status: Status) -> u8 {
+    match status {
+        Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {
+            AccessError::Key => 0x01,
+            AccessError::Invalid => 0x02,
+            AccessError::Kind => 0x03,
+            AccessError::Pd => 0x04,
+            AccessError::Qp => 0x05,
+            AccessError::Right => 0x06,
+            AccessError::Bounds => 0x07,
+            AccessError::Unmapped => 0x08,
+            AccessError::Valid => 0x09,
+            AccessError::Bound => 0x0a,
+            AccessError::Indirection => 0x0b,
+        },
+        _ => 0,
+    }
+}
+
+/// Whether a CQ that is armed for solicited completions notifies: the sender set the solicited bit, or the request
+/// failed.
+pub fn is_solicited(completion: &Completion) -> bool {
+    match completion.result {
+        Ok(Success::Recv(done)) => done.solicited,
+        Ok(Success::Send(_)) => false,
+        Err(_) => true,
+    }
+}
+
+/// Converts the fault of a completion queue to its event code.
+pub const fn cq_fault(fault: Fault) -> CqFault {
+    match fault {
+        Fault::Overrun => CqFault::Overrun,
+        Fault::Access => CqFault::Access,
+    }
+}

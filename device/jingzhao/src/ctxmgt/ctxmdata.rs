@@ -1,0 +1,112 @@
+//! ctxmdata: the guest pages of the context tables.
+//!
+//! | table | entry | page of entry n | offset in it | document's RAM |
+//! |---|---|---|---|---|
+//! | qpctxmdata | 256 bytes | `(n << 8)[..12]` | `(n << 8)[11:0]` | `[21:12]`, 1024 pages, 2^14 QPs |
+//! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
+//! | eqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | one register, 32 EQs |
+//!
+//! Pages count from the table's base in INIT_HCA. All three tables share one page map by ICM address, because one
+//! MAP_ICM may cover parts of several; it has no fixed sizes (J-09). The base of a table is a multiple of 256, so no
+//! entry crosses a page.
+//!
+//! # Spec
+//! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.
+
+use std::ops::RangeInclusive;
+
+use card::memory::dma::PAGE_LEN;
+use hcr::icm::{IcmError, IcmRange, PageMap};
+use protocol::hca::jingzhao::caps::DevLim;
+use protocol::hca::jingzhao::cmd::CmdError;
+use protocol::hca::jingzhao::icm::MapEntry;
+use protocol::hca::jingzhao::init::{InitHca, Table};
+use protocol::ids::{IcmAddr, Iova};
+
+/// Location of the context tables.
+#[derive(Debug)]
+pub struct CtxMdata {
+    pub qpc: CtxTable,
+    pub cqc: CtxTable,
+    pub eqc: CtxTable,
+    pages: PageMap,
+}
+
+/// A table of contexts.
+#[derive(Clone, Copy, Debug)]
+pub struct CtxTable {
+    table: Table,
+    /// Log2 of the entry size in bytes.
+    shift: u32,
+}
+
+const QPC_SHIFT: u32 = 8;
+const CQC_SHIFT: u32 = 6;
+const EQC_SHIFT: u32 = 6;
+
+const _: () = {
+    // Software places entries at the distances that QUERY_DEV_LIM reports.
+    assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
+    assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
+    assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
+};
+
+impl CtxTable {
+    /// Returns the table index of a number, which may have additional high bits.
+    pub const fn index(&self, number: u32) -> u32 {
+        self.table.index(number)
+    }
+
+    /// Whether the index is within the table.
+    pub const fn contains(&self, index: u32) -> bool {
+        (index as u64) < self.table.entries()
+    }
+
+    /// Returns the ICM address of an entry. The base comes from the guest, so the sum may wrap. The result is
+    /// then unmapped, or some other memory of the same guest.
+    pub const fn entry(&self, index: u32) -> IcmAddr {
+        IcmAddr::new(self.table.base.get().wrapping_add((index as u64) << self.shift))
+    }
+}
+
+impl CtxMdata {
+    /// Creates tables without pages.
+    pub(super) fn new(layout: &InitHca) -> Self {
+        Self {
+            qpc: CtxTable { table: layout.qpc, shift: QPC_SHIFT },
+            cqc: CtxTable { table: layout.cqc, shift: CQC_SHIFT },
+            eqc: CtxTable { table: layout.eqc, shift: EQC_SHIFT },
+            pages: PageMap::default(),
+        }
+    }
+
+    /// Returns the bus address of an entry.
+    ///
+    /// # Errors
+    /// [`IcmError::Unmapped`].
+    pub fn locate(&self, entry: IcmAddr) -> Result<Iova, IcmError> {
+        self.pages.translate(entry).ok_or(IcmError::Unmapped(entry))
+    }
+
+    pub fn ranges_from(&self, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
+        self.pages.ranges_from(page)
+    }
+
+    pub(super) fn map(&mut self, entries: &[MapEntry]) -> Result<(), CmdError> {
+        self.pages.map(&ranges(entries))
+    }
+
+    pub(super) fn unmap(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
+        self.pages.unmap(pages)
+    }
+}
+
+/// Converts the entries of MAP_ICM.
+pub fn ranges(entries: &[MapEntry]) -> Vec<IcmRange> {
+    let range = |entry: &MapEntry| IcmRange {
+        start: entry.virt,
+        length: u64::from(entry.pages) * PAGE_LEN,
+        bus: entry.bus,
+    };
+    entries.iter().map(range).collect()
+}

@@ -1,0 +1,182 @@
+//! The context manager: access rights to contexts, their location in guest memory, and the write-back of changes. Its
+//! structure follows the document:
+//!
+//! | document | module |
+//! |---|---|
+//! | 2, 3.2: messages of the RDMA engine's units | [`message`] |
+//! | 4.2, 5.4 key_qpc_data: the device's copy of contexts | [`key_qpc_data`] |
+//! | 5.1 ceu_parser: requests of the command unit | `ceu_parser` |
+//! | 5.2 request controller: scheduling | [`request_controller`] |
+//! | 5.3 ctxmdata: ICM pages | [`ctxmdata`] |
+//! | 5.6 writectx: writes to guest memory | `writectx` |
+//!
+//! A unit reads with a message that has exactly the fields it may read ([`CtxMgt::read`]). There is no other way to
+//! read key data, so an access that the document does not grant does not compile. A write by a unit changes the key
+//! data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
+//! always writes the latest value.
+//!
+//! ```text
+//!   command ---------------------------> key data, guest memory      at once
+//!   engine  -- observe: WR_QP_* -------> key data                    at the end of a turn, or before a command reads
+//!                       request controller --serve--> guest memory   at the end of a turn, a bounded number
+//! ```
+//!
+//! # Differences
+//! - Units exchange typed values instead of words. The bit layouts of request headers and payloads are in
+//!   [`protocol::hca::jingzhao::ctxmgt`], for comparison with RTL: all headers of the command unit and of the engine,
+//!   the responses to Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and the writes of RTC.
+//!   It omits what the document does not specify: the payloads of RRC and EE, and in RTC's the PD, key and vector of
+//!   the EQ. It also omits messages between submodules and to the DMA engine (J-51).
+//! - Key data of a CQ and its EQ is read when an entry is written, see [`message`].
+//! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
+//!   payload.
+//! - Channels have no queue depth: commands and reads are answered at once, see [`request_controller`].
+//! - The device keeps the whole context of a QP, not only its key data, and never reads ICM back, so there is no
+//!   readctx. QUERY_QP must return, and MODIFY_QP must merge with, the values from commands, not those that the guest
+//!   has written to the memory since.
+//! - Tables have the sizes of INIT_HCA, not of a RAM (J-09).
+//! - A write-back changes the state and one PSN, and preserves the other fields of their words (J-19). MAP_EQ changes a
+//!   mask in the device, not the context (J-37).
+//! - MPT and MTT belong to VirtToPhys, which is not part of the context manager.
+//!
+//! # Spec
+//! CtxMgt document V3.0; JingZhao interface, sections 4 and 5.
+
+mod ceu_parser;
+pub mod ctxmdata;
+pub mod key_qpc_data;
+pub mod message;
+pub mod request_controller;
+pub mod stats;
+#[cfg(test)]
+mod tests;
+mod writectx;
+
+use card::memory::GuestMemory;
+use engine::QpSnapshot;
+use hcr::verbs::state_of;
+use protocol::hca::jingzhao::init::InitHca;
+use protocol::ids::{Cqn, Qpn};
+
+use self::ctxmdata::CtxMdata;
+use self::key_qpc_data::{KeyData, KeyQpc};
+use self::message::{ReadQp, WrQpEpst, WrQpNpst, WrQpUapst, WriteQp};
+use self::request_controller::{Channel, RequestController, Writer};
+use self::stats::CtxStats;
+
+/// The context manager of an initialised device.
+#[derive(Debug)]
+pub struct CtxMgt {
+    ctxmdata: CtxMdata,
+    controller: RequestController,
+    stats: CtxStats,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The unit that made the change.
+    pub writer: Writer,
+    /// Table index of the QP.
+    pub index: u32,
+}
+
+impl CtxMgt {
+    /// WR_ICMMAP_EN: creates tables without pages. `stats` are the counters so far.
+    pub fn new(layout: &InitHca, stats: CtxStats) -> Self {
+        Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
+    }
+
+    /// Returns the ICM pages of the context tables.
+    pub fn ctxmdata(&self) -> &CtxMdata {
+        &self.ctxmdata
+    }
+
+    pub fn stats(&self) -> &CtxStats {
+        &self.stats
+    }
+
+    /// Returns the table index of a QP.
+    pub fn qp_index(&self, qpn: Qpn) -> u32 {
+        self.ctxmdata.qpc.index(qpn.get())
+    }
+
+    /// Returns the table index of a CQ.
+    pub fn cq_index(&self, cqn: Cqn) -> u32 {
+        self.ctxmdata.cqc.index(cqn.get())
+    }
+
+    /// Answers a read request of a unit. A QP in RESET has no key data.
+    pub fn read<M: ReadQp>(&mut self, key: Option<&KeyQpc>) -> Option<M> {
+        let Some(key) = key else {
+            self.miss(M::CHANNEL);
+            return None;
+        };
+        Some(self.read_of(key))
+    }
+
+    /// Answers a read request of a unit for a QP outside RESET.
+    pub fn read_of<M: ReadQp>(&mut self, key: &KeyQpc) -> M {
+        self.stats.reads(M::CHANNEL).hits += 1;
+        key.read()
+    }
+
+    /// Counts a request for a QP in RESET, or for a QP whose CQ does not exist.
+    pub fn miss(&mut self, channel: Channel) {
+        self.stats.reads(channel).misses += 1;
+    }
+
+    /// Copies state and PSNs of a QP from the engine, as writes of the units. A change of the state alone is a write by
+    /// RTC, because the document's message for it is reserved.
+    pub fn observe(&mut self, index: u32, key: &mut KeyQpc, live: &QpSnapshot) {
+        let state = state_of(live);
+        let context = key.context();
+        if context.image.unacked_psn != live.unacked_psn {
+            self.write(index, key, WrQpUapst { state, unacked_psn: live.unacked_psn });
+        }
+        if key.context().image.recv_psn != live.recv_psn {
+            self.write(index, key, WrQpEpst { state, expected_psn: live.recv_psn });
+        }
+        // This changes nothing if the other units have already written the state.
+        self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
+    }
+
+    /// Applies a write request of a unit, and queues its write-back unless one is already queued.
+    fn write<M: WriteQp>(&mut self, index: u32, key: &mut KeyQpc, message: M) {
+        if !key.write(message) {
+            return;
+        }
+        self.stats.writer(M::WRITER).writes += 1;
+        if key.mark_dirty(M::WRITER) {
+            self.controller.post(M::WRITER, index);
+        }
+    }
+
+    /// Whether no write-back is queued.
+    pub fn is_idle(&self) -> bool {
+        self.controller.is_empty()
+    }
+
+    /// Executes the next write-back. Returns `None` if none is queued. Requests that are obsolete are skipped: the QP
+    /// was destroyed, or a command has written its whole context.
+    pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
+        loop {
+            let (writer, index) = self.controller.select()?;
+            if let Some(key) = keys.key(index)
+                && key.take_dirty(writer)
+            {
+                self.write_back(dma, index, key, writer);
+                return Some(Served { writer, index });
+            }
+        }
+    }
+
+    fn write_back(&mut self, dma: &GuestMemory, index: u32, key: &KeyQpc, writer: Writer) {
+        let written = writectx::write_back(&self.ctxmdata, dma, index, &key.context().image, writer);
+        let stats = self.stats.writer(writer);
+        match written {
+            Ok(()) => stats.write_backs += 1,
+            // Section 5.2: a write-back to an unmapped page is skipped silently.
+            Err(_) => stats.unmapped += 1,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Events that the device reports to its observers, one for each decision.
+
+use engine::{Completion, Fetch, RecvRequest, SendRequest};
+use hcr::entry_ring::WriteError;
+use hcr::notify::CqError;
+use protocol::hca::jingzhao::cqe::Cqe;
+use protocol::hca::jingzhao::doorbell::SendDoorbell;
+use protocol::hca::jingzhao::eqe::Eqe;
+use protocol::ids::{Cqn, Qpn};
+
+use super::event_queue::EqSlot;
+use super::qp::QueuePair;
+use super::send_queue::FetchedWqe;
+
+/// A decision of the device, with the objects that it concerns. The QP is mutable so that its counters can be
+/// updated.
+pub(super) enum Observed<'a> {
+    /// A send doorbell arrived and has no effect yet. `qp` is the QP at its index, with its current state.
+    SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
+    /// An arm doorbell arrived for a queue that is not valid.
+    ArmNothing { queue: &'static str, number: u32 },
+    /// A WQE was taken from a send queue and parsed.
+    SendWqe { qpn: Qpn, taken: &'a FetchedWqe<'a> },
+    /// Result of taking a send request.
+    SendRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
+    /// Result of taking a receive request.
+    RecvRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<RecvRequest> },
+    /// A request completed, possibly without a CQE.
+    Completion { qp: &'a mut QueuePair, completion: &'a Completion },
+    /// A CQE was written to the free-running position `slot`, or lost.
+    Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
+    /// An event was written to this position, or lost. It has no position if no EQ receives it.
+    Eqe { place: Option<EqSlot>, event: &'a Eqe, lost: Option<&'a WriteError> },
+}

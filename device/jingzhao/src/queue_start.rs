@@ -1,0 +1,53 @@
+//! Start of a completion or event queue within its region.
+
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::LEN;
+use protocol::ids::Lkey;
+
+/// Returns the offset of the first entry in the region, given `start` of a context. The document defines
+/// `start` as an address in the region; as for work queues, an offset from the start of the region is also
+/// accepted. If both interpretations fit, `start` is taken as an address. `None` if neither leaves room for
+/// the whole queue.
+///
+/// # Spec
+/// Interface document, tables 3-2-28 and 3-2-33; JingZhao interface, sections 4.4 and 4.5 (J-49).
+pub fn offset(start: u64, log_entries: u8, key: Lkey, mem: &impl QueueMemory) -> Option<u64> {
+    let room = mem.region_len(key)?.checked_sub((LEN as u64).checked_shl(log_entries.into())?)?;
+    let from_address = start.checked_sub(mem.region_start(key)?).filter(|offset| *offset <= room);
+    from_address.or((start <= room).then_some(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use card::memory::queue::testing::Region;
+
+    use super::*;
+
+    const KEY: Lkey = Lkey::new(0x21);
+
+    /// Returns the start offset of a queue of two entries in a region of four that starts at `region_start`.
+    fn found(region_start: u64, start: u64) -> Option<u64> {
+        let mut mem = Region::new(4 * LEN);
+        mem.start = region_start;
+        offset(start, 1, KEY, &mem)
+    }
+
+    #[test]
+    fn start_is_address_or_offset() {
+        const ADDRESS: u64 = 0x7f00_0000_1000;
+        assert_eq!([found(ADDRESS, ADDRESS), found(ADDRESS, 0)], [Some(0), Some(0)]);
+        assert_eq!([found(ADDRESS, ADDRESS + 64), found(ADDRESS, 64)], [Some(64), Some(64)]);
+        assert_eq!([found(0, 0), found(0, 64)], [Some(0), Some(64)]);
+        assert_eq!(found(32, 64), Some(32), "either would do: it is an address");
+    }
+
+    #[test]
+    fn queue_larger_than_region_has_no_start() {
+        const ADDRESS: u64 = 0x7f00_0000_1000;
+        for start in [65, ADDRESS - 1, ADDRESS + 65, u64::MAX] {
+            assert_eq!(found(ADDRESS, start), None, "{start:#x}");
+        }
+        assert_eq!(offset(0, 3, KEY, &Region::new(4 * LEN)), None, "longer than the region");
+        assert_eq!(offset(0, 0, Lkey::new(1), &Region::new(4 * LEN)), None, "no such region");
+    }
+}

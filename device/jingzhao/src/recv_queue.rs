@@ -1,0 +1,431 @@
+//! The receive queue of a QP: slots in order, and whether the next one is posted.
+//!
+//! There is no doorbell. A slot is read only when a request is needed, and its contents decide whether it is posted. A
+//! consumed slot must stop looking posted; otherwise a flush would go around the ring forever, and a message could be
+//! written to the same buffer twice. Where software marks slots with the valid bit, the device clears the bit, as
+//! software does when it polls the completion. Elsewhere it overwrites the data units with those of a free slot
+//! (`rq_clear`).
+//!
+//! # Slots that are being written
+//! The public user library sets the valid bit before it writes the data units, and its virtual CPU may be
+//! preempted between any two stores. The device therefore fills the data units of consumed slots with
+//! [`UNTOUCHED`], and also those of a new queue if the bit is required (`rq_valid_bit`). Words that software
+//! has not written yet can then be recognised. A slot counts as posted when its list is complete, that is, in
+//! one of these cases:
+//! - it ends with a terminator or at the end of the slot, or
+//! - it has the maximum number of elements of this queue (`MaxListLength`), or
+//! - software has started to write the next slot, since it writes slots in order.
+//!
+//! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
+//!
+//! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not
+//! changed for `SETTLE_TIME`. That time starts when the slot is polled (`recv_watch`), not when the message
+//! arrives, so a receive that was posted well before its message is ready. UC and UD would lose the message;
+//! the slot is read a few more times and then taken as it is. The list may then be too short, but it never
+//! contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues
+//! need any of this. A flush takes the list as it is, since no data is written.
+//!
+//! Without `rq_valid_bit`, slots of the first lap still have the contents that software left in them, and an
+//! empty slot may be a receive without elements. Such a slot is read a few more times as well.
+//!
+//! # Spec
+//! JingZhao interface, section 6.8 (J-22, J-23, J-50).
+
+mod list_length;
+
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use card::memory::queue::QueueMemory;
+use engine::{AccessError, Fetch, Instant, RecvRequest, Status};
+use protocol::hca::jingzhao::qpc::{QpState, ServiceType};
+use protocol::hca::jingzhao::wqe::{CONSUMED, End, Extent, GRANULE, RecvWqe, UNTOUCHED};
+use smallvec::SmallVec;
+
+use self::list_length::MaxListLength;
+
+use super::ctxmgt::message::RdQpRst;
+use super::options::QueueOptions;
+use super::ring::Ring;
+use super::send_queue::sge;
+
+/// Time that the list of a slot must be unchanged before it counts as complete. It is longer than a virtual
+/// CPU is usually preempted.
+const SETTLE_TIME: Duration = Duration::from_millis(250);
+
+/// Number of times that a slot is read again if it is unknown whether it is complete. The device cannot sleep
+/// here. 64 reads take microseconds, and software needs only a few stores.
+const REREADS: u32 = 64;
+
+/// Offset of the first data unit in a slot. The smallest slot has 32 bytes.
+const FIRST_DATA_UNIT: u32 = 16;
+
+/// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
+const MAX_LOG_SLOT: u8 = 12;
+
+/// Bound: bytes of a queue that one command fills with [`UNTOUCHED`], which takes milliseconds. The longest queue of
+/// the public user library has 2^15 slots of 512 bytes.
+const MAX_PREPARED: u32 = 16 << 20;
+
+/// Log2 of the bytes filled per write, at least one slot.
+const LOG_PREPARED_CHUNK: u8 = 14;
+
+/// Copy of a slot. Most have 128 to 512 bytes; larger ones are allocated.
+type Slot = SmallVec<[u8; 512]>;
+
+/// Receive queue of one QP.
+#[derive(Debug)]
+pub struct RecvQueue {
+    options: QueueOptions,
+    ring: Ring,
+    /// A slot is posted only if it has the valid bit.
+    valid_bit_required: bool,
+    /// Index of the next slot.
+    slot: u32,
+    /// The first lap since RESET is not finished.
+    first_pass: bool,
+    /// Number of consecutive slots, ending with the last consumed slot, whose data units were filled with
+    /// [`UNTOUCHED`].
+    untouched: u32,
+    max_list: MaxListLength,
+    /// RC: the peer retries a message that finds no receive.
+    reliable: bool,
+    /// Number of elements in the next slot, and the time of its last change, while it is unknown whether the
+    /// list is complete.
+    unchanged_since: Option<(usize, Instant)>,
+    /// Consecutive consumed slots that still look posted.
+    unreleased: u32,
+    /// The last consumed slot had the valid bit.
+    marked: bool,
+}
+
+/// Result of inspecting a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotState {
+    /// Not posted, or not complete.
+    Free,
+    /// Posted by software that does not use the valid bit.
+    Unmarked,
+    /// Posted with the valid bit and a list of this extent.
+    Marked(Extent),
+}
+
+impl RecvQueue {
+    /// Creates a queue as after RESET.
+    pub fn new(options: QueueOptions) -> Self {
+        Self {
+            options,
+            ring: Ring::default(),
+            valid_bit_required: false,
+            slot: 0,
+            first_pass: true,
+            untouched: 0,
+            max_list: MaxListLength::default(),
+            reliable: false,
+            unchanged_since: None,
+            unreleased: 0,
+            marked: false,
+        }
+    }
+
+    /// Discards buffer and position (RST2INIT, or transition to RESET).
+    pub fn reset(&mut self) {
+        *self = Self::new(self.options);
+    }
+
+    /// Applies changes of the QP's context.
+    pub fn configure(&mut self, rst: &RdQpRst, mem: &impl QueueMemory) {
+        let ring = Ring::of_recv(rst, &self.options, mem);
+        if self.ring != ring {
+            (self.untouched, self.max_list, self.unchanged_since) = (0, MaxListLength::default(), None);
+        }
+        self.ring = ring;
+        self.valid_bit_required = self.options.rq_valid_bit && rst.usr_page != 0;
+        self.reliable = rst.service == Some(ServiceType::Rc);
+        if rst.state == Some(QpState::Rtr) && self.shows_untouched() {
+            self.learn(mem);
+        }
+    }
+
+    /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the
+    /// transition to RTR: all receives posted before this transition are complete, because the peer cannot
+    /// send yet.
+    fn learn(&mut self, mem: &impl QueueMemory) {
+        let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
+        let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
+        if self.ring.read(mem, self.at(self.slot), &mut copy).is_ok() && RecvWqe::is_valid(&copy) {
+            let Extent { units, end } = RecvWqe::extent(&copy, |key| mem.region_len(key).is_some());
+            match end {
+                End::Terminator => self.max_list.saw_terminator(units),
+                End::Slot => self.max_list.at_least(units),
+                End::Untouched => self.max_list.complete_with(units),
+            }
+        }
+    }
+
+    /// Marks all slots as free and untouched, at RST2INIT, since receives may be posted from INIT on. This discards
+    /// slots from an earlier use of the QP. It is skipped if slots without the valid bit may be posted, because such
+    /// software may rely on their contents.
+    pub fn prepare(&mut self, mem: &impl QueueMemory) {
+        let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
+        let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
+        let Some(whole) = whole.filter(|_| self.valid_bit_required && log_slot <= MAX_LOG_SLOT) else {
+            return;
+        };
+        let mut slot = vec![0xff; 1 << log_slot];
+        slot.iter_mut().take(GRANULE).for_each(|byte| *byte = 0);
+        let chunk = slot.repeat(1 << (LOG_PREPARED_CHUNK - log_slot));
+        let put = |at: u32| {
+            let len = (whole - at).min(1 << LOG_PREPARED_CHUNK) as usize;
+            self.ring.patch(mem, at, chunk.get(..len).unwrap_or(&chunk))
+        };
+        if (0..whole).step_by(1 << LOG_PREPARED_CHUNK).all(|at| put(at).is_ok()) {
+            self.untouched = slots;
+        }
+    }
+
+    pub fn slots(&self) -> u32 {
+        self.ring.slots()
+    }
+
+    /// Whether the last WQE taken had the valid bit.
+    pub fn was_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
+    pub fn next(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
+        self.take(now, mem, SETTLE_TIME)
+    }
+
+    /// As [`RecvQueue::next`], for a request that is flushed, so that its list need not be complete.
+    pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
+        self.take(now, mem, Duration::ZERO)
+    }
+
+    /// Returns the end of the settle time of the next slot, if it has begun.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
+    }
+
+    /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether to go on
+    /// polling: the maximum list length is unknown, and messages depend on it.
+    pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
+        if !self.needs_watching() {
+            return false;
+        }
+        if let Some(mut copy) = self.slot_copy() {
+            // Ignore errors here: a queue that cannot be read is reported when a message needs it.
+            let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
+        }
+        self.needs_watching()
+    }
+
+    /// Whether only the settle time may show that a list is complete, and the peer retries.
+    fn needs_watching(&self) -> bool {
+        self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
+    }
+
+    /// Allocates a copy of the next slot. `None` without a queue.
+    fn slot_copy(&mut self) -> Option<Slot> {
+        let slots = self.ring.slots();
+        // A queue that became shorter starts from slot 0.
+        self.slot = if self.slot < slots { self.slot } else { 0 };
+        (slots > 0 && self.ring.log_slot() <= MAX_LOG_SLOT)
+            .then(|| SmallVec::from_elem(0, 1 << self.ring.log_slot()))
+    }
+
+    fn take(&mut self, now: Instant, mem: &impl QueueMemory, settle_time: Duration) -> Fetch<RecvRequest> {
+        let Some(mut copy) = self.slot_copy() else { return Fetch::Empty };
+        let (slots, bytes) = (self.ring.slots(), &mut copy[..]);
+        let at = self.at(self.slot);
+        let found = match self.inspect(now, mem, bytes, settle_time) {
+            Ok(SlotState::Free) => {
+                self.unreleased = 0;
+                return Fetch::Empty;
+            }
+            Ok(found) => found,
+            Err(_) => return Fetch::Broken,
+        };
+        let released = self.release(mem, at, found, bytes);
+        let left_untouched = released && found != SlotState::Unmarked;
+        self.untouched = if left_untouched { self.untouched.saturating_add(1).min(slots) } else { 0 };
+        if released {
+            self.unreleased = 0;
+        } else if self.unreleased == slots {
+            // Bound: if no slot of the ring can be released, the ring is consumed once, and then reported
+            // empty once.
+            self.unreleased = 0;
+            return Fetch::Empty;
+        } else {
+            self.unreleased += 1;
+        }
+        self.slot += 1;
+        if self.slot == slots {
+            self.slot = 0;
+            self.first_pass = false;
+        }
+        self.marked = found != SlotState::Unmarked;
+        let wr_id = u64::from(at);
+        match RecvWqe::parse(bytes) {
+            Ok(wqe) => Fetch::Ready(RecvRequest { wr_id, sges: wqe.data.iter().map(sge).collect() }),
+            Err(_) => Fetch::Refused { wr_id, status: Status::LocalQpOperation },
+        }
+    }
+
+    /// Returns the byte offset of a slot.
+    fn at(&self, slot: u32) -> u32 {
+        slot << self.ring.log_slot()
+    }
+
+    /// Whether unwritten data units of the next slot are [`UNTOUCHED`].
+    fn shows_untouched(&self) -> bool {
+        self.untouched >= self.ring.slots()
+    }
+
+    /// Copies the next slot and determines its state. Only the extent of a marked slot is part of its list.
+    fn inspect(
+        &mut self,
+        now: Instant,
+        mem: &impl QueueMemory,
+        bytes: &mut [u8],
+        settle_time: Duration,
+    ) -> Result<SlotState, AccessError> {
+        let at = self.at(self.slot);
+        let mut reads = 0;
+        let extent = loop {
+            self.ring.read(mem, at, bytes)?;
+            if !RecvWqe::is_valid(bytes) {
+                let posted =
+                    !self.valid_bit_required && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
+                return Ok(if posted { SlotState::Unmarked } else { SlotState::Free });
+            }
+            let extent = RecvWqe::extent(bytes, |key| mem.region_len(key).is_some());
+            match self.is_complete(mem, extent, bytes)? {
+                Some(true) => break extent,
+                Some(false) => return Ok(SlotState::Free),
+                None if self.reliable && self.shows_untouched() => {
+                    if !self.has_settled(now, extent.units, settle_time) {
+                        return Ok(SlotState::Free);
+                    }
+                    break extent;
+                }
+                None if reads < REREADS => std::hint::spin_loop(),
+                None => {
+                    self.max_list.at_least(extent.units);
+                    break extent;
+                }
+            }
+            reads += 1;
+        };
+        self.unchanged_since = None;
+        // A word of the copy may have been read during its store. The store is complete by now, so read again.
+        fence(Ordering::Acquire);
+        let list = GRANULE * (1 + extent.units);
+        self.ring.read(mem, at, bytes.get_mut(..list).unwrap_or_default())?;
+        if extent.end == End::Untouched {
+            // Terminate the list for the parser.
+            bytes.get_mut(list..list + GRANULE).unwrap_or_default().fill(0);
+        }
+        Ok(SlotState::Marked(extent))
+    }
+
+    /// Whether the list of the next slot is complete; `None` if that is unknown.
+    fn is_complete(
+        &mut self,
+        mem: &impl QueueMemory,
+        extent: Extent,
+        bytes: &[u8],
+    ) -> Result<Option<bool>, AccessError> {
+        let units = extent.units;
+        let known = match extent.end {
+            End::Terminator if self.shows_untouched() => {
+                self.max_list.saw_terminator(units);
+                Some(true)
+            }
+            End::Terminator => {
+                let first = bytes.get(GRANULE..2 * GRANULE).unwrap_or_default();
+                (units > 0 || first.iter().any(|byte| *byte != 0)).then_some(true)
+            }
+            End::Slot => {
+                self.max_list.at_least(units);
+                (units > 0).then_some(true)
+            }
+            End::Untouched => self.max_list.is_complete(units),
+        };
+        if known == Some(true) || !self.shows_untouched() || !self.next_is_begun(mem)? {
+            return Ok(known);
+        }
+        // The slot is complete now, and may have more elements than the copy.
+        let mut slot: Slot = SmallVec::from_elem(0, bytes.len());
+        self.ring.read(mem, self.at(self.slot), &mut slot)?;
+        if RecvWqe::extent(&slot, |key| mem.region_len(key).is_some()) != extent {
+            return Ok(None);
+        }
+        self.max_list.complete_with(units);
+        Ok(Some(true))
+    }
+
+    /// Whether software has started to write the slot after the next one.
+    fn next_is_begun(&self, mem: &impl QueueMemory) -> Result<bool, AccessError> {
+        let slots = self.ring.slots();
+        let behind = if self.slot + 1 < slots { self.slot + 1 } else { 0 };
+        if behind == self.slot {
+            return Ok(false);
+        }
+        let mut head = [0; 2 * GRANULE];
+        self.ring.read(mem, self.at(behind), &mut head)?;
+        let first = &head[GRANULE..];
+        // The library sets the valid bit again when it links the next receive to a slot, which may already
+        // have been consumed. The bit alone is therefore not enough.
+        let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
+        fence(Ordering::Acquire);
+        Ok(begun)
+    }
+
+    /// Whether the next slot has had this number of elements for at least `settle_time`.
+    fn has_settled(&mut self, now: Instant, units: usize, settle_time: Duration) -> bool {
+        let since = match self.unchanged_since {
+            Some((then, since)) if then == units => since,
+            _ => now,
+        };
+        self.unchanged_since = Some((units, since));
+        let over = now.saturating_since(since) >= settle_time;
+        if over {
+            self.max_list.complete_with(units);
+        }
+        over
+    }
+
+    /// Makes a slot look unposted. Returns false if it still looks posted.
+    fn release(&self, mem: &impl QueueMemory, at: u32, found: SlotState, bytes: &[u8]) -> bool {
+        let mut free: Slot = SmallVec::new();
+        match found {
+            SlotState::Marked(extent) => {
+                // Clear the whole next unit. Otherwise a linked slot of the library would keep a nonzero next
+                // unit. With data units but without the valid bit, it would look like a slot that the kernel
+                // driver posted.
+                free.extend_from_slice(&[0; GRANULE]);
+                let written = match extent.end {
+                    _ if !self.shows_untouched() => bytes.len(),
+                    End::Terminator => GRANULE * (2 + extent.units),
+                    // Software may be about to write the following units.
+                    End::Slot | End::Untouched => GRANULE * (1 + extent.units),
+                };
+                free.resize(written.min(bytes.len()), 0xff);
+                self.ring.patch(mem, at, &free).is_ok()
+            }
+            SlotState::Unmarked if self.options.rq_clear => {
+                let units = RecvWqe::extent(bytes, |_| true).units.max(1);
+                (0..units).for_each(|_| free.extend_from_slice(&CONSUMED));
+                self.ring.patch(mem, at + FIRST_DATA_UNIT, &free).is_ok()
+            }
+            SlotState::Unmarked | SlotState::Free => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod race;
+#[cfg(test)]
+mod tests;

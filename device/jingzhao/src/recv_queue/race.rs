@@ -1,0 +1,243 @@
+//! The user library and the device access one queue from two threads. The device must not take a receive
+//! before it is complete, no matter between which two stores the library is preempted.
+//!
+//! HCAD_RACE_SECONDS=60 runs each case for a minute.
+
+use std::hint::spin_loop;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
+use std::time::Duration;
+
+use card::memory::GuestMemory;
+use card::memory::keys::KeyTable;
+use card::memory::region::{Kind, MemoryRegion, Origin, Rights, Translation};
+use card::memory::testing::shared_memory;
+use card::memory::translate::{PageTable, RegionAccess};
+use engine::Sge;
+use protocol::ids::{Iova, Lkey, Pdn, Va};
+
+use super::*;
+
+const PD: Pdn = Pdn::new(3);
+const RQ_KEY: Lkey = Lkey::new(0x21);
+const DATA_KEY: Lkey = Lkey::new(0x2_0005);
+const LOG_SLOT: u8 = 7;
+/// Bus address of the queue.
+const RING: u64 = 0x1000;
+
+/// No page table: the region of the queue is physically contiguous.
+#[derive(Clone, Copy)]
+struct NoPages;
+
+impl PageTable for NoPages {
+    fn page(self, _: u64) -> Option<Iova> {
+        None
+    }
+}
+
+/// A program's use of its queue.
+#[derive(Clone, Copy)]
+struct Case {
+    slots: u64,
+    longest: u64,
+    /// Whether every receive has `longest` elements, rather than any number up to that.
+    full: bool,
+}
+
+impl Case {
+    /// Returns the elements of the n-th receive. Addresses are unique.
+    fn receive(&self, count: u64) -> Vec<Sge> {
+        let elements = if self.full { self.longest } else { scatter(count) % (self.longest + 1) };
+        let element = |at: u64| Sge {
+            va: Va::new((count << 16) + (at << 8) + 1),
+            lkey: DATA_KEY,
+            len: 1 + u32::try_from(scatter(count + at) % 4096).unwrap(),
+        };
+        (0..elements).map(element).collect()
+    }
+
+    fn slot(&self, count: u64) -> u64 {
+        (count % self.slots) << LOG_SLOT
+    }
+}
+
+/// Returns a pseudorandom number for `number`.
+fn scatter(number: u64) -> u64 {
+    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
+}
+
+/// The library's side of the queue.
+struct Library {
+    case: Case,
+    dma: GuestMemory,
+    stores: u64,
+}
+
+impl Library {
+    /// Performs one store, in program order, after which the virtual CPU may be preempted.
+    fn store(&mut self, at: u64, bytes: &[u8]) {
+        self.dma.poke(RING + at, bytes);
+        fence(Ordering::SeqCst);
+        self.stores += 1;
+        match scatter(self.stores) % 1024 {
+            // The pause is longer than all rereads together.
+            0 => thread::sleep(Duration::from_micros(50)),
+            1..16 => (0..scatter(self.stores) >> 12 & 0x3ff).for_each(|_| spin_loop()),
+            _ => {}
+        }
+    }
+
+    /// Posts one receive as ibv_post_recv does.
+    fn post(&mut self, count: u64) {
+        let slot = self.case.slot(count);
+        self.store(slot, &[0x20, 0, 0, 0]);
+        self.store(slot + 4, &[0; 4]);
+        self.store(slot + 8, &[0; 4]);
+        let receive = self.case.receive(count);
+        let mut unit = slot + 16;
+        for Sge { va, lkey, len } in &receive {
+            self.store(unit, &len.to_le_bytes());
+            self.store(unit + 4, &lkey.get().to_le_bytes());
+            self.store(unit + 8, &va.get().to_le_bytes());
+            unit += 16;
+        }
+        if (receive.len() as u64) < self.case.longest {
+            self.store(unit, &[0; 4]);
+            self.store(unit + 4, &[0; 4]);
+            self.store(unit + 8, &[0; 8]);
+        }
+    }
+
+    /// Updates a slot as ibv_poll_cq does.
+    fn reap(&self, count: u64) {
+        self.dma.poke(RING + self.case.slot(count), &[0; 16]);
+    }
+
+    /// Posts a receive for each receive taken, until stopped.
+    fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
+        let mut reaped = 0;
+        while !stop.load(Ordering::Relaxed) {
+            if reaped == taken.load(Ordering::Acquire) {
+                thread::yield_now();
+                continue;
+            }
+            self.reap(reaped);
+            reaped += 1;
+            self.post(self.case.slots + reaped - 1);
+        }
+    }
+}
+
+/// Returns the number of receives taken, and the number of them that differ from those posted. With
+/// `keep_data_units`, the device does not overwrite the data units that it takes, and the first difference
+/// ends the race.
+fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
+    /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
+    /// processors.
+    static ALONE: Mutex<()> = Mutex::new(());
+    /// Number of failed polls before yielding, for machines with a single processor.
+    const MAX_FAILED_POLLS: u32 = 256;
+    let _alone = ALONE.lock();
+    let bytes = case.slots << LOG_SLOT;
+    let [dma, software] = shared_memory(0, 16);
+    let mut keys = KeyTable::new(17);
+    let region = MemoryRegion {
+        key: RQ_KEY,
+        pd: PD,
+        start: Va::new(RING),
+        len: bytes,
+        origin: Origin::Zero,
+        rights: Rights::empty(),
+        translation: Translation::Contiguous { bus: Iova::new(RING) },
+        kind: Kind::Registered,
+    };
+    keys.insert(region).unwrap();
+    let mem = RegionAccess { keys: &keys, pages: NoPages, dma: &dma };
+    let rst = RdQpRst {
+        pd: PD,
+        rq_lkey: RQ_KEY,
+        rq_len: u32::try_from(bytes).unwrap(),
+        log_rq_slot: LOG_SLOT,
+        usr_page: 1,
+        service: Some(ServiceType::Rc),
+        ..RdQpRst::default()
+    };
+    let mut queue = RecvQueue::new(QueueOptions { rq_valid_bit: true, ..QueueOptions::default() });
+    queue.configure(&rst, &mem);
+    queue.prepare(&mem);
+
+    let mut library = Library { case, dma: software, stores: 0 };
+    // A program posts its first receives before its peer may send.
+    (0..case.slots).for_each(|count| library.post(count));
+    queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..rst }, &mem);
+    let (taken, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut misplaced = 0;
+    thread::scope(|scope| {
+        let (taken, stop) = (&taken, &stop);
+        scope.spawn(move || library.run(taken, stop));
+        let start = std::time::Instant::now();
+        let (mut count, mut failed_polls) = (0, 0);
+        while start.elapsed() < time && !(keep_data_units && misplaced > 0) {
+            let units = dma.peek::<112>(RING + case.slot(count) + 16);
+            let now = engine::Instant::ZERO + start.elapsed();
+            match queue.next(now, &mem) {
+                Fetch::Ready(RecvRequest { wr_id, sges }) => {
+                    let posted = case.receive(count);
+                    misplaced += u64::from(wr_id != case.slot(count) || sges.as_slice() != posted);
+                    if keep_data_units {
+                        dma.poke(RING + case.slot(count) + 16, &units);
+                    }
+                    count += 1;
+                    taken.store(count, Ordering::Release);
+                }
+                Fetch::Empty if failed_polls < MAX_FAILED_POLLS => failed_polls += 1,
+                Fetch::Empty => {
+                    failed_polls = 0;
+                    thread::yield_now();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    (taken.into_inner(), misplaced)
+}
+
+/// Returns the duration of each case.
+fn time() -> Duration {
+    let seconds = std::env::var("HCAD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
+    seconds.map_or(Duration::from_millis(1500), Duration::from_secs)
+}
+
+fn never_misplaced(case: Case) {
+    let (taken, misplaced) = race(case, time(), false);
+    println!("{taken} receives taken, {misplaced} misplaced");
+    assert_eq!(misplaced, 0, "of {taken}");
+    assert!(taken > 100, "only {taken} receives were taken");
+}
+
+#[test]
+fn single_element_receives_are_taken_as_posted() {
+    never_misplaced(Case { slots: 4, longest: 1, full: true });
+}
+
+#[test]
+fn multi_element_receives_are_taken_as_posted() {
+    never_misplaced(Case { slots: 4, longest: 5, full: true });
+}
+
+#[test]
+fn variable_length_receives_are_taken_as_posted() {
+    never_misplaced(Case { slots: 2, longest: 7, full: false });
+}
+
+/// The test can detect the race: without the countermeasure, the device fails.
+#[test]
+fn without_cleared_data_units_messages_are_misplaced() {
+    for (longest, full) in [(1, true), (5, true)] {
+        let (taken, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
+        assert_ne!(misplaced, 0, "of {taken}");
+    }
+}

@@ -1,0 +1,38 @@
+//! Polling of receive queues before a message arrives.
+//!
+//! For some lists only the passage of time shows that they are complete (see [`RecvQueue::watch`]). If that
+//! time started at the first message, the peer would get an RNR NAK even if the receive was posted long
+//! before. Such QPs are therefore polled until the maximum list length is known.
+//!
+//! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
+//!
+//! # Spec
+//! JingZhao interface, section 6.8 (J-50).
+
+use card::frontend::Context;
+use card::frontend::poll_set::PollSet;
+use protocol::hca::jingzhao::qpc::QpState;
+
+use super::ctxmgt::message::RdQpState;
+use super::resources::Resources;
+
+/// The period is short compared with the settle time of a list, and long compared with the cost of a poll.
+pub(super) type RecvWatch = PollSet<50>;
+
+impl Resources {
+    /// Polls the receive queues that are due.
+    pub fn watch_receives(&mut self, cx: &Context<'_>) {
+        for index in self.watch.take_due(cx.now) {
+            let mem = self.regions.access(cx.dma);
+            let unsettled = self.qps.get_mut(index).is_some_and(|qp| {
+                let RdQpState { state, .. } = qp.key.read();
+                let receives =
+                    matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Draining));
+                receives && qp.recv.watch(cx.now, &mem)
+            });
+            if !unsettled {
+                self.watch.remove(index);
+            }
+        }
+    }
+}

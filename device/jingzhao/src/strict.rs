@@ -1,0 +1,84 @@
+//! Strict mode: reports violations of the interface that the device tolerates.
+//!
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the
+//! objects that it removes still exist. Its findings are reported only if it succeeds: a rejected command
+//! already has a status.
+//!
+//! # Spec
+//! JingZhao interface; [`rules`] cites the sections.
+
+mod commands;
+mod icm;
+mod memory;
+mod qps;
+mod queues;
+mod registers;
+pub mod rules;
+mod wqes;
+
+use std::collections::VecDeque;
+
+use card::frontend::strict::Findings;
+use card::memory::GuestMemory;
+use card::telemetry::monitor::Monitor;
+use hcr::strict::HcrWatch;
+use protocol::ids::Lkey;
+
+use super::resources::Resources;
+
+pub(super) use self::commands::{Before, examine};
+pub(super) use self::qps::doorbell;
+pub(super) use self::registers::{arm, read, write};
+pub(super) use self::wqes::{recv_wqe, send_wqe};
+
+/// Bound: number of freed keys kept for the check of reuse.
+const FREED_KEYS: usize = 4096;
+
+/// State of strict mode.
+#[derive(Debug, Default)]
+pub struct Strict {
+    hcr: HcrWatch,
+    /// UAR page with an outstanding first half of a doorbell.
+    half_page: Option<u64>,
+    /// Freed keys, most recent last.
+    freed: VecDeque<Lkey>,
+}
+
+/// Result of checking a command, which takes effect if the command succeeds.
+#[derive(Debug)]
+pub struct Examined {
+    found: Findings,
+    /// Key freed by the command.
+    freed: Option<Lkey>,
+}
+
+impl Examined {
+    /// Reports the findings to the operator.
+    pub(super) fn report(self, monitor: &mut Monitor) {
+        self.found.report(monitor);
+    }
+}
+
+impl Strict {
+    /// Handles CLOSE_HCA, and INIT_HCA, which implies it: all keys may be used again.
+    pub(super) fn close(&mut self) {
+        self.freed.clear();
+    }
+
+    /// Records the effects of a successful command.
+    pub(super) fn record(&mut self, examined: &Examined) {
+        if let Some(key) = examined.freed {
+            if self.freed.len() == FREED_KEYS {
+                self.freed.pop_front();
+            }
+            self.freed.push_back(key);
+        }
+    }
+}
+
+/// An initialised device, for a check.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    resources: &'a Resources,
+    dma: &'a GuestMemory,
+}

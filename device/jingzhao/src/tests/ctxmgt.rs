@@ -1,0 +1,116 @@
+//! Tests of the context manager in a device: CtxMgt document, sections 1 and 5, as observed by a guest.
+
+use protocol::Psn;
+use protocol::hca::jingzhao::qpc::Qpc;
+
+use super::traffic::{
+    DATA_KEY, ENTRY, QPN, cqe, data_unit, get_data, pair, post_recv, put_data, qpc, remote, send,
+};
+use super::*;
+use crate::ctxmgt::stats::CtxStats;
+
+const SEND: u8 = 0x0a;
+const WRITE: u8 = 0x08;
+
+fn stats(machine: &Machine) -> CtxStats {
+    machine.hca.frontend_counters().ctxmgt
+}
+
+fn query(machine: &mut Machine) -> Qpc {
+    machine.ok(Op::QueryQp, 0, QPN, &[]);
+    Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
+}
+
+/// Section 5.4.2: reads and writes of the units for a SEND, on either side.
+#[test]
+fn message_uses_documented_reads_and_writes_of_units() {
+    let (mut a, mut b) = pair();
+    let before = [stats(&a), stats(&b)];
+    post_recv(&mut b, 0, 0, 64);
+    put_data(&mut a, 0, b"context");
+    send(&mut a, 0, SEND, &[data_unit(0, 7)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(get_data(&mut b, 0, 7), b"context");
+
+    let (near, far) = (stats(&a), stats(&b));
+    // Doorbell Processing reads for the doorbell and for the WQE, the WQE Parser for its state check, Requester
+    // Trans Control for the WQE, and Requester Recv Control for the CQE.
+    assert_eq!(near.doorbell_processing.hits, 2);
+    assert_eq!(near.wqe_parser.hits, 1);
+    assert_eq!(near.requester_trans_control.reads.hits, 1);
+    assert_eq!(near.requester_recv_control.reads.hits, 1);
+    assert_eq!(near.execution_engine, before[0].execution_engine);
+    assert_eq!((near.requester_trans_control.writes, near.requester_trans_control.write_backs), (1, 1));
+    assert_eq!((near.requester_recv_control.writes, near.requester_recv_control.write_backs), (1, 1));
+    // The receiver reads for its CQE and writes its expected PSN.
+    assert_eq!(far.execution_engine.reads.hits, 1);
+    assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
+    assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
+    assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
+}
+
+/// Section 5.2.1 and interface, section 4.3: a command executes before the PSNs changed in the same turn are written
+/// back, except that QUERY_QP first writes back those of its own QP.
+#[test]
+fn query_qp_during_turn_updates_psns_in_memory() {
+    let (mut a, mut b) = pair();
+    send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
+    // Four packets from PSN FFFFFEh on. The receiver's turn does not end.
+    for frame in a.settle() {
+        b.hca.handle_frame(&frame);
+    }
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0xff, 0xff, 0xfe]);
+    assert_eq!(query(&mut b).recv_psn.get(), 2);
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
+}
+
+/// Interface, section 5.4: earlier changes by the engine do not overwrite those of a command.
+#[test]
+fn recreated_qp_keeps_psns_of_its_command() {
+    let (mut a, mut b) = pair();
+    send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
+    for frame in a.settle() {
+        b.hca.handle_frame(&frame);
+    }
+    b.ok(Op::ToRst, 3, QPN, &[]);
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2], "the last PSN is written back");
+    let anew = Qpc { recv_psn: Psn::new(0x77), ..qpc() };
+    for op in [Op::Rst2Init, Op::Init2Rtr] {
+        b.ok(op, 0, QPN, &anew.emit());
+    }
+    b.settle();
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 0x77]);
+}
+
+#[test]
+fn doorbell_miss_is_counted_and_counters_survive_close() {
+    let (mut a, _) = pair();
+    a.ok(Op::ToRst, 3, QPN, &[]);
+    send(&mut a, 0, SEND, &[]);
+    assert_eq!(stats(&a).doorbell_processing.misses, 1);
+    let before = stats(&a);
+    a.ok(Op::CloseHca, 0, 0, &[]);
+    assert_eq!(stats(&a), before);
+    a.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
+    assert_eq!(stats(&a), before);
+    a.hca.region_write(Region::Bar(Bar::Bar0), 0xf0010, &[1, 0, 0, 0]);
+    assert_eq!(stats(&a), before);
+}
+
+/// Interface, section 10.5: a QP in ERR flushes requests on a doorbell, even if it entered ERR in this turn.
+#[test]
+fn doorbell_sees_latest_engine_state() {
+    let (mut a, mut b) = pair();
+    b.ok(Op::ToRst, 3, QPN, &[]);
+    for op in [Op::Rst2Init, Op::Init2Rtr] {
+        b.ok(op, 0, QPN, &qpc().emit());
+    }
+    send(&mut a, 0, WRITE, &[remote(0, 5), data_unit(0, 4)]);
+    for frame in a.settle() {
+        b.hca.handle_frame(&frame);
+    }
+    assert_eq!(b.peek(ENTRY + 8, 1)[0] >> 4, 2, "the turn has not ended");
+    send(&mut b, 0, SEND, &[]);
+    let entry = cqe(&mut b, 0);
+    assert_eq!((entry[0x10], entry[0x1c]), (5, 0xff));
+}

@@ -1,0 +1,215 @@
+//! Memory of a queue: pages that the driver listed when it created the queue.
+//!
+//! # Spec
+//! mlx5 interface, sections 5, 8.1 and 10.1.
+
+use card::memory::GuestMemory;
+use engine::AccessError;
+use protocol::hca::mlx5::input::Pages;
+use protocol::hca::mlx5::{page_len, page_offset};
+use protocol::ids::Iova;
+
+/// Largest log page size of a context: 8 TiB. A larger one cannot name pages of a guest.
+const MAX_LOG_PAGE: u8 = 31;
+
+/// Place of a queue in its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Log2 of the page size, in units of 4 KiB.
+    pub log_page_size: u8,
+    /// Bytes before the queue, in 64ths of a page.
+    pub page_offset: u8,
+}
+
+/// The pages of a queue.
+#[derive(Debug, PartialEq, Eq)]
+pub struct QueueBuffer {
+    pages: Box<[Iova]>,
+    page_len: u64,
+    /// Offset of the queue in the pages.
+    start: u64,
+    len: u64,
+}
+
+impl QueueBuffer {
+    /// Takes the pages of a queue of `len` bytes, or returns `None` if they are too few. Pages behind the queue are
+    /// not kept.
+    pub fn new(pages: Pages<'_>, placement: Placement, len: u64) -> Option<Self> {
+        let Placement { log_page_size, page_offset: offset } = placement;
+        if log_page_size > MAX_LOG_PAGE {
+            return None;
+        }
+        let (page_len, start) = (page_len(log_page_size), page_offset(log_page_size, offset));
+        let needed = usize::try_from(start.checked_add(len)?.div_ceil(page_len)).ok()?;
+        if needed > pages.len() {
+            return None;
+        }
+        Some(Self { pages: pages.iter().take(needed).collect(), page_len, start, len })
+    }
+
+    /// Number of pages kept.
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Copies bytes out of the queue.
+    ///
+    /// # Errors
+    /// [`AccessError::Bounds`] behind the queue, [`AccessError::Unmapped`] if the guest has not mapped the page.
+    pub fn read(&self, dma: &GuestMemory, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset, out.len())?;
+        let (mut at, mut rest) = (offset, out);
+        while !rest.is_empty() {
+            let (iova, room) = self.locate(at)?;
+            let (now, later) = rest.split_at_mut(rest.len().min(room));
+            dma.read(iova, now).map_err(|_| AccessError::Unmapped)?;
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes an entry, its last byte last. A reader that sees that byte sees the rest and all earlier writes.
+    ///
+    /// # Errors
+    /// As [`QueueBuffer::read`]. The last byte is not written then.
+    pub fn publish(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
+        self.check(offset, entry.len())?;
+        let Some((owner, body)) = entry.split_last() else { return Ok(()) };
+        let (iova, room) = self.locate(offset)?;
+        if room >= entry.len() && is_in_one_page(iova, entry.len()) {
+            return dma.publish(iova, entry).map_err(|_| AccessError::Unmapped);
+        }
+        let (mut at, mut rest) = (offset, body);
+        while !rest.is_empty() {
+            let (iova, room) = self.locate(at)?;
+            let (now, later) = rest.split_at(rest.len().min(room));
+            dma.write(iova, now).map_err(|_| AccessError::Unmapped)?;
+            at += now.len() as u64;
+            rest = later;
+        }
+        let (iova, _) = self.locate(at)?;
+        dma.publish(iova, &[*owner]).map_err(|_| AccessError::Unmapped)
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<(), AccessError> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(AccessError::Bounds),
+        }
+    }
+
+    /// Address of a byte, and the number of bytes from it to the end of its page.
+    fn locate(&self, offset: u64) -> Result<(Iova, usize), AccessError> {
+        let linear = self.start + offset;
+        let (page, within) = (linear / self.page_len, linear % self.page_len);
+        let page = usize::try_from(page).ok().and_then(|page| self.pages.get(page));
+        let page = page.ok_or(AccessError::Bounds)?;
+        let iova = page.get().checked_add(within).ok_or(AccessError::Unmapped)?;
+        let room = usize::try_from(self.page_len - within).unwrap_or(usize::MAX);
+        Ok((Iova::new(iova), room))
+    }
+}
+
+/// Returns whether a short range is inside one page of 4 KiB.
+fn is_in_one_page(iova: Iova, len: usize) -> bool {
+    iova.get() % page_len(0) + len as u64 <= page_len(0)
+}
+
+/// Number of pages that all queues and keys may have together.
+#[derive(Debug)]
+pub struct PageBudget {
+    left: usize,
+}
+
+impl Default for PageBudget {
+    /// Bound: 2^24 addresses take 128 MiB. They cover 64 GiB in pages of 4 KiB.
+    fn default() -> Self {
+        Self { left: 1 << 24 }
+    }
+}
+
+impl PageBudget {
+    /// Takes `pages` from the budget. If the budget is too small, returns false and takes none.
+    #[must_use]
+    pub fn take(&mut self, pages: usize) -> bool {
+        match self.left.checked_sub(pages) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns pages to the budget.
+    pub fn give_back(&mut self, pages: usize) {
+        self.left = self.left.saturating_add(pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use card::memory::testing::guest_memory;
+
+    use super::*;
+
+    fn list(pages: &[u64]) -> Vec<u8> {
+        pages.iter().flat_map(|page| page.to_be_bytes()).collect()
+    }
+
+    /// Trap M-2: an offset of 32 in pages of 8 KiB is 4096 bytes.
+    #[test]
+    fn offset_counts_parts_of_large_page() {
+        let dma = guest_memory(0, 8);
+        let bytes = list(&[0x2000, 0x6000]);
+        let placement = Placement { log_page_size: 1, page_offset: 32 };
+        let buffer = QueueBuffer::new(Pages::parse(&bytes), placement, 0x2000).unwrap();
+        assert_eq!((buffer.pages(), buffer.len), (2, 0x2000));
+        buffer.publish(&dma, 0, &[1; 64]).unwrap();
+        buffer.publish(&dma, 0xfe0, &[2; 64]).unwrap();
+        let mut there = [0; 64];
+        dma.read(Iova::new(0x3000), &mut there).unwrap();
+        assert_eq!(there, [1; 64]);
+        let mut ends = [[0; 32]; 2];
+        dma.read(Iova::new(0x3fe0), &mut ends[0]).unwrap();
+        dma.read(Iova::new(0x6000), &mut ends[1]).unwrap();
+        assert_eq!(ends, [[2; 32]; 2]);
+        let mut back = [0; 64];
+        buffer.read(&dma, 0xfe0, &mut back).unwrap();
+        assert_eq!(back, [2; 64]);
+    }
+
+    #[test]
+    fn short_list_is_refused() {
+        let bytes = list(&[0x1000, 0x2000]);
+        let of = |log_page_size, page_offset, len| {
+            QueueBuffer::new(Pages::parse(&bytes), Placement { log_page_size, page_offset }, len)
+        };
+        assert!(of(0, 0, 0x2000).is_some());
+        assert_eq!(of(0, 0, 0x2001), None);
+        assert_eq!(of(0, 1, 0x2000), None);
+        assert_eq!((of(32, 0, 64), of(0, 0, u64::MAX)), (None, None));
+        assert_eq!(of(0, 0, 64).map(|buffer| buffer.pages()), Some(1));
+        assert_eq!(of(0, 0, 0).map(|buffer| buffer.pages()), Some(0));
+    }
+
+    #[test]
+    fn accesses_stay_in_queue() {
+        let dma = guest_memory(0, 1);
+        let bytes = list(&[0, 0x10_0000]);
+        let placement = Placement { log_page_size: 0, page_offset: 0 };
+        let buffer = QueueBuffer::new(Pages::parse(&bytes), placement, 0x1040).unwrap();
+        assert_eq!(buffer.read(&dma, 0x1020, &mut [0; 64]), Err(AccessError::Bounds));
+        assert_eq!(buffer.publish(&dma, u64::MAX, &[0; 64]), Err(AccessError::Bounds));
+        assert_eq!(buffer.publish(&dma, 0x1000, &[0; 64]), Err(AccessError::Unmapped));
+    }
+
+    #[test]
+    fn budget_never_exceeds_limit() {
+        let mut budget = PageBudget { left: 10 };
+        assert!(budget.take(8) && !budget.take(3) && budget.take(2) && !budget.take(1));
+        budget.give_back(8);
+        assert!(budget.take(8));
+    }
+}

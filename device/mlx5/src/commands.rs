@@ -1,0 +1,149 @@
+//! Execution of commands. Each family has its own file. A rejected command has no effect.
+//!
+//! # Spec
+//! mlx5 interface, section 5.
+
+mod counter;
+mod cq;
+pub(super) mod device;
+mod eq;
+mod mkey;
+mod multicast;
+mod pages;
+mod port;
+mod qp;
+mod resource;
+mod srq;
+
+use card::frontend::Context;
+use protocol::hca::mlx5::capability::AREA_LEN;
+use protocol::hca::mlx5::command::{InputHeader, OutputHeader};
+use protocol::hca::mlx5::input::Command;
+use protocol::hca::mlx5::opcode::Opcode;
+
+use super::check::{Check, Rejection};
+use super::function::{Enabled, Function};
+use super::options::Setup;
+use super::resources::Resources;
+
+/// Output of a command, whose first eight bytes are zero.
+pub type Output = Vec<u8>;
+
+/// Output of a command without results.
+fn nothing() -> Output {
+    vec![0; OutputHeader::LEN]
+}
+
+/// Parses an input.
+///
+/// # Errors
+/// The opcode is unknown, or the input too short for it.
+pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
+    // Without DevX no process has a user context of its own.
+    if let Some(InputHeader { user: user @ 1.., .. }) = InputHeader::parse_prefix(input) {
+        return Err(Check::UserContext.rejects(user));
+    }
+    Ok(Command::parse(input)?)
+}
+
+/// Executes a command. `output_len` is the length of the output that the driver expects.
+///
+/// # Errors
+/// The check that failed.
+pub fn execute(
+    function: &mut Function,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    output_len: usize,
+) -> Result<Output, Rejection> {
+    let opcode = command.opcode().code();
+    if let Command::EnableHca(arguments) = command {
+        return device::enable(function, setup, cx, arguments);
+    }
+    let Function::Enabled(enabled) = function else { return Err(Check::NotEnabled.rejects(opcode)) };
+    match command {
+        Command::DisableHca(arguments) => device::disable(function, setup, cx, arguments),
+        Command::InitHca(_) => device::init(enabled, setup, cx),
+        Command::TeardownHca(teardown) => device::teardown(enabled, setup, cx, teardown),
+        Command::QueryIssi(_) => Ok(device::query_issi(enabled)),
+        Command::SetIssi(set) => device::set_issi(enabled, set),
+        Command::QueryPages(query) => pages::query(query),
+        Command::ManagePages(manage, list) => pages::manage(enabled, manage, *list, output_len),
+        Command::QueryHcaCap(query) => {
+            let area: [u8; AREA_LEN] = enabled.caps.query(query)?;
+            Ok([&nothing()[..], &area].concat())
+        }
+        Command::SetHcaCap(set, area) => enabled.caps.set(set, area.bytes()).map(|()| nothing()),
+        Command::QueryAdapter(_) => Ok(device::query_adapter(setup)),
+        Command::SetDriverVersion(version) => Ok(device::set_driver_version(version)),
+        Command::Nop(_) => Ok(nothing()),
+        Command::AccessReg(access, data) => port::access_register(enabled, cx, access, data.bytes()),
+        _ => {
+            let Enabled { resources, issi, .. } = &mut **enabled;
+            match resources {
+                Some(resources) => on_resources(Call { resources, issi: *issi, setup, cx }, command),
+                None => Err(Check::NotInitialised.rejects(opcode)),
+            }
+        }
+    }
+}
+
+/// What a command that requires INIT_HCA can access.
+struct Call<'a, 'cx> {
+    resources: &'a mut Resources,
+    issi: u16,
+    setup: &'a Setup,
+    cx: &'a mut Context<'cx>,
+}
+
+fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rejection> {
+    match command {
+        Command::QuerySpecialContexts(_) => Ok(mkey::special()),
+        Command::AllocPd(_) => resource::alloc_pd(call),
+        Command::DeallocPd(number) => resource::dealloc_pd(call, number.pd),
+        Command::AllocUar(_) => resource::alloc_uar(call),
+        Command::DeallocUar(number) => resource::dealloc_uar(call, number.uar),
+        Command::AllocXrcd(_) => resource::alloc_xrcd(call),
+        Command::DeallocXrcd(number) => resource::dealloc_xrcd(call, number.xrcd),
+        Command::AllocTransportDomain(_) => resource::alloc_domain(call),
+        Command::DeallocTransportDomain(number) => resource::dealloc_domain(call, number.domain),
+        Command::AllocQCounter(_) => counter::alloc(call),
+        Command::DeallocQCounter(number) => counter::dealloc(call, number.set),
+        Command::QueryQCounter(query) => counter::query(call, query),
+        Command::QueryVportCounter(query) => Ok(counter::query_port(call, query)),
+        Command::CreateEq(create, pages) => eq::create(call, create, *pages),
+        Command::DestroyEq(number) => eq::destroy(call, number.eqn),
+        Command::QueryEq(number) => eq::query(call, number.eqn),
+        Command::CreateCq(create, pages) => cq::create(call, create, *pages),
+        Command::DestroyCq(number) => cq::destroy(call, number.cqn),
+        Command::QueryCq(number) => cq::query(call, number.cqn),
+        Command::ModifyCq(modify, pages) => cq::modify(call, modify, *pages),
+        Command::CreateMkey(create, list) => mkey::create(call, create, list.bytes()),
+        Command::QueryMkey(number) => mkey::query(call, number.index),
+        Command::DestroyMkey(number) => mkey::destroy(call, number.index),
+        Command::CreateQp(create, pages) => qp::create(call, create, *pages),
+        Command::DestroyQp(number) => qp::destroy(call, number.qpn),
+        Command::QueryQp(query) => qp::query(call, query.qpn),
+        Command::MadIfc(execute) => port::mad_ifc(call, execute),
+        Command::AttachToMcg(member) => multicast::attach(call, member),
+        Command::DetachFromMcg(member) => multicast::detach(call, member),
+        Command::CreateRmp(create, pages) => srq::create_rmp(call, create, *pages),
+        Command::ModifyRmp(modify) => srq::modify_rmp(call, modify),
+        Command::DestroyRmp(number) => srq::destroy(call, Opcode::CreateRmp, number.srqn),
+        Command::QueryRmp(number) => srq::query(call, Opcode::CreateRmp, number.srqn),
+        Command::CreateXrcSrq(create, pages) => srq::create_xrc(call, create, *pages),
+        Command::DestroyXrcSrq(number) => srq::destroy(call, Opcode::CreateXrcSrq, number.srqn),
+        Command::QueryXrcSrq(number) => srq::query(call, Opcode::CreateXrcSrq, number.srqn),
+        Command::ArmXrcSrq(arm) => srq::arm(call, Opcode::CreateXrcSrq, arm),
+        Command::CreateSrq(create, pages) => srq::create_basic(call, create, *pages),
+        Command::DestroySrq(number) => srq::destroy(call, Opcode::CreateSrq, number.srqn),
+        Command::QuerySrq(number) => srq::query(call, Opcode::CreateSrq, number.srqn),
+        Command::ArmRq(arm) => srq::arm(call, Opcode::CreateSrq, arm),
+        Command::QueryHcaVportContext(_) => Ok(port::query_context(call)),
+        _ => match command.transition() {
+            Some((transition, modify)) => qp::modify(call, transition, &modify),
+            None => Err(Check::Opcode.rejects(command.opcode().code())),
+        },
+    }
+}

@@ -1,0 +1,50 @@
+//! Counters: sets of Q counters, and those of the port.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.2 and 17.
+
+use protocol::hca::mlx5::counter::{
+    QCounters, QueryQCounter, QueryVportCounter, TrafficCounter, VportCounters,
+};
+use protocol::hca::mlx5::resource::CounterSetNumber;
+use protocol::ids::CounterSet;
+
+use super::{Call, Output, nothing};
+use crate::check::{Check, Rejection};
+
+pub(super) fn alloc(call: Call<'_, '_>) -> Result<Output, Rejection> {
+    let sets = &mut call.resources.counter_sets;
+    let number = sets.insert(()).and_then(|number| u8::try_from(number).ok());
+    let set = number.ok_or_else(|| Check::CounterLimit.rejects(sets.count() as u64))?;
+    Ok(CounterSetNumber { set: CounterSet::new(set) }.emit().to_vec())
+}
+
+pub(super) fn dealloc(call: Call<'_, '_>, set: CounterSet) -> Result<Output, Rejection> {
+    let removed = call.resources.counter_sets.remove(set.get().into());
+    removed.map(|()| nothing()).ok_or_else(|| Check::CounterSet.rejects(set.get()))
+}
+
+/// The engine does not count by set, so all counters are 0.
+pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output, Rejection> {
+    if !call.resources.counter_sets.contains(query.set.get().into()) {
+        return Err(Check::CounterSet.rejects(query.set.get()));
+    }
+    Ok(QCounters::default().emit().to_vec())
+}
+
+/// Counters of the port since it was created. `clear` has no effect, since management reports them too.
+pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
+    let counters = call.cx.view().counters;
+    let packets = |packets, bytes| TrafficCounter { packets, bytes };
+    // The port counts octets of all packets together.
+    let vport = VportCounters {
+        rx_errors: packets(counters.receive_errors, 0),
+        tx_errors: packets(counters.transmit_discards, 0),
+        rx_ib_unicast: packets(counters.receive_unicast_packets, counters.receive_octets),
+        tx_ib_unicast: packets(counters.transmit_unicast_packets, counters.transmit_octets),
+        rx_ib_multicast: packets(counters.receive_multicast_packets, 0),
+        tx_ib_multicast: packets(counters.transmit_multicast_packets, 0),
+        ..VportCounters::default()
+    };
+    vport.emit().to_vec()
+}

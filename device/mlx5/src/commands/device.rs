@@ -1,0 +1,112 @@
+//! Start, stop and identity of the device.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.1 and 18.3.
+
+use card::frontend::Context;
+use card::limited;
+use protocol::hca::mlx5::device::{
+    AdapterInfo, Function as FunctionNumber, Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile,
+    TeardownState,
+};
+
+use super::{Output, nothing};
+use crate::check::{Check, Rejection};
+use crate::function::{Enabled, Function};
+use crate::options::Setup;
+use crate::resources::Resources;
+
+/// Supported interface steps: 0 and 1, one bit for each. QUERY_ISSI does not report step 0, which always exists.
+const STEPS: u32 = 0b11;
+
+/// Drops all objects, also those of the engine, and returns the port to its power-on state.
+pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>) {
+    cx.engine.reset(setup.engine);
+    cx.monitor.forget_qps();
+    if let Some(management) = &mut cx.management {
+        management.reset();
+    }
+    *function = Function::Disabled;
+}
+
+/// Trap M-21: a driver that recovers from a failure starts here, without a teardown.
+pub(super) fn enable(
+    function: &mut Function,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    arguments: &FunctionNumber,
+) -> Result<Output, Rejection> {
+    check(arguments)?;
+    reset(function, setup, cx);
+    *function = Function::Enabled(Box::new(Enabled::new(&setup.options.limits)));
+    Ok(nothing())
+}
+
+pub(super) fn disable(
+    function: &mut Function,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    arguments: &FunctionNumber,
+) -> Result<Output, Rejection> {
+    check(arguments)?;
+    reset(function, setup, cx);
+    Ok(nothing())
+}
+
+/// 0 names the function itself; it has no others.
+fn check(arguments: &FunctionNumber) -> Result<(), Rejection> {
+    match arguments.function {
+        0 => Ok(()),
+        other => Err(Check::Function.rejects(other)),
+    }
+}
+
+pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -> Result<Output, Rejection> {
+    if enabled.resources.is_some() {
+        return Err(Check::AlreadyInitialised.rejects(0_u8));
+    }
+    let limits = &setup.options.limits;
+    cx.engine.reset(engine::Config { qp_index_bits: limits.max_qps.log(), ..setup.engine });
+    if let Some(management) = &cx.management {
+        cx.engine.set_pkeys(management.pkeys());
+    }
+    enabled.resources = Some(Box::new(Resources::new(limits)));
+    Ok(nothing())
+}
+
+/// Drops all objects. The pages stay until the driver takes them.
+pub(super) fn teardown(
+    enabled: &mut Enabled,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    teardown: &Teardown,
+) -> Result<Output, Rejection> {
+    if TeardownProfile::from_code(teardown.profile) != Some(TeardownProfile::Graceful) {
+        return Err(Check::TeardownProfile.rejects(teardown.profile));
+    }
+    cx.engine.reset(setup.engine);
+    cx.monitor.forget_qps();
+    enabled.resources = None;
+    Ok(TeardownState { failed: false }.emit().to_vec())
+}
+
+pub(super) fn query_issi(enabled: &Enabled) -> Output {
+    Issi { current: enabled.issi, supported: STEPS & !1 }.emit().to_vec()
+}
+
+pub(super) fn set_issi(enabled: &mut Enabled, set: &SetIssi) -> Result<Output, Rejection> {
+    if STEPS.checked_shr(set.issi.into()).is_none_or(|steps| steps & 1 == 0) {
+        return Err(Check::Issi.rejects(set.issi));
+    }
+    enabled.issi = set.issi;
+    Ok(nothing())
+}
+
+pub(super) fn query_adapter(setup: &Setup) -> Output {
+    AdapterInfo { vendor: AdapterInfo::OUI, board_id: setup.options.board_id.0 }.emit().to_vec()
+}
+
+pub(super) fn set_driver_version(version: &SetDriverVersion) -> Output {
+    limited!(info, version = version.text(), "driver reported its version");
+    nothing()
+}

@@ -1,0 +1,54 @@
+//! Memory keys.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.3 and 13.1.
+
+use protocol::hca::mlx5::device::SpecialContexts;
+use protocol::hca::mlx5::mkey::{CreateMkey, QueriedMkey, TERMINATE_KEY};
+use protocol::hca::mlx5::resource::MkeyNumber;
+use protocol::ids::{Lkey, MkeyIndex};
+
+use super::{Call, Output, nothing};
+use crate::check::{Check, Rejection};
+use crate::mkey::{self, Mkey};
+
+/// No capability announces these keys, so drivers do not ask for them.
+pub(super) fn special() -> Output {
+    let terminate_key = Lkey::new(TERMINATE_KEY);
+    SpecialContexts { terminate_key, ..SpecialContexts::default() }.emit().to_vec()
+}
+
+pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Result<Output, Rejection> {
+    let resources = call.resources;
+    let context = create.context;
+    if !resources.pds.contains(context.pd.get()) {
+        return Err(Check::MkeyPd.rejects(context.pd.get()));
+    }
+    // Section 13.1: the length of the list says whether there is one, not the bit "page access".
+    let pages = mkey::list(create.translation_units, list)?;
+    let count = pages.len();
+    resources.take_pages(count)?;
+    let inserted = resources.mkeys.insert(context, pages);
+    // A list of ranges is not taken from the input.
+    let kept = inserted.as_ref().ok().and_then(|index| resources.mkeys.get(*index)).map_or(0, Mkey::pages);
+    resources.release_pages(count.saturating_sub(kept));
+    let index = inserted?;
+    if let Some(mkey) = resources.mkeys.get(index) {
+        resources.uses.add(&mkey.uses());
+    }
+    Ok(MkeyNumber { index }.emit().to_vec())
+}
+
+/// A key that a UMR left valid is destroyed as well.
+pub(super) fn destroy(call: Call<'_, '_>, index: MkeyIndex) -> Result<Output, Rejection> {
+    let resources = call.resources;
+    let mkey = resources.mkeys.remove(index).ok_or_else(|| Check::Mkey.rejects(index.get()))?;
+    resources.uses.remove(&mkey.uses());
+    resources.release_pages(mkey.pages());
+    Ok(nothing())
+}
+
+pub(super) fn query(call: Call<'_, '_>, index: MkeyIndex) -> Result<Output, Rejection> {
+    let mkey = call.resources.mkeys.get(index).ok_or_else(|| Check::Mkey.rejects(index.get()))?;
+    Ok(QueriedMkey { context: mkey.context }.emit().to_vec())
+}

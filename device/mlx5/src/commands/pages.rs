@@ -1,0 +1,49 @@
+//! Guest pages: QUERY_PAGES and MANAGE_PAGES.
+//!
+//! # Spec
+//! mlx5 interface, section 5.1.
+
+use protocol::hca::mlx5::input::Pages;
+use protocol::hca::mlx5::pages::{
+    ManagePages, ManagedPages, PageOperation, PageUse, QueryPages, RequestedPages,
+};
+
+use super::{Output, nothing};
+use crate::check::{Check, Rejection};
+use crate::function::Enabled;
+
+/// Bytes of a page address.
+const ADDRESS_LEN: usize = 8;
+
+/// The device needs no pages, since it keeps contexts itself.
+pub(super) fn query(query: &QueryPages) -> Result<Output, Rejection> {
+    PageUse::from_code(query.purpose).ok_or_else(|| Check::PageUse.rejects(query.purpose))?;
+    Ok(RequestedPages::new(0).emit().to_vec())
+}
+
+pub(super) fn manage(
+    enabled: &mut Enabled,
+    manage: &ManagePages,
+    list: Pages<'_>,
+    output_len: usize,
+) -> Result<Output, Rejection> {
+    if manage.function != 0 {
+        return Err(Check::Function.rejects(manage.function));
+    }
+    match PageOperation::from_code(manage.operation) {
+        Some(PageOperation::CannotGive) => Ok(nothing()),
+        Some(PageOperation::Give) => enabled.pages.give(manage.count, list).map(|()| nothing()),
+        Some(PageOperation::Take) => {
+            // A page that the output cannot name would be lost.
+            let room = output_len.saturating_sub(ManagedPages::LEN) / ADDRESS_LEN;
+            let wanted = usize::try_from(manage.count).unwrap_or(usize::MAX);
+            let returned = enabled.pages.take(wanted.min(room));
+            // Bound: the length of an output.
+            let count = u32::try_from(returned.len()).unwrap_or(0);
+            let mut output = ManagedPages { count }.emit().to_vec();
+            output.extend(returned.iter().flat_map(|page| page.get().to_be_bytes()));
+            Ok(output)
+        }
+        None => Err(Check::PageOperation.rejects(manage.operation)),
+    }
+}

@@ -1,0 +1,202 @@
+//! Completions, and events of QPs, CQs and SRQs.
+//!
+//! # Spec
+//! mlx5 interface, sections 8.2, 9.3, 9.6 and 18.1.
+
+use card::frontend::Context;
+use card::frontend::snapshot::Fault;
+use card::limited;
+use engine::{AsyncEvent, Completion, Queue, RecvDone, SendDone, SendOp, Success};
+use protocol::hca::mlx5::cqe::{Content, Cqe, Failure, Receipt, Sent, Source};
+use protocol::hca::mlx5::eqe::{CqFault, Eqe, QueueEvent, QueueKind};
+use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::transition::Transition;
+use protocol::ids::{Cqn, Qpn, Srqn, UserIndex};
+use protocol::roce::Kind;
+
+use super::completion_queue::LostEntry;
+use super::failure;
+use super::host;
+use super::init_segment;
+use super::queue_pair::QueuePair;
+use super::resources::Resources;
+use super::send_queue::SendTag;
+use super::trace;
+
+/// The CQE of a successful send request.
+fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
+    Cqe::Sent(Sent {
+        wqe_opcode: tag.opcode(),
+        qpn: qp.qpn,
+        user_index: qp.context.user_index,
+        wqe_counter: tag.index(),
+        byte_count: match done.op {
+            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => done.byte_len,
+            _ => 0,
+        },
+        timestamp,
+    })
+}
+
+/// What the CQE of a received message needs beside the message.
+struct Receiver {
+    /// User index of the QP, or of an XRC SRQ.
+    user_index: UserIndex,
+    wqe_counter: u16,
+    timestamp: u64,
+}
+
+/// The CQE of a received message.
+fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) -> Cqe {
+    let pkey = || {
+        let pkeys = cx.management.as_deref().map_or(&[][..], |management| management.pkeys());
+        pkeys.get(usize::from(done.pkey_index)).map_or(0, |pkey| pkey.get())
+    };
+    let content = match (done.imm, done.invalidated) {
+        (Some(imm), _) if done.opcode.operation.kind() == Kind::Write => Content::WriteImm(imm.0),
+        (Some(imm), _) => Content::SendImm(imm.0),
+        (None, Some(key)) => Content::SendInvalidate(key.get()),
+        (None, None) => Content::Send { pkey: if qp.service() == Service::Qp1 { pkey() } else { 0 } },
+    };
+    let mut source = Source { qpn: done.remote_qpn, ..Source::default() };
+    if qp.service().is_datagram() {
+        let from = cx.port.addresses().source(done);
+        (source.lid, source.service_level, source.grh) = (from.slid, from.service_level, from.grh);
+    }
+    Cqe::Received(Receipt {
+        content,
+        qpn: qp.qpn,
+        user_index: to.user_index,
+        wqe_counter: to.wqe_counter,
+        byte_count: done.byte_len,
+        solicited: done.solicited,
+        source,
+        timestamp: to.timestamp,
+    })
+}
+
+impl Resources {
+    /// Writes the CQE of a completion. If the CQ fails, its QPs move to ERR.
+    pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
+        let Some(qp) = self.qps.get_mut(completion.qpn.get()) else { return };
+        qp.count(completion);
+        let tag = SendTag::from_bits(completion.wr_id);
+        if matches!(completion.result, Ok(Success::Send(_))) && !tag.signaled() {
+            return;
+        }
+        let context = &qp.context;
+        let (cqn, user_index) = match (completion.queue, completion.srqn) {
+            (Queue::Send, _) => (context.send_cqn, context.user_index),
+            (Queue::Recv, None) => (context.recv_cqn, context.user_index),
+            // Trap M-11: XRC completions belong to the SRQ.
+            (Queue::Recv, Some(srqn)) => match self.srqs.get(srqn.get()).and_then(|srq| srq.xrc()) {
+                Some(srq) => (srq.cqn, srq.user_index),
+                None => return limited!(debug, %srqn, "completion lost: the SRQ does not exist"),
+            },
+        };
+        let timestamp = init_segment::ticks(cx.now);
+        let (entry, solicited) = match completion.result {
+            Ok(Success::Send(done)) => (sent(qp, tag, &done, timestamp), tag.event()),
+            Ok(Success::Recv(done)) => {
+                let to = Receiver { user_index, wqe_counter: tag.index(), timestamp };
+                (received(cx, qp, &to, &done), done.solicited)
+            }
+            Err(status) => {
+                let failure = Failure {
+                    send: completion.queue == Queue::Send,
+                    syndrome: failure::syndrome(status).code(),
+                    vendor: failure::vendor(status),
+                    qpn: qp.qpn,
+                    user_index,
+                    wqe_opcode: if completion.queue == Queue::Send { tag.opcode() } else { 0 },
+                    wqe_counter: tag.index(),
+                    solicited: true,
+                };
+                (Cqe::Failed(failure), true)
+            }
+        };
+        let qpn = qp.qpn;
+        self.write(cx, (qpn, cqn), &entry, solicited);
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>, (qpn, cqn): (Qpn, Cqn), entry: &Cqe, solicited: bool) {
+        let Some(cq) = self.cqs.get_mut(cqn.get()) else {
+            return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
+        };
+        let (slot, eqn) = (cq.producer(), cq.eqn());
+        let written = cq.push(entry, solicited, cx.dma);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::cqe(trace, cqn, slot, entry, written.as_ref().err());
+        }
+        match written {
+            Ok(false) => {}
+            Ok(true) => self.notify(cx, eqn, cqn),
+            Err(LostEntry { fault, first: true }) => self.fail_cq(cx, cqn, fault),
+            Err(LostEntry { first: false, .. }) => self.fail_qp(cx, qpn),
+        }
+    }
+
+    /// Reports a CQ that lost a completion. Section 9.6: all QPs of the CQ move to ERR.
+    fn fail_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
+        limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
+        let code = match fault {
+            Fault::Overrun => CqFault::Overrun,
+            Fault::Access => CqFault::Access,
+        };
+        self.raise(cx, &Eqe::CqError(cqn, code));
+        let users = self.qps.iter_from(0).filter(|(_, qp)| QueuePair::cqs(&qp.context).contains(&cqn));
+        let users: Vec<Qpn> = users.map(|(number, _)| Qpn::new(number)).collect();
+        for qpn in users {
+            self.fail_qp(cx, qpn);
+        }
+    }
+
+    /// Moves a QP to ERR, as a command would.
+    fn fail_qp(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
+        use engine::State;
+        let state = cx.engine.query_qp(qpn).map(|live| live.state);
+        if matches!(state, None | Some(State::Reset | State::Err)) {
+            return;
+        }
+        let Some(qp) = self.qps.get(qpn.get()) else { return };
+        if let Some(to_err) = qp.modification(Transition::ToErr, cx.port.addresses()) {
+            // Cannot fail: the engine has the QP.
+            let _ = host::modify_qp(cx, self, qpn, &to_err);
+        }
+    }
+
+    /// Reports an asynchronous event of a QP.
+    pub fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
+        let event = match event {
+            AsyncEvent::CommunicationEstablished => QueueEvent::CommunicationEstablished,
+            AsyncEvent::SqDrained => QueueEvent::SqDrained,
+            AsyncEvent::WqCatastrophic => QueueEvent::Catastrophic,
+            AsyncEvent::InvalidRequest | AsyncEvent::InvalidXrceth(_) => QueueEvent::InvalidRequest,
+            AsyncEvent::AccessError(_) | AsyncEvent::XrcDomainViolation(_) => QueueEvent::AccessViolation,
+            AsyncEvent::LastWqeReached => QueueEvent::LastWqeReached,
+            AsyncEvent::SrqCatastrophic => {
+                if let Some(srqn) = self.qps.get(qpn.get()).map(|qp| qp.context.srqn) {
+                    self.report_srq(cx, srqn);
+                }
+                return;
+            }
+            AsyncEvent::XrcSrqCatastrophic(srqn) => return self.report_srq(cx, srqn),
+        };
+        self.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
+    }
+
+    /// Reports an SRQ that cannot be read. The report is sent once, although each of its QPs detects the fault.
+    fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
+        if self.srqs.get_mut(srqn.get()).is_some_and(|srq| srq.reports_fault()) {
+            limited!(warn, %srqn, "cannot read receive requests from the SRQ");
+            self.raise(cx, &Eqe::SrqCatastrophic(srqn));
+        }
+    }
+
+    /// Reports SRQs that passed their limit in this turn.
+    pub fn end_turn(&mut self, cx: &mut Context<'_>) {
+        while let Some(srqn) = self.low_srqs.pop() {
+            self.raise(cx, &Eqe::SrqLimit(srqn));
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Completion queues: contexts, entries, arming and resizing.
+//!
+//! # Spec
+//! mlx5 interface, section 9.
+
+use card::frontend::snapshot::{Armed, CqRow, Fault};
+use card::memory::GuestMemory;
+use engine::AccessError;
+use protocol::hca::mlx5::cq::{CqContext, CqFields, CqeSize, ModifyCq};
+use protocol::hca::mlx5::cqe::{self, Cqe};
+use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord};
+use protocol::ids::{Cqn, Eqn};
+use thiserror::Error;
+
+use super::buffer::QueueBuffer;
+use super::check::{Check, Rejection};
+use super::uses::{Object, Used};
+
+/// Consumer indices of doorbells and records have 24 bits.
+const INDEX: u32 = 0xff_ffff;
+
+/// An entry was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("completion lost: {fault}")]
+pub struct LostEntry {
+    /// Cause of the loss.
+    pub fault: Fault,
+    /// First loss of this queue, which an event reports. After it the queue takes no more entries.
+    pub first: bool,
+}
+
+#[derive(Debug)]
+struct Ring {
+    buffer: QueueBuffer,
+    log_entries: u8,
+}
+
+impl Ring {
+    const fn entries(&self) -> u32 {
+        1 << self.log_entries
+    }
+
+    /// Writes the entry with a free-running index.
+    fn write(&self, index: u32, size: CqeSize, cqe: &Cqe, dma: &GuestMemory) -> Result<(), AccessError> {
+        let entry = u64::from(index % self.entries()) * size.stride() as u64;
+        let at = entry + size.fields_at() as u64;
+        self.buffer.publish(dma, at, &cqe.emit(cqe::owner(index, self.log_entries)))
+    }
+}
+
+#[derive(Debug)]
+pub struct CompletionQueue {
+    cqn: Cqn,
+    context: CqContext,
+    size: CqeSize,
+    ring: Ring,
+    /// Free-running index of the next entry.
+    producer: u32,
+    /// As last read from the doorbell record, 24 bits.
+    consumer: u32,
+    armed: Armed,
+    /// Index of the newest entry that is solicited or reports a failure.
+    solicited: Option<u32>,
+    fault: Option<Fault>,
+}
+
+impl CompletionQueue {
+    /// Creates an empty queue.
+    pub fn new(cqn: Cqn, context: CqContext, size: CqeSize, buffer: QueueBuffer) -> Self {
+        Self {
+            cqn,
+            context,
+            size,
+            ring: Ring { buffer, log_entries: context.log_entries },
+            producer: 0,
+            consumer: 0,
+            armed: Armed::No,
+            solicited: None,
+            fault: None,
+        }
+    }
+
+    /// Bytes of a ring with this number of entries.
+    pub const fn ring_len(size: CqeSize, log_entries: u8) -> u64 {
+        (size.stride() as u64) << log_entries
+    }
+
+    /// Context with the current indices.
+    pub fn context(&self, dma: &GuestMemory) -> CqContext {
+        let consumer = self.recorded(dma).unwrap_or(self.consumer);
+        CqContext { consumer, producer: self.producer & INDEX, ..self.context }
+    }
+
+    /// UAR page of its doorbell.
+    pub const fn uar(&self) -> u32 {
+        self.context.uar.get()
+    }
+
+    /// EQ of its events.
+    pub const fn eqn(&self) -> Eqn {
+        self.context.eqn
+    }
+
+    /// Size of the entries.
+    pub const fn size(&self) -> CqeSize {
+        self.size
+    }
+
+    /// Free-running index of the next entry.
+    pub const fn producer(&self) -> u32 {
+        self.producer
+    }
+
+    pub fn pages(&self) -> usize {
+        self.ring.buffer.pages()
+    }
+
+    /// Objects that the queue uses.
+    pub fn uses(&self) -> Used {
+        Used::from_slice(&[Object::Uar(self.uar()), Object::Eq(self.eqn().get())])
+    }
+
+    /// Consumer index in the doorbell record, or `None` if its memory is not accessible.
+    fn recorded(&self, dma: &GuestMemory) -> Option<u32> {
+        let mut record = [0; CqRecord::LEN];
+        dma.read(self.context.record, &mut record).ok()?;
+        Some(CqRecord::parse(&record).consumer)
+    }
+
+    const fn unread(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer) & INDEX
+    }
+
+    /// Arms the queue for one event. Returns true if the event is due at once, since an entry of the requested kind
+    /// is unread.
+    #[must_use]
+    pub fn arm(&mut self, arm: &ArmCq) -> bool {
+        let is_unread = |index: u32| index.wrapping_sub(arm.consumer) & INDEX < 1 << 23;
+        let (armed, due) = match arm.solicited_only {
+            false => (Armed::Any, self.producer & INDEX != arm.consumer),
+            true => (Armed::Solicited, self.solicited.is_some_and(is_unread)),
+        };
+        self.armed = if due { Armed::No } else { armed };
+        due
+    }
+
+    /// Writes an entry. Returns whether it raises an event.
+    ///
+    /// # Errors
+    /// The entry is lost: the queue is full or broken, or its ring is not accessible.
+    pub fn push(&mut self, cqe: &Cqe, solicited: bool, dma: &GuestMemory) -> Result<bool, LostEntry> {
+        if let Some(fault) = self.fault {
+            return Err(LostEntry { fault, first: false });
+        }
+        if let Err(fault) = self.write(cqe, dma) {
+            self.fault = Some(fault);
+            return Err(LostEntry { fault, first: true });
+        }
+        if solicited {
+            self.solicited = Some(self.producer);
+        }
+        self.producer = self.producer.wrapping_add(1);
+        let fires = match self.armed {
+            Armed::Any => true,
+            Armed::Solicited => solicited,
+            Armed::No => false,
+        };
+        if fires {
+            self.armed = Armed::No;
+        }
+        Ok(fires)
+    }
+
+    fn write(&mut self, cqe: &Cqe, dma: &GuestMemory) -> Result<(), Fault> {
+        if !self.has_room(dma) && !self.context.ignore_overrun {
+            return Err(Fault::Overrun);
+        }
+        self.ring.write(self.producer, self.size, cqe, dma).map_err(|_| Fault::Access)
+    }
+
+    /// Whether the ring has a free entry. The record is read only if it had none before.
+    fn has_room(&mut self, dma: &GuestMemory) -> bool {
+        if self.unread() >= self.ring.entries()
+            && let Some(consumer) = self.recorded(dma)
+        {
+            self.consumer = consumer;
+        }
+        self.unread() < self.ring.entries()
+    }
+
+    /// Changes the moderation, which has no effect on this device.
+    pub fn moderate(&mut self, modify: &ModifyCq) {
+        let (fields, new) = (modify.fields, &modify.context);
+        if fields.contains(CqFields::PERIOD) {
+            self.context.moderation_period = new.moderation_period;
+        }
+        if fields.contains(CqFields::COUNT) {
+            self.context.moderation_count = new.moderation_count;
+        }
+        if fields.contains(CqFields::IGNORE_OVERRUN) {
+            self.context.ignore_overrun = new.ignore_overrun;
+        }
+        if fields.contains(CqFields::PERIOD_MODE) {
+            self.context.period_mode = new.period_mode;
+        }
+    }
+
+    /// Moves the queue to a new ring. The running index continues: the driver moves unread entry i of the old ring to
+    /// index i + 1 of the new one, behind the resize entry.
+    ///
+    /// # Errors
+    /// The unread entries do not fit, or the queue's memory is not accessible. The queue is unchanged.
+    pub fn resize(
+        &mut self,
+        new: &CqContext,
+        buffer: QueueBuffer,
+        dma: &GuestMemory,
+    ) -> Result<(), Rejection> {
+        let inaccessible = || Check::CqRecordAccess.rejects(self.context.record.get());
+        self.consumer = self.recorded(dma).ok_or_else(inaccessible)?;
+        let unread = self.unread();
+        // Trap M-30.
+        if unread >= 1 << new.log_entries {
+            return Err(Check::CqUnread.rejects(unread));
+        }
+        if unread >= self.ring.entries() {
+            return Err(Check::CqFull.rejects(unread));
+        }
+        let written = self.ring.write(self.producer, self.size, &Cqe::Resize, dma);
+        written.map_err(|_| Check::CqRingAccess.rejects(self.cqn.get()))?;
+        self.producer = self.producer.wrapping_add(1);
+        self.ring = Ring { buffer, log_entries: new.log_entries };
+        self.context.log_entries = new.log_entries;
+        self.context.page_offset = new.page_offset;
+        self.context.log_page_size = new.log_page_size;
+        Ok(())
+    }
+
+    /// The snapshot row of the queue.
+    pub fn row(&self) -> CqRow {
+        CqRow {
+            cqn: self.cqn.get(),
+            entries: self.ring.entries().into(),
+            producer: self.producer,
+            armed: self.armed,
+            eqn: self.eqn().get(),
+            fault: self.fault,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use card::memory::testing::guest_memory;
+    use protocol::hca::mlx5::input::Pages;
+    use protocol::ids::{Iova, Qpn, UserIndex};
+
+    use super::*;
+    use crate::buffer::Placement;
+
+    /// The ring is in page 0, a new one in page 1, the record in page 2.
+    const RECORD: Iova = Iova::new(0x2000);
+
+    fn ring(page: u64, log_entries: u8) -> QueueBuffer {
+        let len = CompletionQueue::ring_len(CqeSize::Bytes64, log_entries);
+        let place = Placement { log_page_size: 0, page_offset: 0 };
+        QueueBuffer::new(Pages::parse(&(page << 12).to_be_bytes()), place, len).unwrap()
+    }
+
+    fn queue(log_entries: u8) -> CompletionQueue {
+        let context = CqContext { log_entries, record: RECORD, ..CqContext::default() };
+        CompletionQueue::new(Cqn::new(0x40), context, CqeSize::Bytes64, ring(0, log_entries))
+    }
+
+    fn sent(wqe_counter: u16) -> Cqe {
+        Cqe::Sent(cqe::Sent {
+            wqe_opcode: 0xa,
+            qpn: Qpn::new(0x80),
+            user_index: UserIndex::NONE,
+            wqe_counter,
+            byte_count: 0,
+            timestamp: 0,
+        })
+    }
+
+    fn arm(consumer: u32, solicited_only: bool) -> ArmCq {
+        ArmCq { sequence: 0, solicited_only, consumer, cqn: Cqn::new(0x40) }
+    }
+
+    fn consume(dma: &GuestMemory, consumer: u32) {
+        dma.write(RECORD, &consumer.to_be_bytes()).unwrap();
+    }
+
+    fn last_byte(dma: &GuestMemory, at: u64) -> u8 {
+        let mut byte = [0];
+        dma.read(Iova::new(at + 63), &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn arming_never_loses_a_completion() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        assert!(!queue.arm(&arm(0, false)));
+        assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
+        assert_eq!(queue.push(&sent(1), false, &dma), Ok(false), "one event per arming");
+        assert!(queue.arm(&arm(1, false)), "entry 1 is unread");
+        assert!(!queue.arm(&arm(2, false)));
+    }
+
+    #[test]
+    fn solicited_arming_skips_other_entries() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        assert!(!queue.arm(&arm(0, true)));
+        assert_eq!(queue.push(&sent(0), false, &dma), Ok(false));
+        assert_eq!(queue.push(&sent(1), true, &dma), Ok(true));
+        assert!(queue.arm(&arm(1, true)), "entry 1 is solicited and unread");
+        assert!(!queue.arm(&arm(2, true)));
+        assert!(queue.arm(&arm(1, false)));
+    }
+
+    #[test]
+    fn overrun_breaks_queue() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(1);
+        for number in 0..2 {
+            assert_eq!(queue.push(&sent(number), false, &dma), Ok(false));
+        }
+        consume(&dma, 1);
+        assert_eq!(queue.push(&sent(2), false, &dma), Ok(false), "the record has moved");
+        assert_eq!(last_byte(&dma, 0) & 1, 1, "second lap");
+        let lost = |first| Err(LostEntry { fault: Fault::Overrun, first });
+        assert_eq!(queue.push(&sent(3), false, &dma), lost(true));
+        consume(&dma, 3);
+        assert_eq!(queue.push(&sent(3), false, &dma), lost(false));
+    }
+
+    /// Section 9.5 of the mlx5 interface.
+    #[test]
+    fn resize_ends_old_ring_with_entry() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(2);
+        for number in 0..2 {
+            queue.push(&sent(number), false, &dma).unwrap();
+        }
+        let smaller = CqContext { log_entries: 1, ..CqContext::default() };
+        let rejection = queue.resize(&smaller, ring(1, 1), &dma).unwrap_err();
+        assert_eq!((rejection.check, rejection.check.status().code()), (Check::CqUnread, 0x40));
+        let larger = CqContext { log_entries: 3, ..CqContext::default() };
+        queue.resize(&larger, ring(1, 3), &dma).unwrap();
+        assert_eq!(last_byte(&dma, 128), 0x50, "opcode 5 at index 2 of the old ring");
+        queue.push(&sent(3), false, &dma).unwrap();
+        assert_eq!((queue.producer(), last_byte(&dma, 0x1000 + 3 * 64)), (4, 0));
+        assert_eq!(queue.context(&dma).log_entries, 3);
+    }
+
+    #[test]
+    fn full_queue_is_not_resized() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(1);
+        for number in 0..2 {
+            queue.push(&sent(number), false, &dma).unwrap();
+        }
+        let larger = CqContext { log_entries: 3, ..CqContext::default() };
+        assert_eq!(queue.resize(&larger, ring(1, 3), &dma).unwrap_err().check, Check::CqFull);
+        assert_eq!(queue.producer(), 2);
+    }
+}

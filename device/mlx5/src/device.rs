@@ -1,0 +1,329 @@
+//! The PCI function: BAR0, and the effects of its registers.
+//!
+//! # Spec
+//! mlx5 interface, sections 1, 2, 3.2 and 18.
+
+use std::time::{Duration, Instant as Clock};
+
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::frontend::table::Table;
+use card::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
+use card::limited;
+use card::management::NodeProfile;
+use card::telemetry::monitor::Rule;
+use card::telemetry::reason::IgnoreReason;
+use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+use engine::Event;
+use protocol::describe::Visitor;
+use protocol::hca::mlx5::command::SLOTS;
+use protocol::hca::mlx5::eqe::{Eqe, EventMask, PortChange};
+use protocol::hca::mlx5::input::Command;
+use protocol::hca::mlx5::pci;
+use protocol::hca::mlx5::regs::{MSIX_PENDING, MSIX_TABLE, Register};
+use protocol::hca::words;
+use protocol::ids::{Eqn, Qpn};
+use serde::Serialize;
+
+use super::check::Rejection;
+use super::command_queue::{Request, SlotFault};
+use super::commands::{self, device as commands_device};
+use super::doorbell::{self, Doorbells};
+use super::function::Function;
+use super::host::Mlx5Host;
+use super::init_segment::{Effect, InitSegment};
+use super::limits::{GIDS, PKEYS};
+use super::options::{Options, Setup};
+use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
+use super::send_queue::SendTag;
+use super::snapshot;
+use super::trace::{self, Executed};
+
+/// Counters specific to this interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    pub starts: u64,
+    /// Resets that the driver requested by the NIC state.
+    pub resets: u64,
+    /// Reads of unknown registers.
+    pub unknown_registers: u64,
+}
+
+/// A ConnectX with an InfiniBand port.
+#[derive(Debug)]
+pub struct Mlx5 {
+    setup: Setup,
+    segment: InitSegment,
+    doorbells: Doorbells,
+    function: Function,
+    counters: Counters,
+}
+
+impl Interface for Mlx5 {
+    type Options = Options;
+
+    const NAME: &'static str = "mlx5";
+    const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
+    const RULES: &'static [&'static Rule] = &[];
+    const NEEDS_TRAPS: Option<&'static str> =
+        Some("include those of event queues, whose consumer index is nowhere in guest memory");
+
+    fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            segment: InitSegment::default(),
+            doorbells: Doorbells::default(),
+            function: Function::default(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl AsRef<Function> for Mlx5 {
+    fn as_ref(&self) -> &Function {
+        &self.function
+    }
+}
+
+impl Mlx5 {
+    fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
+        if Register::at(offset).is_none() {
+            self.counters.unknown_registers += 1;
+        }
+        self.segment.read(offset, cx.now)
+    }
+
+    fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
+        let Some((register, _)) = Register::at(offset) else {
+            return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
+        };
+        match self.segment.write(register, value) {
+            Effect::None => {}
+            Effect::Commands(slots) => {
+                for slot in (0..SLOTS).filter(|slot| slots >> slot & 1 != 0) {
+                    self.execute(cx, slot);
+                }
+            }
+            Effect::Reset => {
+                limited!(info, "driver requested a reset");
+                self.counters.resets += 1;
+                commands_device::reset(&mut self.function, &self.setup, cx);
+                self.doorbells = Doorbells::default();
+            }
+        }
+    }
+
+    /// Executes the command in a slot within the store to the doorbell, and returns the slot to the driver.
+    fn execute(&mut self, cx: &mut Context<'_>, slot: usize) {
+        let begun = Clock::now();
+        let began = cx.monitor.trace().map(|trace| trace.now());
+        let request = match Request::take(cx.dma, self.segment.slot(slot)) {
+            Ok(request) => request,
+            Err(fault) => return self.report_fault(cx, slot, &fault),
+        };
+        let takers = self.command_eq();
+        let command = commands::parse(&request.input);
+        let Self { function, setup, .. } = self;
+        let result =
+            command.and_then(|command| commands::execute(function, setup, cx, &command, request.output_len));
+        let command = command.ok();
+        let name = command.map_or("unknown", |command| command.opcode().name());
+        match &result {
+            Ok(_) => limited!(debug, command = name, "command completed"),
+            Err(rejection) => {
+                let syndrome = rejection.check.syndrome();
+                limited!(warn, command = name, syndrome, "command rejected: {rejection}");
+            }
+        }
+        if let (Some(Command::EnableHca(_)), Ok(_)) = (&command, &result) {
+            self.counters.starts += 1;
+        }
+        let status = trace::status_name(result.as_ref().err());
+        cx.monitor.count_command(name, status, begun.elapsed());
+        if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
+            let result = result.as_deref();
+            let (input, command) = (&request.input[..], command.as_ref());
+            trace::command(trace, &Executed { slot, input, command, result, began });
+        }
+        let header = result.as_ref().err().map(|rejection| rejection.header().emit());
+        let output = match (&result, &header) {
+            (Ok(output), _) => &output[..],
+            (Err(_), header) => header.as_ref().map_or(&[][..], |header| &header[..]),
+        };
+        if !request.finish(cx.dma, output) {
+            limited!(warn, command = name, "output of a command is not in mapped memory");
+        }
+        self.complete(cx, slot, takers);
+    }
+
+    /// The EQ that takes events of commands.
+    fn command_eq(&self) -> Option<Eqn> {
+        self.function.resources().and_then(|resources| resources.taker(EventMask::COMMAND))
+    }
+
+    /// Reports a completed command, if the same EQ took such events before and after it. Trap M-7: the driver polls
+    /// for the command that creates the EQ, and for the one that destroys it.
+    fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
+        if before.is_some()
+            && before == self.command_eq()
+            && let Some(resources) = self.function.resources_mut()
+        {
+            resources.raise(cx, &Eqe::Command(1 << slot));
+        }
+    }
+
+    /// Reports a slot whose command was not executed.
+    fn report_fault(&mut self, cx: &mut Context<'_>, slot: usize, fault: &SlotFault) {
+        let what = format_args!("cmd_dbell[{slot}]");
+        match fault {
+            SlotFault::Unmapped => cx.monitor.ignored(NO_COMMAND_QUEUE, None, what, |_| {}),
+            SlotFault::NotOwned => cx.monitor.ignored(SLOT_NOT_OWNED, None, what, |_| {}),
+            SlotFault::Undelivered(undelivered) => {
+                let Rejection { check, .. } = undelivered.rejection;
+                let delivery = undelivered.delivery.name();
+                limited!(warn, slot, delivery, "command not delivered: {}", undelivered.rejection);
+                cx.monitor.count_command("unknown", check.status().name(), Duration::ZERO);
+                let takers = self.command_eq();
+                self.complete(cx, slot, takers);
+            }
+        }
+    }
+
+    fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
+        let Some((page, offset)) = doorbell::place(bar_offset) else { return };
+        let Some(resources) = self.function.resources_mut() else {
+            return cx.monitor.ignored_store(NOT_INITIALISED, Bar::Bar0.number(), bar_offset);
+        };
+        if !resources.uars.contains(page.get()) {
+            return cx.monitor.ignored_store(NO_UAR, Bar::Bar0.number(), bar_offset);
+        }
+        match self.doorbells.store(page, offset, data) {
+            Ok(Some(doorbell)) => resources.handle_doorbell(cx, page, &doorbell),
+            Ok(None) => {}
+            Err(reason) => cx.monitor.ignored_store(reason, Bar::Bar0.number(), bar_offset),
+        }
+    }
+}
+
+impl Frontend for Mlx5 {
+    type Host<'a> = Mlx5Host<'a>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "connectx-ib";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
+    const TABLES: &'static [Table<Self>] = &snapshot::tables();
+
+    fn pci(&self) -> PciFunction {
+        PciFunction {
+            vendor: pci::VENDOR_ID,
+            device: self.setup.options.device_id(),
+            subsystem_vendor: pci::VENDOR_ID,
+            subsystem: pci::SUBSYSTEM_ID,
+            revision: pci::REVISION,
+            class: pci::CLASS_CODE,
+            bars: Bars::new([(
+                Bar::Bar0,
+                MemoryBar { len: self.setup.options.limits.bar_len(), prefetchable: true },
+            )]),
+            msix: MsixLayout {
+                vectors: self.setup.options.vectors.get(),
+                table: (Bar::Bar0, MSIX_TABLE),
+                pending: (Bar::Bar0, MSIX_PENDING),
+            },
+            serial_number: None,
+        }
+    }
+
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
+            vendor_id: 0x0002c9,
+            device_id: self.setup.options.device_id(),
+            revision: pci::REVISION.into(),
+            gids: GIDS,
+            pkeys: PKEYS,
+            mtu: 5,
+            capabilities: 0x0251_0a68,
+            // Section 14.1: no command opens the port.
+            opened_by_software: false,
+        })
+    }
+
+    fn bar_read(&mut self, cx: &mut Context<'_>, _: Bar, offset: u64, data: &mut [u8]) {
+        match doorbell::place(offset) {
+            // Doorbells are write-only.
+            Some(_) => data.fill(0),
+            None => words::read(offset, data, |word| self.read_register(cx, word).to_be_bytes()),
+        }
+    }
+
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        if doorbell::place(offset).is_some() {
+            return self.write_uar(cx, offset, data);
+        }
+        if !words::is_word_write(offset, data) {
+            cx.monitor.ignored_store(WIDTH, bar.number(), offset);
+        }
+        for (offset, word) in words::writes(offset, data) {
+            self.write_register(cx, offset, u32::from_be_bytes(word));
+        }
+    }
+
+    fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String> {
+        trace::register_name(access)
+    }
+
+    fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+        trace::describe_access(access, to);
+    }
+
+    fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {
+        Mlx5Host { resources: self.function.resources_mut(), cx }
+    }
+
+    /// The first block of a send WQE, or the number of a receive.
+    fn work_request(&self, wr_id: u64) -> u64 {
+        SendTag::from_bits(wr_id).index().into()
+    }
+
+    fn can_receive(&mut self, qpn: Qpn, dma: &card::memory::GuestMemory) -> bool {
+        self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
+    }
+
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+        let Some(resources) = self.function.resources_mut() else { return };
+        match event {
+            Event::Completion(completion) => resources.complete(cx, &completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+        }
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(resources) = self.function.resources_mut() {
+            resources.end_turn(cx);
+        }
+        // Contexts are updated from the engine when software queries them.
+        while cx.engine.poll_dirty().is_some() {}
+        false
+    }
+
+    fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
+        let change = if up { PortChange::Up } else { PortChange::Down };
+        if let Some(resources) = self.function.resources_mut() {
+            resources.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change });
+        }
+    }
+
+    /// Section 18.2: the driver polls the health buffer every two seconds, and starts over on a failure.
+    fn fail(&mut self, _: &mut Context<'_>) {
+        self.segment.health.fail();
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn reset(&mut self) {
+        self.segment = InitSegment::default();
+        self.doorbells = Doorbells::default();
+        self.function = Function::default();
+    }
+}

@@ -1,0 +1,213 @@
+//! Doorbells in UAR pages.
+//!
+//! # Spec
+//! mlx5 interface, section 7.
+
+use std::collections::BTreeMap;
+
+use card::frontend::Context;
+use card::frontend::reason::{NO_REGISTER, WIDTH};
+use card::telemetry::reason::IgnoreReason;
+use protocol::hca::mlx5::PAGE;
+use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, UarRegister};
+use protocol::hca::mlx5::qp::QpState;
+use protocol::hca::mlx5::regs::FIRST_UAR;
+use protocol::ids::{Qpn, UarIndex};
+
+use super::host;
+use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, OVERFLOW, QP_STATE};
+use super::resources::Resources;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    ArmCq(ArmCq),
+    /// Reports the consumer index of an EQ and arms it.
+    ArmEq(EqDoorbell),
+    /// Reports the consumer index of an EQ.
+    UpdateEq(EqDoorbell),
+    /// The doorbell record of a QP has a new send counter.
+    Send(Qpn),
+}
+
+/// Splits an offset in the BAR into a UAR page and the offset in it. `None` below the first page.
+pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
+    let page = u32::try_from(offset / PAGE as u64).ok().filter(|page| *page >= FIRST_UAR)?;
+    Some((UarIndex::new(page), offset % PAGE as u64))
+}
+
+/// First halves of CQ doorbells whose second halves are outstanding, by UAR page: software of 32 bits stores twice.
+///
+/// Bound: one for each UAR page.
+#[derive(Debug, Default)]
+pub struct Doorbells(BTreeMap<UarIndex, [u8; 4]>);
+
+impl Doorbells {
+    /// Handles a store at an offset in a page. Returns the doorbell once it is complete.
+    ///
+    /// # Errors
+    /// The register does not exist or does not have this width.
+    pub fn store(
+        &mut self,
+        page: UarIndex,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<Doorbell>, IgnoreReason> {
+        let register = UarRegister::at(offset).ok_or(NO_REGISTER)?;
+        Ok(match (register, data) {
+            (UarRegister::ArmCq(false), &[a, b, c, d, e, f, g, h]) => {
+                Some(Doorbell::ArmCq(ArmCq::parse(&[a, b, c, d, e, f, g, h])))
+            }
+            (UarRegister::ArmCq(false), &[a, b, c, d]) => {
+                self.0.insert(page, [a, b, c, d]);
+                None
+            }
+            (UarRegister::ArmCq(true), &[e, f, g, h]) => {
+                let first = self.0.remove(&page);
+                first.map(|[a, b, c, d]| Doorbell::ArmCq(ArmCq::parse(&[a, b, c, d, e, f, g, h])))
+            }
+            (UarRegister::ArmEq, &[a, b, c, d]) => Some(Doorbell::ArmEq(EqDoorbell::parse(&[a, b, c, d]))),
+            (UarRegister::UpdateEq, &[a, b, c, d]) => {
+                Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
+            }
+            // Trap M-16: the queue number is in the second word. The rest of a WQE is in guest memory as well.
+            (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _])
+            | (UarRegister::Send { offset: 4, .. }, &[a, b, c, _]) => {
+                Some(Doorbell::Send(Qpn::new(u32::from_be_bytes([0, a, b, c]))))
+            }
+            (UarRegister::Send { .. }, [..]) if matches!(data.len(), 4 | 8) => None,
+            _ => return Err(WIDTH),
+        })
+    }
+}
+
+impl Resources {
+    /// Executes a doorbell in a UAR page that the device has handed out. Trap M-20: the object must belong to it.
+    pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
+        let done = match doorbell {
+            Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),
+            Doorbell::ArmEq(doorbell) => self.update_eq(cx, page, doorbell, true),
+            Doorbell::UpdateEq(doorbell) => self.update_eq(cx, page, doorbell, false),
+            Doorbell::Send(qpn) => self.send(cx, page, *qpn),
+        };
+        let (name, qpn) = match doorbell {
+            Doorbell::ArmCq(_) => ("arm_cq", None),
+            Doorbell::ArmEq(_) => ("arm_eq", None),
+            Doorbell::UpdateEq(_) => ("update_eq", None),
+            Doorbell::Send(qpn) => ("send", Some(*qpn)),
+        };
+        match done {
+            Ok(()) => cx.monitor.count_doorbell(name),
+            Err(reason) => {
+                let page = page.get();
+                cx.monitor.ignored(reason, qpn, format_args!("UAR[{page}].{name}"), |_| {});
+            }
+        }
+    }
+
+    fn update_eq(
+        &mut self,
+        cx: &mut Context<'_>,
+        page: UarIndex,
+        doorbell: &EqDoorbell,
+        arm: bool,
+    ) -> Result<(), IgnoreReason> {
+        let queue = self.eqs.get_mut(doorbell.eqn.get()).ok_or(NO_EQ)?;
+        if queue.context().uar != page {
+            return Err(FOREIGN_PAGE);
+        }
+        if !arm {
+            queue.set_consumer(doorbell.consumer);
+        } else if let Some(vector) = queue.arm(doorbell.consumer) {
+            cx.interrupt(vector);
+        }
+        Ok(())
+    }
+
+    fn arm_cq(&mut self, cx: &mut Context<'_>, page: UarIndex, arm: &ArmCq) -> Result<(), IgnoreReason> {
+        let queue = self.cqs.get_mut(arm.cqn.get()).ok_or(NO_CQ)?;
+        if queue.uar() != page.get() {
+            return Err(FOREIGN_PAGE);
+        }
+        if queue.arm(arm) {
+            let eqn = queue.eqn();
+            self.notify(cx, eqn, arm.cqn);
+        }
+        Ok(())
+    }
+
+    /// Reads the send counter of a QP from its doorbell record, and notifies the engine.
+    fn send(&mut self, cx: &mut Context<'_>, page: UarIndex, qpn: Qpn) -> Result<(), IgnoreReason> {
+        self.observe(cx.engine, qpn);
+        let qp = self.qps.get_mut(qpn.get()).ok_or(NO_QP)?;
+        if qp.context.uar != page {
+            return Err(FOREIGN_PAGE);
+        }
+        // A QP in error flushes what is posted to it.
+        if !matches!(
+            qp.context.state(),
+            Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)
+        ) {
+            return Err(QP_STATE);
+        }
+        qp.learn(cx.dma).map_err(|_| OVERFLOW)?;
+        qp.counters.doorbells += 1;
+        host::notify_send(cx, self, qpn);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::{Cqn, Eqn};
+
+    use super::*;
+
+    const PAGE_16: UarIndex = UarIndex::new(16);
+
+    #[test]
+    fn offsets_below_first_page_are_no_doorbells() {
+        assert_eq!(place(0xffff), None);
+        assert_eq!(place(0x1_0040), Some((PAGE_16, 0x40)));
+        assert_eq!(place(u64::MAX), None);
+    }
+
+    #[test]
+    fn halves_of_one_page_form_a_doorbell() {
+        let mut doorbells = Doorbells::default();
+        let arm = ArmCq { sequence: 2, solicited_only: true, consumer: 5, cqn: Cqn::new(0x43) };
+        let bytes = arm.emit();
+        assert_eq!(doorbells.store(PAGE_16, 0x20, &bytes), Ok(Some(Doorbell::ArmCq(arm))));
+        assert_eq!(doorbells.store(PAGE_16, 0x20, &bytes[..4]), Ok(None));
+        assert_eq!(doorbells.store(UarIndex::new(17), 0x24, &bytes[4..]), Ok(None), "another process");
+        assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(Some(Doorbell::ArmCq(arm))));
+        assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(None));
+    }
+
+    /// Trap M-16 of the mlx5 interface.
+    #[test]
+    fn rest_of_wqe_is_no_doorbell() {
+        let mut doorbells = Doorbells::default();
+        let head = 0x0000_0325_0000_8209_u64.to_be_bytes();
+        let send = Ok(Some(Doorbell::Send(Qpn::new(0x82))));
+        assert_eq!(doorbells.store(PAGE_16, 0x800, &head), send);
+        assert_eq!(doorbells.store(PAGE_16, 0xd00, &head), send);
+        assert_eq!(doorbells.store(PAGE_16, 0xc00, &head[..4]), Ok(None));
+        assert_eq!(doorbells.store(PAGE_16, 0xc04, &head[4..]), send);
+        for offset in [0x808, 0x8f8, 0xff8] {
+            assert_eq!(doorbells.store(PAGE_16, offset, &head), Ok(None), "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn other_stores_are_ignored() {
+        let mut doorbells = Doorbells::default();
+        let eq = EqDoorbell { eqn: Eqn::new(1), consumer: 7 };
+        assert_eq!(doorbells.store(PAGE_16, 0x40, &eq.emit()), Ok(Some(Doorbell::ArmEq(eq))));
+        assert_eq!(doorbells.store(PAGE_16, 0x48, &eq.emit()), Ok(Some(Doorbell::UpdateEq(eq))));
+        for (offset, len, reason) in
+            [(0x40, 8, WIDTH), (0x20, 2, WIDTH), (0x24, 8, WIDTH), (0x800, 1, WIDTH), (0, 8, NO_REGISTER)]
+        {
+            assert_eq!(doorbells.store(PAGE_16, offset, &[0; 8][..len]), Err(reason), "{offset:#x}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Event queues: contexts, entries with an owner bit, and arming.
+//!
+//! # Spec
+//! mlx5 interface, section 8.
+
+use card::memory::GuestMemory;
+use engine::AccessError;
+use protocol::hca::mlx5::eq::EqContext;
+use protocol::hca::mlx5::eqe::{self, Eqe, EventMask};
+use thiserror::Error;
+
+use super::buffer::QueueBuffer;
+use super::uses::{Object, Used};
+
+/// Consumer and producer indices of contexts and doorbells have 24 bits.
+const INDEX: u32 = 0xff_ffff;
+
+/// Reason why an event was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// The queue is full: the driver keeps one entry free.
+    #[error("the event queue is full")]
+    Full,
+    /// The ring is not accessible.
+    #[error("the event queue's ring is not accessible: {0}")]
+    Access(AccessError),
+}
+
+#[derive(Debug)]
+pub struct EventQueue {
+    context: EqContext,
+    mask: EventMask,
+    buffer: QueueBuffer,
+    /// Free-running index of the next entry.
+    producer: u32,
+    /// As the driver reported it last, 24 bits.
+    consumer: u32,
+    armed: bool,
+    lost: bool,
+}
+
+impl EventQueue {
+    /// Creates an empty queue that is not armed.
+    pub fn new(context: EqContext, mask: EventMask, buffer: QueueBuffer) -> Self {
+        Self { context, mask, buffer, producer: 0, consumer: 0, armed: false, lost: false }
+    }
+
+    /// Bytes of the ring of a context.
+    pub const fn ring_len(context: &EqContext) -> u64 {
+        (eqe::LEN as u64) << context.log_entries
+    }
+
+    /// Context with the current indices.
+    pub const fn context(&self) -> EqContext {
+        EqContext { consumer: self.consumer, producer: self.producer & INDEX, ..self.context }
+    }
+
+    /// Events that the queue takes.
+    pub const fn mask(&self) -> EventMask {
+        self.mask
+    }
+
+    pub fn pages(&self) -> usize {
+        self.buffer.pages()
+    }
+
+    /// Objects that the queue uses.
+    pub fn uses(&self) -> Used {
+        Used::from_slice(&[Object::Uar(self.context.uar.get())])
+    }
+
+    pub const fn entries(&self) -> u32 {
+        1 << self.context.log_entries
+    }
+
+    /// Free-running index of the next entry.
+    pub const fn producer(&self) -> u32 {
+        self.producer
+    }
+
+    /// Whether the next event interrupts.
+    pub const fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Whether an event was lost.
+    pub const fn has_lost(&self) -> bool {
+        self.lost
+    }
+
+    pub const fn vector(&self) -> u16 {
+        self.context.vector
+    }
+
+    const fn unread(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer) & INDEX
+    }
+
+    /// Updates the consumer index, 24 bits.
+    pub fn set_consumer(&mut self, consumer: u32) {
+        self.consumer = consumer;
+    }
+
+    /// Updates the consumer index and arms the queue. Returns the vector to raise at once if entries are unread.
+    #[must_use]
+    pub fn arm(&mut self, consumer: u32) -> Option<u16> {
+        self.set_consumer(consumer);
+        self.armed = self.unread() == 0;
+        (!self.armed).then_some(self.context.vector)
+    }
+
+    /// Writes an event. Returns the vector to raise, if any.
+    ///
+    /// # Errors
+    /// The event is lost.
+    pub fn push(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<Option<u16>, WriteError> {
+        let result = self.write(event, dma);
+        self.lost |= result.is_err();
+        result?;
+        Ok(std::mem::take(&mut self.armed).then_some(self.context.vector))
+    }
+
+    fn write(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<(), WriteError> {
+        let entries = self.entries();
+        // Section 8.1: never more than size - 1 unread entries.
+        if self.unread() >= entries.saturating_sub(1) {
+            return Err(WriteError::Full);
+        }
+        // Trap M-15: the owner bit is 0 in the first lap.
+        let owner = self.producer >> self.context.log_entries & 1 != 0;
+        let at = u64::from(self.producer % entries) * eqe::LEN as u64;
+        self.buffer.publish(dma, at, &event.emit(owner)).map_err(WriteError::Access)?;
+        self.producer = self.producer.wrapping_add(1);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use card::memory::testing::guest_memory;
+    use protocol::hca::mlx5::input::Pages;
+    use protocol::ids::{Cqn, Iova};
+
+    use super::*;
+    use crate::buffer::Placement;
+
+    const EVENT: Eqe = Eqe::Completion(Cqn::new(0x40));
+
+    fn queue(log_entries: u8) -> EventQueue {
+        let context = EqContext { log_entries, vector: 3, ..EqContext::default() };
+        let place = Placement { log_page_size: 0, page_offset: 0 };
+        let list = [0; 8];
+        let buffer = QueueBuffer::new(Pages::parse(&list), place, EventQueue::ring_len(&context));
+        EventQueue::new(context, EventMask::COMMAND, buffer.unwrap())
+    }
+
+    fn owner(dma: &GuestMemory, entry: u64) -> u8 {
+        let mut byte = [9];
+        dma.read(Iova::new(entry * 64 + 63), &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn owner_bit_alternates_by_lap() {
+        let dma = guest_memory(0, 1);
+        let mut queue = queue(1);
+        for (number, expected) in [(0, 0), (1, 0), (2, 1), (3, 1), (4, 0)] {
+            assert_eq!(queue.push(&EVENT, &dma), Ok(None));
+            assert_eq!(owner(&dma, number % 2), expected, "entry {number}");
+            queue.set_consumer(u32::try_from(number).unwrap() + 1);
+        }
+        assert_eq!((queue.context().producer, queue.context().consumer), (5, 5));
+    }
+
+    #[test]
+    fn firing_disarms() {
+        let dma = guest_memory(0, 1);
+        let mut queue = queue(4);
+        assert_eq!(queue.push(&EVENT, &dma), Ok(None), "not armed yet");
+        assert_eq!(queue.arm(0), Some(3), "an entry is unread");
+        assert_eq!(queue.push(&EVENT, &dma), Ok(None));
+        assert_eq!(queue.arm(2), None);
+        assert_eq!(queue.push(&EVENT, &dma), Ok(Some(3)));
+        assert_eq!(queue.push(&EVENT, &dma), Ok(None));
+    }
+
+    #[test]
+    fn one_entry_stays_free() {
+        let dma = guest_memory(0, 1);
+        let mut queue = queue(2);
+        for _ in 0..3 {
+            queue.push(&EVENT, &dma).unwrap();
+        }
+        assert_eq!(queue.push(&EVENT, &dma), Err(WriteError::Full));
+        assert!(queue.has_lost());
+        queue.set_consumer(1);
+        queue.push(&EVENT, &dma).unwrap();
+    }
+
+    #[test]
+    fn unmapped_ring_loses_events() {
+        let dma = guest_memory(0x10_0000, 1);
+        let mut queue = queue(2);
+        assert_eq!(queue.push(&EVENT, &dma), Err(WriteError::Access(AccessError::Unmapped)));
+        assert_eq!(queue.producer(), 0);
+    }
+}

@@ -1,0 +1,45 @@
+//! Events and the interrupts that they raise.
+//!
+//! # Spec
+//! mlx5 interface, sections 3.2 and 8.
+
+use card::frontend::Context;
+use card::limited;
+use protocol::hca::mlx5::eqe::{Eqe, EventMask};
+use protocol::ids::{Cqn, Eqn};
+
+use super::resources::Resources;
+use super::trace;
+
+impl Resources {
+    /// The EQ that takes events of these types.
+    pub fn taker(&self, events: EventMask) -> Option<Eqn> {
+        let mut queues = self.eqs.iter_from(0);
+        queues.find(|(_, queue)| queue.mask().contains(events)).map(|(eqn, _)| Eqn::new(eqn))
+    }
+
+    /// Writes an asynchronous event to the EQ that takes it, or drops it if there is none.
+    pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
+        let taker = self.taker(event.mask());
+        self.report(cx, taker, event);
+    }
+
+    /// Writes a completion event to the EQ of a CQ.
+    pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
+        self.report(cx, Some(eqn), &Eqe::Completion(cqn));
+    }
+
+    fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) {
+        let queue = eqn.and_then(|eqn| self.eqs.get_mut(eqn.get()));
+        let place = eqn.zip(queue.as_ref().map(|queue| queue.producer()));
+        let result = queue.map_or(Ok(None), |queue| queue.push(event, cx.dma));
+        if let Some(trace) = cx.monitor.trace() {
+            trace::eqe(trace, place, event, result.as_ref().err());
+        }
+        match result {
+            Ok(Some(vector)) => cx.interrupt(vector),
+            Ok(None) => {}
+            Err(error) => limited!(warn, ?eqn, ?event, "event lost: {error}"),
+        }
+    }
+}

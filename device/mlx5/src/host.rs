@@ -1,0 +1,166 @@
+//! Work queues and memory of the device, for the engine.
+
+use card::frontend::{Context, HostContext};
+use card::memory::GuestMemory;
+use card::memory::translate::{AccessTarget, RegionAccess};
+use engine::{
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
+    RecvSource, SendRequest, XrcError,
+};
+use protocol::hca::mlx5::qp::ReceiveKind;
+use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
+use smallvec::SmallVec;
+
+use super::check::{Check, Rejection};
+use super::mkey::Mkeys;
+use super::resources::Resources;
+use super::trace;
+
+/// Implements [`engine::Host`] for the device. Before INIT_HCA it has no queues and no keys.
+#[derive(Debug)]
+pub struct Mlx5Host<'a> {
+    /// `None` before INIT_HCA and after TEARDOWN_HCA.
+    pub resources: Option<&'a mut Resources>,
+    /// Guest memory, addresses and monitor of the current input.
+    pub cx: HostContext<'a>,
+}
+
+impl Mlx5Host<'_> {
+    fn access(&self) -> Result<RegionAccess<'_, &Mkeys>, AccessError> {
+        let resources = self.resources.as_deref().ok_or(AccessError::Key)?;
+        Ok(resources.mkeys.access(self.cx.dma))
+    }
+}
+
+impl Resources {
+    /// Whether a QP has a posted receive. Always true for a QP with an SRQ.
+    pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
+        let Some(qp) = self.qps.get_mut(qpn.get()) else { return false };
+        qp.context.receive_kind() == Some(ReceiveKind::Srq) || qp.is_posted(dma)
+    }
+
+    fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
+        let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
+        let Some(qp) = self.qps.get_mut(qpn.get()) else { return Fetch::Empty };
+        let srqn = match (source.srqn(), qp.context.receive_kind()) {
+            (Some(srqn), _) => Some(srqn),
+            (None, Some(ReceiveKind::Srq)) => Some(qp.context.srqn),
+            (None, Some(ReceiveKind::Own)) => None,
+            (None, _) => return Fetch::Empty,
+        };
+        let fetch = match srqn {
+            Some(srqn) => {
+                let Some(srq) = self.srqs.get_mut(srqn.get()) else { return Fetch::Broken };
+                let fetch = srq.take(dma);
+                if srq.passes_limit(dma) {
+                    self.low_srqs.push(srqn);
+                }
+                fetch
+            }
+            None => qp.next_recv(dma),
+        };
+        if matches!(fetch, Fetch::Ready(_)) {
+            qp.counters.receives += 1;
+        }
+        fetch
+    }
+}
+
+impl engine::Host for Mlx5Host<'_> {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Self { resources, cx } = self;
+        let qp = resources.as_mut().and_then(|resources| resources.qps.get_mut(qpn.get()));
+        let Some(qp) = qp else { return Fetch::Empty };
+        let fetch = qp.next_send(cx.dma, cx.addresses);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::send_wqe(trace, qpn, &fetch);
+        }
+        fetch
+    }
+
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
+        let Self { resources, cx } = self;
+        let Some(resources) = resources else { return Fetch::Empty };
+        let fetch = resources.next_recv(source, cx.dma);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::recv_wqe(trace, source, &fetch);
+        }
+        fetch
+    }
+
+    fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
+        let resources = self.resources.as_deref().ok_or(XrcError::InvalidXrceth)?;
+        let srq = resources.srqs.get(srqn.get()).and_then(|srq| srq.xrc()).ok_or(XrcError::InvalidXrceth)?;
+        let xrcd = resources.qps.get(qpn.get()).map(|qp| qp.context.xrcd);
+        if xrcd == Some(srq.xrcd) { Ok(srq.pd) } else { Err(XrcError::DomainViolation) }
+    }
+
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        self.resources.as_ref().map_or_else(SmallVec::new, |all| all.groups.members(&datagram.gid))
+    }
+
+    fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.access()?.check(AccessTarget::address(who, key, va), len, access)
+    }
+
+    fn read(
+        &self,
+        who: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.append(AccessTarget::address(who, key, va), len, out, access)
+    }
+
+    fn write(
+        &mut self,
+        who: Initiator,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.write(AccessTarget::address(who, key, va), data, access)
+    }
+
+    fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access()?.atomic(AccessTarget::address(who, key, va), op)
+    }
+
+    fn run_local(&mut self, who: Initiator, token: &LocalToken) -> Result<(), AccessError> {
+        let Self { resources, cx } = self;
+        resources.as_mut().ok_or(AccessError::Key)?.run_umr(cx.dma, who, token)
+    }
+
+    fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
+        self.resources.as_mut().ok_or(AccessError::Key)?.mkeys.remote_invalidate(who, key)
+    }
+
+    fn dropped(&mut self, dropped: &Dropped) {
+        self.cx.monitor.packet_dropped(dropped);
+    }
+}
+
+/// Moves a QP of the engine to another state, or changes its attributes.
+///
+/// # Errors
+/// The engine does not have the QP, which would be a bug of this front-end.
+pub fn modify_qp(
+    cx: &mut Context<'_>,
+    resources: &mut Resources,
+    qpn: Qpn,
+    modify: &Modify,
+) -> Result<(), Rejection> {
+    let (engine, cx) = cx.split();
+    let moved = engine.modify_qp(cx.now, qpn, modify, &mut Mlx5Host { resources: Some(resources), cx });
+    moved.map_err(|_| Check::QpEngine.rejects(qpn.get()))
+}
+
+/// Notifies the engine that a send queue may have new requests.
+pub fn notify_send(cx: &mut Context<'_>, resources: &mut Resources, qpn: Qpn) {
+    let (engine, cx) = cx.split();
+    engine.notify_send(cx.now, qpn, &mut Mlx5Host { resources: Some(resources), cx });
+}

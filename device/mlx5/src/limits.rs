@@ -1,0 +1,139 @@
+//! Limits that QUERY_HCA_CAP reports, and those that the device has beside them.
+//!
+//! # Spec
+//! mlx5 interface, section 6.1.
+
+use card::frontend::count::Count;
+use protocol::hca::mlx5::capability::GeneralCaps;
+use protocol::hca::mlx5::regs::FIRST_UAR;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub const MAX_EQS: u32 = 64;
+/// Number of GIDs of the port.
+pub const GIDS: u8 = 8;
+/// Number of P_Keys of the port. The driver queries each block of them 32 times when it loads.
+pub const PKEYS: u16 = 128;
+/// Number of sets of Q counters. Set 0 does not exist, and numbers have eight bits.
+pub const MAX_COUNTER_SETS: u32 = 255;
+/// Number of QPs in a multicast group.
+pub const MAX_GROUP_QPS: usize = 56;
+/// Log2 of the largest entry of a receive queue in bytes.
+pub const LOG_MAX_RECV_ENTRY: u8 = 9;
+/// Log2 of the largest entry of an SRQ in bytes: a link, and 32 scatter entries.
+pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
+
+/// First numbers of objects, as in the golden traces. Low numbers stay free, so that a zero is never valid.
+pub mod first {
+    pub const CQ: u32 = 0x40;
+    /// First QP. QPs 0 and 1 are those of the port.
+    pub const QP: u32 = 0x80;
+    /// First memory key index. Keys below 100h, such as the one that ends lists, do not name an index.
+    pub const MKEY: u32 = 8;
+    pub const SRQ: u32 = 0x10;
+}
+
+/// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP. All limits must be powers of two.
+///
+/// # Spec
+/// mlx5 interface, section 6.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Maximum number of QPs, 2^8 to 2^17.
+    pub max_qps: Count<8, 17>,
+    /// Maximum number of CQs, 2^8 to 2^16.
+    pub max_cqs: Count<8, 16>,
+    /// Maximum number of SRQs, 2^8 to 2^16.
+    pub max_srqs: Count<8, 16>,
+    /// Maximum number of memory keys, 2^14 to 2^20. Linux 6.12 creates about 6,100 when it loads.
+    pub max_mkeys: Count<14, 20>,
+    /// Maximum number of entries per CQ, 2^8 to 2^16.
+    pub max_cqes: Count<8, 16>,
+    /// Maximum number of work requests per SRQ, 2^8 to 2^15.
+    pub max_srq_wqes: Count<8, 15>,
+    /// Maximum number of outstanding READs and atomics of a QP in each direction, 1 to 2^4.
+    pub max_rd_atomic: Count<0, 4>,
+    /// Size of the BAR, which holds the UAR pages, in MiB, 1 to 2^5. Each process of the guest uses some pages.
+    pub bar_mib: Count<0, 5>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let caps = GeneralCaps::infiniband();
+        Self {
+            max_qps: Count::of_log(caps.log_max_qps),
+            max_cqs: Count::of_log(caps.log_max_cqs),
+            max_srqs: Count::of_log(caps.log_max_srqs),
+            max_mkeys: Count::of_log(caps.log_max_mkeys),
+            max_cqes: Count::of_log(caps.log_max_cq_entries),
+            max_srq_wqes: Count::of_log(caps.log_max_srq_entries),
+            max_rd_atomic: Count::of_log(caps.log_max_requester_depth),
+            bar_mib: Count::of_log(caps.log_uar_size),
+        }
+    }
+}
+
+impl Limits {
+    /// The largest general capabilities.
+    pub fn caps(&self) -> GeneralCaps {
+        GeneralCaps {
+            log_max_qps: self.max_qps.log(),
+            log_max_cqs: self.max_cqs.log(),
+            log_max_srqs: self.max_srqs.log(),
+            log_max_mkeys: self.max_mkeys.log(),
+            log_max_cq_entries: self.max_cqes.log(),
+            log_max_srq_entries: self.max_srq_wqes.log(),
+            log_max_requester_depth: self.max_rd_atomic.log(),
+            log_max_responder_depth: self.max_rd_atomic.log(),
+            log_uar_size: self.bar_mib.log(),
+            ..GeneralCaps::infiniband()
+        }
+    }
+
+    /// Length of BAR0 in bytes.
+    pub const fn bar_len(&self) -> u64 {
+        1 << (20 + self.bar_mib.log())
+    }
+
+    /// Numbers of the first and the last UAR page that the device hands out.
+    pub const fn uar_pages(&self) -> [u32; 2] {
+        const PER_MIB: u32 = 256;
+        [FIRST_UAR, (PER_MIB << self.bar_mib.log()) - 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Limits, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn missing_limits_are_those_of_the_interface() {
+        assert_eq!(parse("{}").unwrap().caps(), GeneralCaps::infiniband());
+        let limits = Limits::default();
+        assert_eq!((limits.bar_len(), limits.uar_pages()), (32 << 20, [16, 8191]));
+    }
+
+    #[test]
+    fn configured_limits_are_advertised() {
+        let limits = parse(r#"{"max_qps": 1024, "bar_mib": 1, "max_rd_atomic": 4}"#).unwrap();
+        let caps = limits.caps();
+        assert_eq!((caps.log_max_qps, caps.log_max_requester_depth, caps.log_uar_size), (10, 2, 0));
+        assert_eq!((limits.bar_len(), limits.uar_pages()), (1 << 20, [16, 255]));
+    }
+
+    #[test]
+    fn rejects_counts_out_of_range() {
+        for (text, problem) in [
+            (r#"{"max_mkeys": 8192}"#, "8192 is not a power of two from 16384 to 1048576"),
+            (r#"{"max_qps": 1000}"#, "1000 is not a power of two from 256 to 131072"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(problem), "{error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Configurable options of the device.
+
+use card::frontend;
+use protocol::hca::mlx5::pci;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::limits::Limits;
+
+/// Parameters of a device.
+pub type Setup = frontend::Setup<Options>;
+
+/// Options for ConnectX devices with an InfiniBand port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Model that the PCI device ID identifies. The driver treats all models alike.
+    pub model: Model,
+    /// Use the PCI device ID of a virtual function. The driver then skips the host's byte order, and Linux 6.12 does
+    /// not create its cache of memory keys.
+    pub virtual_function: bool,
+    /// Number of MSI-X vectors, 2 to 64. The driver uses one more than the guest has CPUs.
+    #[schemars(with = "u16", range(min = 2, max = 64))]
+    pub vectors: Vectors,
+    /// Board ID that QUERY_ADAPTER returns and `ibv_devinfo` shows: at most 16 ASCII characters.
+    #[schemars(with = "String", length(max = 16))]
+    pub board_id: BoardId,
+    /// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            model: Model::ConnectX5,
+            virtual_function: false,
+            vectors: Vectors(32),
+            board_id: BoardId::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Options {
+    pub const fn device_id(&self) -> u16 {
+        let model = self.model.pci();
+        if self.virtual_function { model.virtual_function() } else { model.code() }
+    }
+}
+
+/// Model of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[allow(missing_docs, reason = "named after the models")]
+pub enum Model {
+    #[serde(rename = "connectx-4")]
+    ConnectX4,
+    #[serde(rename = "connectx-5")]
+    ConnectX5,
+    #[serde(rename = "connectx-6")]
+    ConnectX6,
+    #[serde(rename = "connectx-7")]
+    ConnectX7,
+}
+
+impl Model {
+    /// The model as PCI names it.
+    pub const fn pci(self) -> pci::Model {
+        match self {
+            Self::ConnectX4 => pci::Model::ConnectX4,
+            Self::ConnectX5 => pci::Model::ConnectX5,
+            Self::ConnectX6 => pci::Model::ConnectX6,
+            Self::ConnectX7 => pci::Model::ConnectX7,
+        }
+    }
+}
+
+/// Number of MSI-X vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u16")]
+pub struct Vectors(u16);
+
+impl Vectors {
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u16> for Vectors {
+    type Error = &'static str;
+
+    fn try_from(count: u16) -> Result<Self, Self::Error> {
+        match count {
+            2..=64 => Ok(Self(count)),
+            _ => Err("must be between 2 and 64"),
+        }
+    }
+}
+
+/// Identification of the board, padded with NUL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct BoardId(pub [u8; 16]);
+
+impl Default for BoardId {
+    fn default() -> Self {
+        Self(*b"HCD0000000001\0\0\0")
+    }
+}
+
+impl TryFrom<String> for BoardId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let mut id = [0; 16];
+        match id.get_mut(..text.len()) {
+            Some(place) if text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                place.copy_from_slice(text.as_bytes());
+                Ok(Self(id))
+            }
+            _ => Err("must have at most 16 characters, all printable ASCII"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn model_and_function_select_device_id() {
+        assert_eq!(parse("{}").unwrap().device_id(), 0x1017);
+        let virtual_function = parse(r#"{"virtual_function": true}"#).unwrap();
+        assert_eq!(virtual_function.device_id(), 0x1018);
+        let seven = parse(r#"{"model": "connectx-7", "virtual_function": true}"#).unwrap();
+        assert_eq!(seven.device_id(), 0x101e);
+    }
+
+    #[test]
+    fn rejects_unusable_values() {
+        for (text, problem) in [
+            (r#"{"vectors": 1}"#, "must be between 2 and 64"),
+            (r#"{"board_id": "0123456789abcdefg"}"#, "must have at most 16 characters"),
+            (r#"{"model": "connectx-3"}"#, "unknown variant"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(problem), "{error}");
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Queue pairs: contexts, and their translation for the engine.
+//!
+//! # Spec
+//! mlx5 interface, section 10.
+
+use std::time::Duration;
+
+use card::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
+use card::memory::GuestMemory;
+use card::net::address::Addresses;
+use engine::{
+    AccessError, AckTimeout, Completion, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, Queue,
+    RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendRequest, State,
+};
+use protocol::hca::mlx5::doorbell::QueueRecord;
+use protocol::hca::mlx5::qp::{QpContext, QpState, ReceiveKind, Service};
+use protocol::hca::mlx5::transition::Transition;
+use protocol::ids::{Cqn, Qpn};
+use protocol::roce::Encap;
+
+use super::address;
+use super::buffer::QueueBuffer;
+use super::recv_queue::RecvQueue;
+use super::send_queue::{SendQueue, WqeBytes};
+use super::uses::{Object, Used};
+use super::work;
+use super::work_queue::TooMany;
+
+/// Log2 of the largest message in bytes, for the engine.
+const LOG_MAX_MESSAGE: u8 = 30;
+/// Log2 of the most outstanding READs and atomics of a QP in one direction.
+const LOG_MAX_DEPTH: u8 = 4;
+
+#[derive(Debug)]
+pub struct QueuePair {
+    pub qpn: Qpn,
+    /// Context as the driver sees it, without live values of the engine.
+    pub context: QpContext,
+    /// The receive queue, and behind it the send queue.
+    pub buffer: QueueBuffer,
+    pub counters: QpCounters,
+    send: SendQueue,
+    recv: RecvQueue,
+    service: Service,
+}
+
+impl QueuePair {
+    /// Creates a QP in RESET.
+    pub fn new(qpn: Qpn, service: Service, context: QpContext, buffer: QueueBuffer) -> Self {
+        let context = QpContext { state: QpState::Reset.code(), ..context };
+        let blocks = if context.no_sq { 0 } else { 1 << context.log_sq_blocks };
+        let entries = match context.receive_kind() {
+            Some(ReceiveKind::Own) => 1 << context.log_rq_entries,
+            _ => 0,
+        };
+        Self {
+            qpn,
+            context,
+            buffer,
+            counters: QpCounters::default(),
+            send: SendQueue::new(context.rq_len() as u64, blocks),
+            recv: RecvQueue::new(entries, context.log_rq_stride + 4),
+            service,
+        }
+    }
+
+    /// Drops the requests of both queues, as RESET does.
+    pub fn clear(&mut self) {
+        self.counters = QpCounters::default();
+        self.send.clear();
+        self.recv.clear();
+    }
+
+    /// Reads the send counter of the doorbell record.
+    ///
+    /// # Errors
+    /// The record announces more blocks than the send queue has.
+    pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
+        match record(&self.context, dma) {
+            Some(record) => self.send.learn(record.sent),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the next request from the send queue. `wr_id` is a [`SendTag`](super::send_queue::SendTag).
+    pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
+        if self.send.waiting() == 0 {
+            // Section 7: the record is often ahead of the doorbell. One that is not plausible announces nothing.
+            let _ = self.learn(dma);
+        }
+        let taken = match self.send.take(&self.buffer, dma) {
+            Fetch::Ready(taken) => taken,
+            Fetch::Refused { wr_id, status } => {
+                self.counters.sends += 1;
+                return Fetch::Refused { wr_id, status };
+            }
+            Fetch::Empty => return Fetch::Empty,
+            Fetch::Broken => return Fetch::Broken,
+        };
+        self.counters.sends += 1;
+        let request = work::request(&taken, self.service, self.qpn, addresses);
+        let wr_id = taken.tag.into_bits();
+        request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
+    }
+
+    /// Copies a send WQE that was taken and has not completed yet.
+    ///
+    /// # Errors
+    /// The memory of the queue is not accessible.
+    pub fn reread(&self, index: u16, dma: &GuestMemory) -> Result<WqeBytes, AccessError> {
+        self.send.reread(index, &self.buffer, dma)
+    }
+
+    /// Whether a receive is posted to the QP's own queue.
+    pub fn is_posted(&mut self, dma: &GuestMemory) -> bool {
+        let Self { context, recv, .. } = self;
+        recv.is_posted(|| Some(record(context, dma)?.received))
+    }
+
+    /// Takes the next request from the QP's own receive queue.
+    pub fn next_recv(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
+        let Self { context, recv, buffer, .. } = self;
+        recv.take(buffer, dma, || Some(record(context, dma)?.received))
+    }
+
+    /// Counts a completion of the QP.
+    pub fn count(&mut self, completion: &Completion) {
+        match completion.queue {
+            Queue::Send => self.counters.sends_completed += 1,
+            Queue::Recv => self.counters.receives_completed += 1,
+        }
+        if completion.result.is_err() {
+            self.counters.failed += 1;
+        }
+    }
+
+    /// Transport service in the engine. A QP of service UMR sends and receives no packets: of all reliable services, an
+    /// XRC initiator alone receives no requests.
+    pub const fn engine_service(&self) -> Option<engine::Service> {
+        Some(match self.service {
+            Service::Rc => engine::Service::Rc,
+            Service::Uc => engine::Service::Uc,
+            Service::Ud => engine::Service::Ud,
+            Service::Qp0 => engine::Service::Smi,
+            Service::Qp1 => engine::Service::Gsi,
+            Service::Xrc if self.context.no_sq => engine::Service::XrcTgt,
+            Service::Xrc | Service::Umr => engine::Service::XrcIni,
+            _ => return None,
+        })
+    }
+
+    /// Service in the context.
+    pub const fn service(&self) -> Service {
+        self.service
+    }
+
+    /// Objects that a QP with this context uses.
+    pub fn uses(context: &QpContext) -> Used {
+        let mut used = Used::new();
+        let mut add = |number: u32, object: Object| {
+            if number != 0 {
+                used.push(object);
+            }
+        };
+        // The QP of service UMR has PD 0 until RST2INIT (trap M-33), and an XRC target has no UAR page.
+        add(context.pd.get(), Object::Pd(context.pd.get()));
+        add(context.uar.get(), Object::Uar(context.uar.get()));
+        add(context.send_cqn.get(), Object::Cq(context.send_cqn.get()));
+        add(context.recv_cqn.get(), Object::Cq(context.recv_cqn.get()));
+        if context.receive_kind() == Some(ReceiveKind::Srq) {
+            add(context.srqn.get(), Object::Srq(context.srqn.get()));
+        }
+        if context.service() == Some(Service::Xrc) && context.no_sq {
+            add(context.xrcd.get(), Object::Xrcd(context.xrcd.get()));
+        }
+        used
+    }
+
+    /// CQs of a context that exist unless they are 0.
+    pub const fn cqs(context: &QpContext) -> [Cqn; 2] {
+        [context.send_cqn, context.recv_cqn]
+    }
+
+    /// Copies the current state and PSNs from the engine to the context.
+    pub fn observe(&mut self, live: &QpSnapshot) {
+        self.context.state = state_of(live.state).code();
+        self.context.next_send_psn = live.send_psn;
+        self.context.last_acked_psn = live.unacked_psn;
+        self.context.recv_psn = live.recv_psn;
+    }
+
+    /// Attributes for the engine. `None` for a QP that it does not know.
+    pub fn attributes(&self, addresses: &Addresses) -> Option<QpAttrs> {
+        let QpContext { primary, .. } = &self.context;
+        let timer = RnrTimer::new(self.context.min_rnr_timer);
+        Some(QpAttrs {
+            service: self.engine_service()?,
+            pd: self.context.pd,
+            alias: None,
+            // Before INIT2RTR there is no MTU, and no packet.
+            mtu: Mtu::from_code(self.context.mtu).unwrap_or(Mtu::Mtu4096),
+            max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
+            remote_qpn: self.context.remote_qpn,
+            path: self.peer_path(addresses),
+            own_address: false,
+            pkey_index: primary.pkey_index,
+            qkey: self.context.qkey,
+            any_qkey: false,
+            ack_timeout: ack_timeout(primary.ack_timeout).map(AckTimeout::constant),
+            retry_count: self.context.retry_count,
+            rnr_retry: match self.context.rnr_retry {
+                7.. => RnrRetry::Infinite,
+                count => RnrRetry::Limited(count),
+            },
+            min_rnr_timer: timer,
+            max_rnr_timer: timer,
+            max_rd_atomic: depth(self.context.log_requester_depth),
+            max_dest_rd_atomic: depth(self.context.log_responder_depth),
+            remote: RemoteAccess {
+                read: self.context.remote_read,
+                write: self.context.remote_write,
+                atomic: self.context.remote_atomic,
+                // Section 13.3: the key decides.
+                invalidate: true,
+            },
+            grh_area: GrhArea::InfiniBand,
+            srq: self.context.receive_kind() == Some(ReceiveKind::Srq),
+            reserved_lkey: self.context.reserved_lkey,
+            flush: Flush::Each,
+        })
+    }
+
+    /// The engine's modification for a command that led to this context.
+    pub fn modification(&self, transition: Transition, addresses: &Addresses) -> Option<Modify> {
+        let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
+        let is_connected = !self.service.is_datagram();
+        Some(Modify {
+            to: engine_state(transition.target()),
+            attrs: self.attributes(addresses)?,
+            send_psn: (starts || transition == Transition::Rtr2Rts).then_some(self.context.next_send_psn),
+            recv_psn: (starts || (transition == Transition::Init2Rtr && is_connected))
+                .then_some(self.context.recv_psn),
+            notify_drained: false,
+        })
+    }
+
+    /// The snapshot row of the QP. `None` for one of service UMR, which is no transport service.
+    pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<QpRow> {
+        if self.service == Service::Umr {
+            return None;
+        }
+        let attributes = self.attributes(addresses)?;
+        Some(QpRow {
+            qpn: self.qpn.get(),
+            state: live.into(),
+            service: attributes.service.into(),
+            pd: self.context.pd.get(),
+            send_psn: live.send_psn.get(),
+            unacked_psn: live.unacked_psn.get(),
+            expected_psn: live.recv_psn.get(),
+            peer: self.peer(live, addresses),
+            send_cqn: self.context.send_cqn.get(),
+            recv_cqn: self.context.recv_cqn.get(),
+            send_slots: if self.context.no_sq { 0 } else { 1 << self.context.log_sq_blocks },
+            send_waiting: self.send.waiting().into(),
+            recv_slots: match self.context.receive_kind() {
+                Some(ReceiveKind::Own) => 1 << self.context.log_rq_entries,
+                _ => 0,
+            },
+            remote_rights: remote_rights(attributes.remote),
+            max_rd_atomic: attributes.max_rd_atomic,
+            max_dest_rd_atomic: attributes.max_dest_rd_atomic,
+            counters: self.counters,
+            ignored: None,
+        })
+    }
+
+    fn peer(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<Peer> {
+        if self.service.is_datagram() || matches!(live.state, State::Reset | State::Init) {
+            return None;
+        }
+        Some(Peer::new(self.context.remote_qpn, &self.peer_path(addresses)))
+    }
+
+    fn peer_path(&self, addresses: &Addresses) -> Encap {
+        address::path(addresses, &self.context.primary, self.qpn, self.context.remote_qpn)
+    }
+}
+
+/// The doorbell record of a QP, or `None` if its memory is not accessible.
+fn record(context: &QpContext, dma: &GuestMemory) -> Option<QueueRecord> {
+    let mut record = [0; QueueRecord::LEN];
+    dma.read(context.record, &mut record).ok()?;
+    Some(QueueRecord::parse(&record))
+}
+
+/// Timeout of an ACK timeout code; 0 is infinite.
+fn ack_timeout(code: u8) -> Option<Duration> {
+    match code & 0x1f {
+        0 => None,
+        code => Some(Duration::from_nanos(4096 << code)),
+    }
+}
+
+const fn depth(log: u8) -> u8 {
+    1 << if log < LOG_MAX_DEPTH { log } else { LOG_MAX_DEPTH }
+}
+
+const fn state_of(state: State) -> QpState {
+    match state {
+        State::Reset => QpState::Reset,
+        State::Init => QpState::Init,
+        State::Rtr => QpState::Rtr,
+        State::Rts => QpState::Rts,
+        State::Sqe => QpState::SqError,
+        State::Sqd => QpState::SqDrain,
+        State::Err => QpState::Error,
+    }
+}
+
+const fn engine_state(state: QpState) -> State {
+    match state {
+        QpState::Reset => State::Reset,
+        QpState::Init => State::Init,
+        QpState::Rtr => State::Rtr,
+        QpState::Rts => State::Rts,
+        QpState::SqError => State::Sqe,
+        QpState::SqDrain => State::Sqd,
+        QpState::Error | QpState::Suspended => State::Err,
+    }
+}

@@ -1,0 +1,37 @@
+//! Why this interface ignores a doorbell or a register write.
+
+use card::telemetry::reason::IgnoreReason;
+
+/// The driver has not initialised the device.
+pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");
+/// The device has not handed out the UAR page.
+pub const NO_UAR: IgnoreReason = IgnoreReason::guest_bug("no_uar");
+/// The object belongs to a different UAR page.
+pub const FOREIGN_PAGE: IgnoreReason = IgnoreReason::guest_bug("foreign_page");
+/// No EQ has this number.
+pub const NO_EQ: IgnoreReason = IgnoreReason::guest_bug("no_eq");
+/// No CQ has this number.
+pub const NO_CQ: IgnoreReason = IgnoreReason::guest_bug("no_cq");
+/// No QP has this number.
+pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
+/// The QP cannot send in its state.
+pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
+/// The doorbell record announces more blocks than the send queue has.
+pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
+/// The command slot belongs to the driver.
+pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned");
+/// The command queue is not in mapped memory.
+pub const NO_COMMAND_QUEUE: IgnoreReason = IgnoreReason::guest_bug("no_command_queue");
+
+pub const ALL: &[IgnoreReason] = &[
+    NOT_INITIALISED,
+    NO_UAR,
+    FOREIGN_PAGE,
+    NO_EQ,
+    NO_CQ,
+    NO_QP,
+    QP_STATE,
+    OVERFLOW,
+    SLOT_NOT_OWNED,
+    NO_COMMAND_QUEUE,
+];

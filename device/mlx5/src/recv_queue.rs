@@ -1,0 +1,83 @@
+//! The receive queue of a QP: a ring of entries. There is no doorbell, so the device reads the doorbell record whenever
+//! it has taken all entries that it knows (trap M-12).
+//!
+//! # Spec
+//! mlx5 interface, section 12.1.
+
+use card::memory::GuestMemory;
+use engine::{Fetch, RecvRequest, Sge};
+use protocol::hca::mlx5::wqe::{DataSegment, RecvWqe};
+use smallvec::SmallVec;
+
+use super::buffer::QueueBuffer;
+use super::work_queue::Counters;
+
+/// Copy of an entry. Larger ones are allocated.
+pub type Entry = SmallVec<[u8; 512]>;
+
+/// Receive queue of one QP, at the start of its buffer.
+#[derive(Debug)]
+pub struct RecvQueue {
+    /// Number of entries; 0 if the QP has no receive queue of its own.
+    entries: u32,
+    log_stride: u8,
+    counters: Counters,
+}
+
+impl RecvQueue {
+    /// Creates an empty queue of entries of `2^log_stride` bytes.
+    pub fn new(entries: u32, log_stride: u8) -> Self {
+        Self { entries, log_stride, counters: Counters::default() }
+    }
+
+    /// Number of entries taken, modulo 2^16.
+    pub fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Drops all requests. The counters start over.
+    pub fn clear(&mut self) {
+        self.counters = Counters::default();
+    }
+
+    /// Whether an entry is posted. `record` reads the receive counter of the doorbell record.
+    pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u16>) -> bool {
+        if self.counters.waiting() == 0
+            && let Some(posted) = record()
+        {
+            // A counter that is not plausible announces nothing.
+            let _ = self.counters.learn(posted, self.entries);
+        }
+        self.counters.waiting() != 0
+    }
+
+    /// Takes the next entry, if one is posted. `wr_id` is its running number.
+    pub fn take(
+        &mut self,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+        record: impl FnOnce() -> Option<u16>,
+    ) -> Fetch<RecvRequest> {
+        if !self.is_posted(record) {
+            return Fetch::Empty;
+        }
+        let number = self.counters.taken;
+        let slot = u32::from(number) & self.entries.saturating_sub(1);
+        let mut entry = Entry::from_elem(0, 1 << self.log_stride);
+        if buffer.read(dma, u64::from(slot) << self.log_stride, &mut entry).is_err() {
+            return Fetch::Broken;
+        }
+        self.counters.take(1);
+        Fetch::Ready(request(number, &RecvWqe::parse(&entry)))
+    }
+}
+
+/// Converts a receive WQE for the engine.
+pub fn request(number: u16, wqe: &RecvWqe) -> RecvRequest {
+    RecvRequest { wr_id: number.into(), sges: wqe.scatter.iter().map(sge).collect() }
+}
+
+/// Converts an element of a scatter or gather list for the engine.
+pub fn sge(data: &DataSegment) -> Sge {
+    Sge { va: data.va, lkey: data.lkey, len: data.byte_count }
+}

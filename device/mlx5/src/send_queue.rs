@@ -1,0 +1,212 @@
+//! The send queue of a QP: WQEs of one or more blocks of 64 bytes.
+//!
+//! # Spec
+//! mlx5 interface, sections 10.1 and 11.
+
+use bitfield_struct::bitfield;
+use card::memory::GuestMemory;
+use engine::{AccessError, Fetch, Status};
+use protocol::hca::mlx5::wqe::{BLOCK, ControlSegment, UNIT};
+use smallvec::SmallVec;
+
+use super::buffer::QueueBuffer;
+use super::work_queue::{Counters, TooMany};
+
+/// Units of WQE sizes in a block.
+const UNITS: u8 = 4;
+const _: () = assert!(BLOCK == UNIT * UNITS as usize);
+
+/// Copy of a WQE. Most have 64 to 256 bytes; larger ones are allocated.
+pub type WqeBytes = SmallVec<[u8; 256]>;
+
+/// Contents of `wr_id`: what the completion of a send request needs.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct SendTag {
+    /// First block of the WQE, modulo 2^16.
+    pub index: u16,
+    /// Opcode of the WQE.
+    pub opcode: u8,
+    /// Success writes a CQE.
+    pub signaled: bool,
+    /// The CQE is solicited.
+    pub event: bool,
+    #[bits(38)]
+    __: u64,
+}
+
+impl SendTag {
+    fn of(index: u16, control: &ControlSegment) -> Self {
+        Self::new()
+            .with_index(index)
+            .with_opcode(control.opcode)
+            .with_signaled(control.is_signaled())
+            .with_event(control.completion == 3)
+    }
+}
+
+/// A WQE taken from the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Tag for the completion.
+    pub tag: SendTag,
+    /// The WQE, of the size that it states.
+    pub bytes: WqeBytes,
+}
+
+/// Send queue of one QP, in its buffer.
+#[derive(Debug)]
+pub struct SendQueue {
+    /// Offset of the first block.
+    start: u64,
+    /// Number of blocks; 0 if the QP has no send queue.
+    blocks: u32,
+    /// In blocks of 64 bytes.
+    counters: Counters,
+}
+
+impl SendQueue {
+    /// Creates an empty queue that begins at an offset of its buffer.
+    pub fn new(start: u64, blocks: u32) -> Self {
+        Self { start, blocks, counters: Counters::default() }
+    }
+
+    /// Number of blocks that are posted and not taken.
+    pub fn waiting(&self) -> u16 {
+        self.counters.waiting()
+    }
+
+    /// Drops all requests. The counters start over.
+    pub fn clear(&mut self) {
+        self.counters = Counters::default();
+    }
+
+    /// Updates the producer counter from the doorbell record.
+    ///
+    /// # Errors
+    /// The record announces more blocks than the queue has.
+    pub fn learn(&mut self, posted: u16) -> Result<(), TooMany> {
+        self.counters.learn(posted, self.blocks)
+    }
+
+    /// Takes the next WQE. A WQE without a valid size is refused, and one block is taken (trap M-1).
+    pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<Taken> {
+        if self.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let index = self.counters.taken;
+        let mut head = [0; ControlSegment::LEN];
+        if buffer.read(dma, self.block(index), &mut head).is_err() {
+            return Fetch::Broken;
+        }
+        let control = ControlSegment::parse(&head);
+        let tag = SendTag::of(index, &control);
+        let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
+        let blocks = u16::from(control.size.div_ceil(UNITS));
+        if blocks == 0 || blocks > self.waiting() {
+            self.counters.take(blocks.max(1));
+            return refused;
+        }
+        let Ok(bytes) = self.copy(index, control.size, buffer, dma) else { return Fetch::Broken };
+        self.counters.take(blocks);
+        Fetch::Ready(Taken { tag, bytes })
+    }
+
+    /// Copies a WQE that was taken and has not completed yet.
+    ///
+    /// # Errors
+    /// The memory of the queue is not accessible.
+    pub fn reread(
+        &self,
+        index: u16,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+    ) -> Result<WqeBytes, AccessError> {
+        let mut head = [0; ControlSegment::LEN];
+        buffer.read(dma, self.block(index), &mut head)?;
+        self.copy(index, ControlSegment::parse(&head).size, buffer, dma)
+    }
+
+    /// Copies a WQE block by block, because it can continue at the start of the queue.
+    fn copy(
+        &self,
+        index: u16,
+        size: u8,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+    ) -> Result<WqeBytes, AccessError> {
+        let mut bytes = WqeBytes::from_elem(0, usize::from(size) * UNIT);
+        for (number, part) in (0..).zip(bytes.chunks_mut(BLOCK)) {
+            buffer.read(dma, self.block(index.wrapping_add(number)), part)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Offset of a block in the buffer.
+    fn block(&self, index: u16) -> u64 {
+        self.start + u64::from(u32::from(index) & self.blocks.saturating_sub(1)) * BLOCK as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use card::memory::testing::guest_memory;
+    use protocol::hca::mlx5::input::Pages;
+    use protocol::ids::{Iova, Qpn};
+
+    use super::*;
+    use crate::buffer::Placement;
+
+    /// Four blocks behind a receive queue of 64 bytes.
+    fn queue() -> (SendQueue, QueueBuffer) {
+        let placement = Placement { log_page_size: 0, page_offset: 0 };
+        let buffer = QueueBuffer::new(Pages::parse(&[0; 8]), placement, 5 * 64).unwrap();
+        (SendQueue::new(64, 4), buffer)
+    }
+
+    fn put(dma: &GuestMemory, block: u64, size: u8) {
+        let control = ControlSegment {
+            opcode: 0xa,
+            qpn: Qpn::new(0x80),
+            size,
+            completion: 2,
+            ..ControlSegment::default()
+        };
+        dma.write(Iova::new(64 + 64 * block), &control.emit()).unwrap();
+    }
+
+    #[test]
+    fn wqe_continues_at_start_of_queue() {
+        let dma = guest_memory(0, 1);
+        let (mut queue, buffer) = queue();
+        put(&dma, 0, 3);
+        queue.learn(1).unwrap();
+        assert!(matches!(queue.take(&buffer, &dma), Fetch::Ready(taken) if taken.bytes.len() == 48));
+        put(&dma, 1, 4);
+        put(&dma, 2, 9);
+        dma.write(Iova::new(64), &[7; 16]).unwrap();
+        queue.learn(5).unwrap();
+        assert!(matches!(queue.take(&buffer, &dma), Fetch::Ready(taken) if taken.tag.index() == 1));
+        let Fetch::Ready(taken) = queue.take(&buffer, &dma) else { panic!("no WQE") };
+        assert_eq!((taken.tag.index(), taken.bytes.len(), &taken.bytes[128..]), (2, 144, &[7; 16][..]));
+        assert!(taken.tag.signaled() && !taken.tag.event());
+        assert_eq!(queue.take(&buffer, &dma), Fetch::Empty);
+        assert_eq!(queue.reread(2, &buffer, &dma), Ok(taken.bytes));
+    }
+
+    /// Trap M-1 of the mlx5 interface.
+    #[test]
+    fn invalid_sizes_consume_blocks() {
+        let dma = guest_memory(0, 1);
+        let (mut queue, buffer) = queue();
+        put(&dma, 0, 0);
+        put(&dma, 1, 9);
+        queue.learn(3).unwrap();
+        for index in [0, 1] {
+            let Fetch::Refused { wr_id, status } = queue.take(&buffer, &dma) else { panic!("accepted") };
+            assert_eq!((SendTag::from_bits(wr_id).index(), status), (index, Status::LocalQpOperation));
+        }
+        assert_eq!(queue.take(&buffer, &dma), Fetch::Empty);
+        assert!(queue.learn(8).is_err());
+    }
+}

@@ -1,0 +1,199 @@
+//! Shared receive queues: RMPs, XRC SRQs, and the SRQs of interface step 0. They share one number space.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.4 and 12.
+
+use card::memory::GuestMemory;
+use engine::{Fetch, RecvRequest};
+use protocol::hca::mlx5::doorbell::QueueRecord;
+use protocol::hca::mlx5::opcode::Opcode;
+use protocol::hca::mlx5::srq::{RmpContext, SrqContext, WorkQueue};
+use protocol::hca::mlx5::wqe::SrqEntry;
+use protocol::ids::Iova;
+
+use super::buffer::{Placement, QueueBuffer};
+use super::recv_queue::{Entry, request};
+use super::uses::{Object, Used};
+use super::work_queue::Counters;
+
+/// Context of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    Rmp(RmpContext),
+    Xrc(SrqContext),
+    /// SRQ of interface step 0.
+    Basic(SrqContext),
+}
+
+impl Context {
+    /// Log2 of the number of entries, and of their size in bytes.
+    pub const fn logs(&self) -> [u8; 2] {
+        match self {
+            Self::Rmp(RmpContext { queue, .. }) => [queue.log_entries, queue.log_stride],
+            Self::Xrc(context) | Self::Basic(context) => [context.log_entries, context.log_stride + 4],
+        }
+    }
+
+    /// Place in the pages.
+    pub const fn placement(&self) -> Placement {
+        let (log_page_size, page_offset) = match self {
+            Self::Rmp(RmpContext { queue: WorkQueue { log_page_size, page_offset, .. }, .. })
+            | Self::Xrc(SrqContext { log_page_size, page_offset, .. })
+            | Self::Basic(SrqContext { log_page_size, page_offset, .. }) => (*log_page_size, *page_offset),
+        };
+        Placement { log_page_size, page_offset }
+    }
+
+    /// Address of the doorbell record.
+    pub const fn record(&self) -> Iova {
+        match self {
+            Self::Rmp(context) => context.queue.record,
+            Self::Xrc(context) | Self::Basic(context) => context.record,
+        }
+    }
+
+    /// Objects that the queue uses.
+    pub fn uses(&self) -> Used {
+        match self {
+            Self::Rmp(context) => Used::from_slice(&[Object::Pd(context.queue.pd.get())]),
+            Self::Xrc(context) => Used::from_slice(&[
+                Object::Pd(context.pd.get()),
+                Object::Cq(context.cqn.get()),
+                Object::Xrcd(context.xrcd.get()),
+            ]),
+            Self::Basic(context) => Used::from_slice(&[Object::Pd(context.pd.get())]),
+        }
+    }
+
+    const fn limit(&self) -> u16 {
+        match self {
+            Self::Rmp(context) => context.queue.limit,
+            Self::Xrc(context) | Self::Basic(context) => context.limit,
+        }
+    }
+
+    const fn limit_mut(&mut self) -> &mut u16 {
+        match self {
+            Self::Rmp(context) => &mut context.queue.limit,
+            Self::Xrc(context) | Self::Basic(context) => &mut context.limit,
+        }
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    context: Context,
+    buffer: QueueBuffer,
+    counters: Counters,
+    /// Number of the next entry of the list.
+    head: u16,
+    /// Whether the report that the queue cannot be read was sent.
+    reported_broken: bool,
+}
+
+impl SharedReceiveQueue {
+    /// Creates an empty queue.
+    pub fn new(context: Context, buffer: QueueBuffer) -> Self {
+        Self { context, buffer, counters: Counters::default(), head: 0, reported_broken: false }
+    }
+
+    /// The command that creates queues of this kind.
+    pub const fn created_by(&self) -> Opcode {
+        match self.context {
+            Context::Rmp(_) => Opcode::CreateRmp,
+            Context::Xrc(_) => Opcode::CreateXrcSrq,
+            Context::Basic(_) => Opcode::CreateSrq,
+        }
+    }
+
+    /// Context with the current limit and number of entries.
+    pub fn context(&self, dma: &GuestMemory) -> Context {
+        match self.context {
+            Context::Rmp(context) => Context::Rmp(context),
+            Context::Xrc(context) => Context::Xrc(SrqContext { count: self.available(dma), ..context }),
+            Context::Basic(context) => Context::Basic(SrqContext { count: self.available(dma), ..context }),
+        }
+    }
+
+    /// Arms the limit: an event is due when fewer entries are available. 0 disarms it.
+    pub fn set_limit(&mut self, limit: u16) {
+        *self.context.limit_mut() = limit;
+    }
+
+    pub fn pages(&self) -> usize {
+        self.buffer.pages()
+    }
+
+    /// Objects that the queue uses.
+    pub fn uses(&self) -> Used {
+        self.context.uses()
+    }
+
+    /// The context of an XRC SRQ. `None` for other queues.
+    pub const fn xrc(&self) -> Option<&SrqContext> {
+        match &self.context {
+            Context::Xrc(context) => Some(context),
+            Context::Rmp(_) | Context::Basic(_) => None,
+        }
+    }
+
+    /// Takes the first entry of the list, if one is posted. `wr_id` is its number.
+    pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
+        let [log_entries, log_stride] = self.context.logs();
+        // The limit applies to the entries that are available now.
+        if self.counters.waiting() <= self.context.limit() {
+            self.learn(dma);
+        }
+        if self.counters.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let number = self.head;
+        let mut entry = Entry::from_elem(0, 1 << log_stride);
+        if self.buffer.read(dma, u64::from(number) << log_stride, &mut entry).is_err() {
+            return Fetch::Broken;
+        }
+        let Some(entry) = SrqEntry::parse(&entry) else { return Fetch::Broken };
+        self.counters.take(1);
+        self.head = entry.next & ((1 << log_entries) - 1);
+        Fetch::Ready(request(number, &entry.wqe))
+    }
+
+    /// Whether to raise the limit event: fewer entries are available than the limit. Returns true once per arming.
+    pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
+        let limit = self.context.limit();
+        if self.counters.waiting() < limit {
+            self.learn(dma);
+        }
+        let passes = self.counters.waiting() < limit;
+        if passes {
+            self.set_limit(0);
+        }
+        passes
+    }
+
+    /// Whether to report that the queue cannot be read. Returns true once.
+    pub fn reports_fault(&mut self) -> bool {
+        !std::mem::replace(&mut self.reported_broken, true)
+    }
+
+    /// Reads the doorbell record. A counter that is not plausible announces nothing.
+    fn learn(&mut self, dma: &GuestMemory) {
+        let [log_entries, _] = self.context.logs();
+        if let Some(posted) = self.posted(dma) {
+            let _ = self.counters.learn(posted, 1 << log_entries);
+        }
+    }
+
+    /// Receive counter of the doorbell record.
+    fn posted(&self, dma: &GuestMemory) -> Option<u16> {
+        let mut record = [0; QueueRecord::LEN];
+        dma.read(self.context.record(), &mut record).ok()?;
+        Some(QueueRecord::parse(&record).received)
+    }
+
+    /// Entries that the driver has posted and the device has not taken.
+    fn available(&self, dma: &GuestMemory) -> u16 {
+        self.posted(dma).map_or(0, |posted| posted.wrapping_sub(self.counters.taken))
+    }
+}

@@ -1,0 +1,150 @@
+//! Doorbells, events and interrupts (sections 3.2, 7 and 8).
+
+use card::vfio::server::Device as _;
+use protocol::hca::mlx5::cq::{CqChange, CqFields, ModifyCq};
+use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell};
+use protocol::hca::mlx5::eqe::Eqe;
+
+use super::*;
+
+const RING: u64 = 0x40_0000;
+
+fn arm_eq(driver: &mut Driver, uar: UarIndex, eqn: Eqn, consumer: u32) {
+    driver.ring(uar, driver::ARM_EQ, &EqDoorbell { eqn, consumer }.emit());
+}
+
+fn event(driver: &mut Driver, ring: u64, entry: u64) -> Option<(Eqe, bool)> {
+    let bytes = driver.peek(ring + entry * 64, 64);
+    (bytes != [0; 64]).then(|| Eqe::parse(&output(&bytes)).unwrap())
+}
+
+fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
+    driver.hca.monitor().ignored_counts().collect()
+}
+
+/// Trap M-7, and the interrupts of an armed EQ.
+#[test]
+fn commands_complete_by_event() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
+    assert_eq!(event(&mut driver, RING, 0), None, "the driver polls for this command");
+    arm_eq(&mut driver, uar, eqn, 0);
+    assert_eq!(driver.interrupts(0), 0);
+    driver.post(30, &Command::Nop(BARE).emit(0), 16);
+    driver.submit(1 << 30);
+    assert_eq!(event(&mut driver, RING, 0), Some((Eqe::Command(1 << 30), false)));
+    assert_eq!(driver.interrupts(0), 1);
+    driver.ok(&Command::Nop(BARE));
+    assert_eq!(driver.interrupts(0), 0, "not armed again");
+    arm_eq(&mut driver, uar, eqn, 1);
+    assert_eq!(driver.interrupts(0), 1, "an entry is unread");
+    arm_eq(&mut driver, uar, eqn, 2);
+    driver.ok(&Command::DestroyEq(EqNumber { eqn }));
+    assert_eq!(driver.interrupts(0), 0);
+    assert_eq!(event(&mut driver, RING, 2), None);
+}
+
+#[test]
+fn rejected_command_completes_by_event() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    driver.create_eq(uar, 0, EventMask::COMMAND, RING);
+    assert_eq!(driver.rejected(&Command::DestroyEq(EqNumber { eqn: Eqn::new(9) })), Check::Eq);
+    assert_eq!(event(&mut driver, RING, 0), Some((Eqe::Command(1), false)));
+}
+
+#[test]
+fn event_queue_wraps_with_owner_bit() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
+    for number in 0..300 {
+        driver.ok(&Command::Nop(BARE));
+        let (event, owner) = event(&mut driver, RING, number % 256).unwrap();
+        assert_eq!((event, owner), (Eqe::Command(1), number >= 256), "event {number}");
+        let consumer = u32::try_from(number).unwrap() + 1;
+        driver.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn, consumer }.emit());
+    }
+    assert_eq!(driver.interrupts(0), 0, "never armed");
+}
+
+/// Trap M-32: a cause stays pending until its eventfd is there.
+#[test]
+fn interrupt_waits_for_eventfd() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 1, EventMask::COMMAND, RING);
+    driver.hca.interrupts().set_eventfd(1, None);
+    arm_eq(&mut driver, uar, eqn, 0);
+    driver.ok(&Command::Nop(BARE));
+    assert_eq!(driver.interrupts(1), 0);
+    driver.wire();
+    assert_eq!(driver.interrupts(1), 1);
+}
+
+/// The resize entry is a completion that no work request is needed for.
+fn complete(driver: &mut Driver, cqn: Cqn) {
+    let list = pages(RING + 0x8000, 1);
+    let context = CqContext { log_entries: 6, ..CqContext::default() };
+    let modify = ModifyCq { change: CqChange::Resize.code(), cqn, fields: CqFields::RESIZE, context };
+    driver.ok(&Command::ModifyCq(modify, Pages::parse(&list)));
+}
+
+#[test]
+fn unread_completion_fires_at_arming() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 2, EventMask::empty(), RING);
+    let cqn = driver.create_cq(uar, eqn, RING + 0x7000);
+    arm_eq(&mut driver, uar, eqn, 0);
+    let arm = |consumer, solicited_only| ArmCq { sequence: 0, solicited_only, consumer, cqn }.emit();
+    driver.ring(uar, driver::ARM_CQ, &arm(0, false));
+    assert_eq!(event(&mut driver, RING, 0), None);
+    complete(&mut driver, cqn);
+    driver.ring(uar, driver::ARM_CQ, &arm(0, true));
+    assert_eq!(event(&mut driver, RING, 0), None, "the entry is not solicited");
+    // Two stores of four bytes, as a program of 32 bits rings.
+    let halves = arm(0, false);
+    driver.ring(uar, driver::ARM_CQ, &halves[..4]);
+    driver.ring(uar, driver::ARM_CQ + 4, &halves[4..]);
+    assert_eq!(event(&mut driver, RING, 0), Some((Eqe::Completion(cqn), false)));
+    assert_eq!(driver.interrupts(2), 1);
+}
+
+/// Trap M-20 of the mlx5 interface.
+#[test]
+fn doorbells_require_page_of_object() {
+    let mut driver = initialised();
+    let (uar, other) = (driver.alloc_uar(), driver.alloc_uar());
+    let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
+    let cqn = driver.create_cq(uar, eqn, RING + 0x7000);
+    arm_eq(&mut driver, other, eqn, 0);
+    driver.ring(
+        other,
+        driver::ARM_CQ,
+        &ArmCq { sequence: 0, solicited_only: false, consumer: 0, cqn }.emit(),
+    );
+    assert_eq!(ignored(&driver), [("foreign_page", 2)]);
+    driver.ok(&Command::Nop(BARE));
+    assert_eq!(driver.interrupts(0), 0, "not armed");
+}
+
+#[test]
+fn doorbells_of_nothing_are_ignored() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    arm_eq(&mut driver, uar, Eqn::new(1), 0);
+    driver.ring(uar, driver::ARM_CQ, &[0; 8]);
+    driver.ring(uar, driver::SEND, &0x0000_0325_0000_8209_u64.to_be_bytes());
+    driver.ring(UarIndex::new(17), driver::SEND, &[0; 8]);
+    driver.ring(uar, 0, &[0; 8]);
+    driver.ring(uar, driver::ARM_EQ, &[0; 2]);
+    let expected =
+        [("no_cq", 1), ("no_eq", 1), ("no_qp", 1), ("no_register", 1), ("no_uar", 1), ("width", 1)];
+    assert_eq!(ignored(&driver), expected);
+    assert_eq!(driver.load::<8>(card::vfio::Bar::Bar0, 0x1_0020), [0; 8], "UAR pages read as zeros");
+    let mut fresh = powered_on();
+    fresh.ring(UarIndex::new(16), driver::SEND, &[0; 8]);
+    assert_eq!(ignored(&fresh), [("not_initialised", 1)]);
+}

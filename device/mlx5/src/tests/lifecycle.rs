@@ -1,0 +1,196 @@
+//! Start, stop, reset and health (sections 4 and 18).
+
+use std::time::Duration;
+
+use card::frontend::Frontend as _;
+use card::vfio::server::Device as _;
+use drivers::mlx5::{HEALTH, HEALTH_COUNTER, QUEUE_LOW, TIMER};
+use protocol::hca::mlx5::capability::{Query, SetHcaCap};
+use protocol::hca::mlx5::device::{Issi, SetDriverVersion, SetIssi, Teardown};
+use protocol::hca::mlx5::input::Bytes;
+use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
+use protocol::hca::mlx5::resource::{EqNumber, PdNumber};
+
+use super::*;
+
+const ENABLE: Command<'_> = Command::EnableHca(Function { function: 0 });
+const DISABLE: Command<'_> = Command::DisableHca(Function { function: 0 });
+
+fn init() -> Command<'static> {
+    Command::InitHca(InitHca::default())
+}
+
+fn teardown(profile: u16) -> Command<'static> {
+    Command::TeardownHca(Teardown { profile })
+}
+
+#[test]
+fn commands_require_enable_and_init() {
+    let mut driver = powered_on();
+    assert_eq!(driver.rejected(&Command::QueryIssi(BARE)), Check::NotEnabled);
+    assert_eq!(driver.rejected(&init()), Check::NotEnabled);
+    driver.ok(&ENABLE);
+    assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
+    driver.ok(&Command::QueryAdapter(BARE));
+    driver.ok(&init());
+    assert_eq!(driver.rejected(&init()), Check::AlreadyInitialised);
+    driver.alloc_pd();
+    assert_eq!(driver.rejected(&teardown(1)), Check::TeardownProfile);
+    driver.ok(&teardown(0));
+    assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
+    driver.ok(&DISABLE);
+    assert_eq!(driver.rejected(&DISABLE), Check::NotEnabled);
+    let other = Command::EnableHca(Function { function: 1 });
+    assert_eq!(driver.rejected(&other), Check::Function);
+}
+
+/// Trap M-21 of the mlx5 interface.
+#[test]
+fn enable_drops_all_objects() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, 0x40_0000);
+    driver.ok(&ENABLE);
+    driver.ok(&init());
+    assert_eq!(driver.rejected(&Command::QueryEq(EqNumber { eqn })), Check::Eq);
+    assert_eq!(driver.alloc_uar(), uar, "numbers start over");
+    assert_eq!(driver.hca.frontend_and_memory().0.counters().starts, 2);
+}
+
+#[test]
+fn interface_steps_are_selectable() {
+    let mut driver = powered_on();
+    driver.ok(&ENABLE);
+    let query = |driver: &mut Driver| Issi::parse(&output(&driver.ok(&Command::QueryIssi(BARE))));
+    assert_eq!(query(&mut driver), Issi { current: 0, supported: 2 });
+    driver.ok(&Command::SetIssi(SetIssi { issi: 1 }));
+    assert_eq!(query(&mut driver).current, 1);
+    for issi in [2, 31, 32, 0xffff] {
+        assert_eq!(driver.rejected(&Command::SetIssi(SetIssi { issi })), Check::Issi);
+    }
+}
+
+#[test]
+fn no_pages_are_requested() {
+    let mut driver = powered_on();
+    driver.ok(&ENABLE);
+    for purpose in 1..=3 {
+        let output = driver.ok(&Command::QueryPages(QueryPages { purpose }));
+        assert_eq!(output, [0; 16]);
+    }
+    let unknown = Command::QueryPages(QueryPages { purpose: 0 });
+    assert_eq!(driver.rejected(&unknown), Check::PageUse);
+}
+
+/// Trap M-14 of the mlx5 interface.
+#[test]
+fn given_pages_are_returned() {
+    let mut driver = powered_on();
+    driver.ok(&ENABLE);
+    let list = pages(0x10_0000, 700);
+    let manage = |operation, count| ManagePages { operation, function: 0, count };
+    driver.ok(&Command::ManagePages(manage(1, 700), Pages::parse(&list)));
+    let short = Command::ManagePages(manage(1, 701), Pages::parse(&list));
+    assert_eq!(driver.rejected(&short), Check::PageList);
+    driver.ok(&Command::ManagePages(manage(0, 1), Pages::default()));
+    let take = Command::ManagePages(manage(2, 768), Pages::default()).emit(0);
+    let mut taken = Vec::new();
+    for expected in [100, 600, 0] {
+        // The first output has room for 100 pages only.
+        let len = if expected == 100 { 16 + 100 * 8 } else { 16 + 768 * 8 };
+        let output = driver.execute(&take, len);
+        let count = ManagedPages::parse(&self::output(&output)).count;
+        assert_eq!(count, expected);
+        taken.extend(output[16..].as_chunks::<8>().0[..count as usize].iter().copied());
+    }
+    taken.sort_unstable();
+    assert_eq!(taken.as_flattened(), list);
+    let unknown = Command::ManagePages(manage(3, 0), Pages::default());
+    assert_eq!(driver.rejected(&unknown), Check::PageOperation);
+}
+
+/// Trap M-13 of the mlx5 interface.
+#[test]
+fn current_capabilities_are_those_set() {
+    let mut driver = powered_on();
+    driver.ok(&ENABLE);
+    let query = |current| Command::QueryHcaCap(Query { cap_type: 0, current }).emit(0);
+    let mut area = driver.execute(&query(false), 4112).split_off(16);
+    area[0x33] = 0;
+    area[0xfff] = 0x77;
+    driver.ok(&Command::SetHcaCap(SetHcaCap { cap_type: 0 }, Bytes::parse(&area)));
+    assert_eq!(driver.execute(&query(true), 4112)[16..], area);
+    let ethernet = Command::QueryHcaCap(Query { cap_type: 1, current: true });
+    assert_eq!(driver.rejected(&ethernet), Check::CapType);
+    let short = Command::SetHcaCap(SetHcaCap { cap_type: 0 }, Bytes::parse(&area[..100]));
+    assert_eq!(driver.rejected(&short), Check::CapArea);
+}
+
+#[test]
+fn driver_version_is_accepted() {
+    let mut driver = initialised();
+    let mut text = [0; 64];
+    text[..5].copy_from_slice(b"Linux");
+    driver.ok(&Command::SetDriverVersion(SetDriverVersion { text }));
+    driver.ok(&Command::Nop(BARE));
+}
+
+/// Trap M-10 of the mlx5 interface.
+#[test]
+fn health_registers_report_working_device() {
+    let mut driver = powered_on();
+    let first = driver.read(HEALTH_COUNTER);
+    assert_ne!(driver.read(HEALTH_COUNTER), first);
+    assert_eq!([0x30, 0x34, 0x38, 0x3c].map(|word| driver.read(HEALTH + word)), [0x0023_0010, 0x20d, 0, 0]);
+    assert_eq!(driver.read(QUEUE_LOW), 0x10_0056);
+    driver.hca.set_now(engine::Instant::ZERO + Duration::from_secs(1));
+    assert_eq!([TIMER, TIMER + 4].map(|word| driver.read(word)), [0, 156_250_000]);
+}
+
+/// Section 18.2: the report ends when the driver writes the queue address.
+#[test]
+fn injected_failure_ends_with_recovery() {
+    let mut driver = initialised();
+    driver.hca.fail();
+    assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 1);
+    assert_eq!([0x38, 0x3c].map(|word| driver.read(HEALTH + word)), [1 << 31, 1 << 16]);
+    driver.start();
+    assert_eq!(driver.read(QUEUE_LOW), 0x10_0056);
+    assert_eq!([0x38, 0x3c].map(|word| driver.read(HEALTH + word)), [0; 2]);
+    driver.ok(&ENABLE);
+    driver.ok(&init());
+}
+
+#[test]
+fn requested_state_resets_function() {
+    let mut driver = initialised();
+    driver.write(QUEUE_LOW, 0x700);
+    assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 7);
+    assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotEnabled);
+    driver.start();
+    assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 0);
+}
+
+#[test]
+fn device_reset_drops_everything() {
+    let mut driver = initialised();
+    driver.alloc_pd();
+    driver.hca.reset();
+    driver.enable();
+    assert_eq!(driver.read(QUEUE_LOW), 0x56);
+    driver.start();
+    assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotEnabled);
+}
+
+#[test]
+fn objects_are_reusable_fifty_times() {
+    let mut driver = powered_on();
+    for _ in 0..50 {
+        driver.ok(&ENABLE);
+        driver.ok(&init());
+        let pd = driver.alloc_pd();
+        driver.ok(&Command::DeallocPd(PdNumber { pd }));
+        driver.ok(&teardown(0));
+        driver.ok(&DISABLE);
+    }
+}

@@ -1,0 +1,115 @@
+//! The InfiniBand port: MAD_IFC, registers, state and link events (section 14).
+
+use card::management::SM_LID;
+use protocol::hca::mlx5::access_register::{AccessReg, HostEndianness, Pcap};
+use protocol::hca::mlx5::counter::{QueryVportCounter, VportCounters};
+use protocol::hca::mlx5::eqe::{Eqe, PortChange};
+use protocol::hca::mlx5::input::Bytes;
+use protocol::hca::mlx5::mad_ifc::MadIfc;
+use protocol::hca::mlx5::vport::QueriedVport;
+use protocol::mad::port::{LinkState, PortInfo};
+
+use super::*;
+
+const RING: u64 = 0x40_0000;
+
+fn mad(class: u8, attribute: u16) -> MadIfc {
+    let mut mad = [0; 256];
+    mad[..4].copy_from_slice(&[1, class, 1, 1]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    mad[23] = 1;
+    MadIfc { ignore_mkey: true, ignore_bkey: true, port: 1, mad, ..MadIfc::default() }
+}
+
+fn port_info(driver: &mut Driver) -> PortInfo {
+    let answer = driver.ok(&Command::MadIfc(mad(1, 0x15)));
+    PortInfo::parse(answer[0x10 + 64..].first_chunk().unwrap())
+}
+
+fn pcap(direction: u16, port: u8, capability_mask: u32) -> (AccessReg, [u8; Pcap::LEN]) {
+    let access = AccessReg { direction, register: 0x5001, argument: 0 };
+    (access, Pcap { port, capability_mask }.emit())
+}
+
+#[test]
+fn port_is_active_without_a_command() {
+    let mut driver = initialised();
+    let info = port_info(&mut driver);
+    assert_eq!((info.lid, info.state, info.mtu_cap), (Lid::new(1), LinkState::ACTIVE, 5));
+    let queried = driver.ok(&Command::QueryHcaVportContext(BARE));
+    let context = QueriedVport::parse(&output(&queried)).context;
+    assert_eq!((context.lid, context.sm_lid, context.port_state), (Lid::new(1), SM_LID, 4));
+    assert_eq!((context.physical_state, context.capability_mask), (5, 0x0251_0a68));
+    assert_ne!(context.port_guid, 0);
+}
+
+#[test]
+fn management_classes_are_answered() {
+    let mut driver = initialised();
+    let answer = driver.ok(&Command::MadIfc(mad(1, 0xff90)));
+    assert_eq!(answer[0x10 + 3..0x10 + 6], [0x81, 0, 0x0c], "unsupported attribute");
+    driver.ok(&Command::MadIfc(mad(4, 1)));
+    assert_eq!(driver.rejected(&Command::MadIfc(mad(3, 0x11))), Check::Mad, "subnet administration");
+    let other = MadIfc { port: 2, ..mad(1, 0x15) };
+    assert_eq!(driver.rejected(&Command::MadIfc(other)), Check::Port);
+    assert_eq!(Check::Mad.status().code(), 0x30);
+}
+
+/// Trap M-23 of the mlx5 interface.
+#[test]
+fn capability_mask_is_writable() {
+    let mut driver = initialised();
+    let (access, data) = pcap(0, 1, 0x0261_0a68);
+    let written = driver.execute(&Command::AccessReg(access, Bytes::parse(&data)).emit(0), 36);
+    assert_eq!(written[16..], data, "a write is echoed");
+    assert_eq!(port_info(&mut driver).capabilities, 0x0261_0a68);
+    let (access, data) = pcap(1, 1, 0);
+    let read = driver.execute(&Command::AccessReg(access, Bytes::parse(&data)).emit(0), 36);
+    assert_eq!(read[16 + 4..16 + 8], [2, 0x61, 0x0a, 0x68]);
+}
+
+#[test]
+fn unknown_registers_are_rejected() {
+    let mut driver = powered_on();
+    driver.ok(&Command::EnableHca(Function { function: 0 }));
+    let of = |direction, register, len: usize| {
+        let data = &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..len];
+        (AccessReg { direction, register, argument: 0 }, Bytes::parse(data))
+    };
+    for ((access, data), check) in [
+        (of(0, 0x5004, 20), Check::Register),
+        (of(2, 0x5001, 20), Check::RegisterDirection),
+        (of(0, 0x5001, 19), Check::RegisterLength),
+        (of(0, 0x7004, 15), Check::RegisterLength),
+    ] {
+        assert_eq!(driver.rejected(&Command::AccessReg(access, data)), check);
+    }
+    let (access, data) = pcap(0, 2, 0);
+    assert_eq!(driver.rejected(&Command::AccessReg(access, Bytes::parse(&data))), Check::Port);
+    let order = HostEndianness { raw: 0 }.emit();
+    let (access, _) = of(0, 0x7004, 16);
+    driver.ok(&Command::AccessReg(access, Bytes::parse(&order)));
+}
+
+#[test]
+fn port_counters_are_zero_without_traffic() {
+    let mut driver = initialised();
+    let output = driver.ok(&Command::QueryVportCounter(QueryVportCounter { clear: true }));
+    assert_eq!(VportCounters::parse(&self::output(&output)), VportCounters::default());
+}
+
+/// Section 8.2: the EQ whose mask names port changes takes the event.
+#[test]
+fn link_changes_raise_events() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    driver.create_eq(uar, 0, EventMask::COMMAND, RING);
+    driver.create_eq(uar, 1, EventMask::PORT_CHANGE, RING + 0x4000);
+    for (entry, up) in [(0, false), (1, true)] {
+        driver.hca.set_link(up);
+        let bytes = driver.peek(RING + 0x4000 + entry * 64, 64);
+        let change = if up { PortChange::Up } else { PortChange::Down };
+        assert_eq!(Eqe::parse(&output(&bytes)), Ok((Eqe::Port { port: 1, change }, false)));
+    }
+    assert_eq!(port_info(&mut driver).state, LinkState::ACTIVE);
+}

@@ -1,0 +1,151 @@
+//! Shared receive queues and XRC (section 12).
+
+use card::frontend::testing::{exchange, pattern, wait};
+use protocol::hca::mlx5::cqe::Cqe;
+use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
+use protocol::hca::mlx5::qp::{QpContext, Service};
+use protocol::hca::mlx5::resource::{QpNumber, SrqNumber, XrcDomainNumber};
+use protocol::hca::mlx5::srq::{CreateSrq, ModifyRmp, SrqContext};
+use protocol::hca::mlx5::syndrome::Syndrome;
+use protocol::hca::mlx5::wqe::{Opcode, Operation};
+use protocol::ids::{Srqn, UserIndex, XrcDomain};
+
+use super::user::{SRQ, SRQ_RECORD, User, request, syndromes};
+use super::*;
+
+/// Two devices. The QP of the second one receives from an SRQ.
+fn pair() -> (User, User, Srqn) {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    a.connect(&a.context(Service::Rc), 2);
+    let srqn = b.create_rmp();
+    b.connect(&QpContext { receive_kind: 1, srqn, ..b.context(Service::Rc) }, 1);
+    (a, b, srqn)
+}
+
+/// Number of each SRQ entry of the received messages.
+fn entries(cqes: &[Cqe]) -> Vec<u16> {
+    let of = |entry: &Cqe| match entry {
+        Cqe::Received(receipt) => receipt.wqe_counter,
+        other => panic!("{other:?}"),
+    };
+    cqes.iter().map(of).collect()
+}
+
+#[test]
+fn entries_are_taken_along_list() {
+    let (mut a, mut b, _) = pair();
+    for n in 0..20_u64 {
+        b.post_shared(0x80, 64);
+        let message = pattern(64, u8::try_from(n).unwrap());
+        a.put(0, &message);
+        a.post(&a.send(0, 64));
+        exchange(&mut *a, &mut *b);
+        assert_eq!(b.get(0x80, 64), message);
+        assert_eq!(entries(&b.reap()), [u16::try_from((800 - n) % 8).unwrap()]);
+        a.reap();
+    }
+}
+
+#[test]
+fn low_queue_is_reported_once() {
+    let (mut a, mut b, srqn) = pair();
+    (0..4).for_each(|_| b.post_shared(0, 64));
+    let mut modify = ModifyRmp { srqn, has_limit: true, ..ModifyRmp::default() };
+    modify.context.queue.limit = 3;
+    b.ok(&Command::ModifyRmp(modify));
+    for events in [0, 1, 1] {
+        a.post(&a.send(0, 8));
+        exchange(&mut *a, &mut *b);
+        let low = b.events().into_iter().filter(|event| *event == Eqe::SrqLimit(srqn)).count();
+        assert_eq!(low, events);
+    }
+}
+
+/// Trap M-12: an SRQ is refilled without a doorbell. A QP in error leaves its entries to others.
+#[test]
+fn refilled_queue_serves_waiting_message() {
+    let (mut a, mut b, _) = pair();
+    a.post(&a.send(0, 8));
+    exchange(&mut *a, &mut *b);
+    b.post_shared(0, 64);
+    wait(&mut *a, &mut *b);
+    assert_eq!((syndromes(&a.reap()), entries(&b.reap())), (vec![0], vec![0]));
+    b.post_shared(0, 64);
+    let qpn = b.qpn;
+    b.ok(&Command::ToErrQp(QpNumber { qpn }));
+    exchange(&mut *a, &mut *b);
+    let last = Eqe::Queue { event: QueueEvent::LastWqeReached, kind: QueueKind::Qp, number: qpn.get() };
+    assert!(b.reap().is_empty() && b.events().contains(&last));
+}
+
+/// An XRC target with its domain and SRQ, and an initiator.
+fn xrc() -> (User, User, Srqn) {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    a.connect(&QpContext { receive_kind: 3, ..a.context(Service::Xrc) }, 2);
+    let allocated = b.ok(&Command::AllocXrcd(BARE));
+    let xrcd = XrcDomainNumber::parse(&output(&allocated)).xrcd;
+    let srqn = xrc_srq(&mut b, xrcd);
+    let target = QpContext {
+        no_sq: true,
+        uar: UarIndex::new(0),
+        // Trap M-25: the PD of the QP is not that of the keys.
+        pd: b.alloc_pd(),
+        receive_kind: 1,
+        srqn,
+        xrcd,
+        ..b.context(Service::Xrc)
+    };
+    b.connect(&target, 1);
+    (a, b, srqn)
+}
+
+fn xrc_srq(user: &mut User, xrcd: XrcDomain) -> Srqn {
+    let context = SrqContext {
+        log_entries: 3,
+        log_stride: 2,
+        xrcd,
+        cqn: user.cqn,
+        user_index: UserIndex::new(0x55),
+        pd: user.pd,
+        record: SRQ_RECORD,
+        ..SrqContext::default()
+    };
+    let list = pages(SRQ, 1);
+    let created = user.ok(&Command::CreateXrcSrq(CreateSrq { context }, Pages::parse(&list)));
+    SrqNumber::parse(&output(&created)).srqn
+}
+
+#[test]
+fn xrc_message_completes_at_its_srq() {
+    let (mut a, mut b, srqn) = xrc();
+    b.post_shared(0x40, 64);
+    a.put(0, b"shared by many");
+    let mut wqe = a.send(0, 14);
+    wqe.xrc_srqn = Some(srqn);
+    a.post(&wqe);
+    exchange(&mut *a, &mut *b);
+    assert_eq!((syndromes(&a.reap()), b.get(0x40, 14)), (vec![0], b"shared by many".to_vec()));
+    let cqes = b.reap();
+    let [Cqe::Received(receipt)] = cqes[..] else { panic!("{cqes:?}") };
+    assert_eq!((receipt.user_index, receipt.wqe_counter, receipt.qpn), (UserIndex::new(0x55), 0, b.qpn));
+    let mut write = request(Opcode::Write, Operation::Write(a.remote(0x100)), a.data(0, 14));
+    write.xrc_srqn = Some(srqn);
+    a.post(&write);
+    exchange(&mut *a, &mut *b);
+    assert_eq!((syndromes(&a.reap()), b.get(0x100, 14)), (vec![0], b"shared by many".to_vec()));
+}
+
+#[test]
+fn xrc_request_requires_srq_of_domain() {
+    let (mut a, mut b, srqn) = xrc();
+    let allocated = b.ok(&Command::AllocXrcd(BARE));
+    let foreign = xrc_srq(&mut b, XrcDomainNumber::parse(&output(&allocated)).xrcd);
+    assert_ne!(foreign, srqn);
+    let mut wqe = a.send(0, 8);
+    wqe.xrc_srqn = Some(foreign);
+    a.post(&wqe);
+    exchange(&mut *a, &mut *b);
+    assert_eq!(syndromes(&a.reap()), [Syndrome::RemoteInvalidRequest.code()]);
+    let event = Eqe::Queue { event: QueueEvent::AccessViolation, kind: QueueKind::Qp, number: b.qpn.get() };
+    assert!(b.events().contains(&event), "{:?}", b.events());
+}

@@ -1,0 +1,243 @@
+//! Work requests that change memory keys (section 13).
+
+use card::frontend::testing::{exchange, pattern};
+use protocol::hca::mlx5::mkey::{AccessMode, Klm, MkeyContext};
+use protocol::hca::mlx5::qp::{QpContext, Service};
+use protocol::hca::mlx5::resource::PdNumber;
+use protocol::hca::mlx5::syndrome::Syndrome;
+use protocol::hca::mlx5::umr::{MkeyMask, UmrControl};
+use protocol::hca::mlx5::wqe::{ControlSegment, DataSegment, Opcode, Operation, SendWqe, Translation, Umr};
+use protocol::ids::{Lkey, Qpn, Rkey, Va};
+use smallvec::smallvec;
+
+use super::user::{DATA_VA, User, request, syndromes};
+use super::*;
+
+/// Pages that only the tested keys map.
+const PAGES: u64 = 0x60_0000;
+/// Address of the tested regions.
+const START: u64 = 0x1_0000;
+const FAILED: u8 = Syndrome::WindowBind.code();
+
+/// Fields of a fast registration (section 13.3).
+fn registration() -> MkeyMask {
+    MkeyMask::from_bits_retain(0x209e_2143)
+}
+
+fn umr(key: u32, control: UmrControl, mkey: MkeyContext, translation: Translation<'_>) -> SendWqe<'_> {
+    SendWqe {
+        control: ControlSegment {
+            completion: 2,
+            fence: 1,
+            immediate: key.to_be_bytes(),
+            ..ControlSegment::default()
+        },
+        opcode: Opcode::Umr,
+        xrc_srqn: None,
+        operation: Operation::Umr(Umr { control, mkey, translation }),
+        data: smallvec![],
+    }
+}
+
+/// A free key of the program for work requests.
+fn free_key(user: &mut User, mode: AccessMode) -> (u32, MkeyContext) {
+    let context =
+        MkeyContext { free: true, umr_enabled: true, translation_units: 1, log_page: 12, ..user.mkey(mode) };
+    (user.create_mkey(context, &[]), context)
+}
+
+/// Executes a work request on the QP. Returns the syndrome.
+fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
+    a.post(wqe);
+    exchange(&mut **a, &mut **b);
+    syndromes(&a.reap())[0]
+}
+
+/// The registered context of a key: two pages at [`START`], with all rights.
+fn registered(context: MkeyContext) -> MkeyContext {
+    MkeyContext {
+        free: false,
+        remote_write: true,
+        remote_read: true,
+        local_write: true,
+        remote_invalidate: true,
+        start: Va::new(START),
+        length: 0x2000,
+        ..context
+    }
+}
+
+/// Registers two pages with an inline list, and returns the new key.
+fn fast_register(b: &mut User, a: &mut User, mode: AccessMode, list: &[u8]) -> u32 {
+    let (key, context) = free_key(b, mode);
+    let control = UmrControl {
+        inline: true,
+        check_free: true,
+        units: u16::try_from(list.len() / 16).unwrap(),
+        mask: registration(),
+        ..UmrControl::default()
+    };
+    let mkey = MkeyContext { key: 9, ..registered(context) };
+    let wqe = umr(key & !0xff | 9, control, mkey, Translation::Inline(list));
+    assert_eq!(execute(b, a, &wqe), 0);
+    key & !0xff | 9
+}
+
+fn mtts() -> Vec<u8> {
+    let mut list = pages(PAGES, 2);
+    list.resize(64, 0);
+    list
+}
+
+/// Writes the first bytes of the data region to a region of the peer. Returns the syndrome.
+fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
+    let mut remote = a.remote(0);
+    (remote.va, remote.rkey) = (Va::new(va), Rkey::new(key));
+    let wqe = request(Opcode::Write, Operation::Write(remote), a.data(0, len));
+    execute(a, b, &wqe)
+}
+
+#[test]
+fn registered_pages_serve_peers_until_invalidated() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    let key = fast_register(&mut b, &mut a, AccessMode::Pages, &mtts());
+    a.put(0, &pattern(6000, 4));
+    assert_eq!(write(&mut a, &mut b, [key, 6000], START + 0x100), 0);
+    assert_eq!(b.peek(PAGES + 0x100, 6000), pattern(6000, 4));
+    // LOCAL_INV: the key becomes free.
+    let control = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
+    let free = MkeyContext { free: true, ..MkeyContext::default() };
+    assert_eq!(execute(&mut b, &mut a, &umr(key, control, free, Translation::None)), 0);
+    let refused = write(&mut a, &mut b, [key, 8], START);
+    assert_eq!(refused, Syndrome::RemoteAccess.code());
+}
+
+#[test]
+fn peer_invalidates_key_with_send() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    let key = fast_register(&mut b, &mut a, AccessMode::Pages, &mtts());
+    b.post_recv(0, 8);
+    let mut wqe = request(Opcode::SendInvalidate, Operation::Send, a.data(0, 8));
+    wqe.control.immediate = key.to_be_bytes();
+    assert_eq!(execute(&mut a, &mut b, &wqe), 0);
+    let cqes = b.reap();
+    let [protocol::hca::mlx5::cqe::Cqe::Received(receipt)] = cqes[..] else { panic!("{cqes:?}") };
+    assert_eq!(receipt.content, protocol::hca::mlx5::cqe::Content::SendInvalidate(key));
+    assert_eq!(write(&mut a, &mut b, [key, 8], START), Syndrome::RemoteAccess.code());
+}
+
+#[test]
+fn ranges_of_other_keys_are_one_region() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    let klm = |byte_count, offset| Klm { byte_count, key: b.key, va: Va::new(DATA_VA + offset) };
+    let (mut context, list) =
+        (b.mkey(AccessMode::Ranges), [klm(0x300, 0x1000), klm(0x1d00, 0x40)].map(|klm| klm.emit()).concat());
+    (context.free, context.umr_enabled, context.translation_units) = (true, true, 2);
+    let key = b.create_mkey(context, &[]);
+    // The list is in memory: the data region of the program.
+    b.put(0x2f00, &list);
+    let control = UmrControl { check_free: true, units: 4, mask: registration(), ..UmrControl::default() };
+    let place = DataSegment { byte_count: 32, ..b.data(0x2f00, 0) };
+    let wqe = umr(key, control, MkeyContext { key: 1, ..registered(context) }, Translation::Pointer(place));
+    assert_eq!(execute(&mut b, &mut a, &wqe), 0);
+    a.put(0, &pattern(0x500, 6));
+    assert_eq!(write(&mut a, &mut b, [key, 0x500], START), 0);
+    let written = [b.get(0x1000, 0x300), b.get(0x40, 0x200)].concat();
+    assert_eq!(written, pattern(0x500, 6));
+}
+
+/// The checks of a UMR, among them trap M-5. Each failure moves the QP to error.
+#[test]
+fn failed_checks_have_one_syndrome() {
+    let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
+    let free = MkeyContext { free: true, ..MkeyContext::default() };
+    for (control, of_data, is_refused) in [
+        (UmrControl { check_free: true, ..valid }, false, false),
+        (UmrControl { check_used: true, ..valid }, false, true),
+        (UmrControl { check_qpn: true, ..valid }, false, true),
+        (valid, false, false),
+        // The key of the data region does not permit UMR.
+        (valid, true, true),
+        (UmrControl { mask: MkeyMask::FREE | MkeyMask::PD, ..valid }, false, true),
+        (UmrControl { offset_valid: true, offset_low: 2, units: 1, ..valid }, false, true),
+    ] {
+        let (mut a, mut b) = User::pair(Service::Rc);
+        let (key, _) = free_key(&mut a, AccessMode::Pages);
+        let key = if of_data { a.key } else { key };
+        let list = vec![0; usize::from(control.units) * 16];
+        let translation = if list.is_empty() { Translation::None } else { Translation::Inline(&list) };
+        let found = execute(&mut a, &mut b, &umr(key, control, free, translation));
+        assert_eq!(found, if is_refused { FAILED } else { 0 }, "{control:?}");
+    }
+}
+
+/// Section 13.3: windows of type 2 belong to the QP that bound them.
+#[test]
+fn window_is_bound_to_its_qp() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    let (key, context) = free_key(&mut b, AccessMode::Ranges);
+    let klm = Klm { byte_count: 0x100, key: b.key, va: Va::new(DATA_VA + 0x200) };
+    let mut list = klm.emit().to_vec();
+    list.resize(64, 0);
+    let control = UmrControl {
+        inline: true,
+        check_free: true,
+        offset_valid: true,
+        units: 4,
+        mask: MkeyMask::from_bits_retain(0x203c_6041),
+        ..UmrControl::default()
+    };
+    let window = MkeyContext {
+        qpn: b.qpn,
+        length: 0x100,
+        start: Va::new(DATA_VA + 0x200),
+        key: 2,
+        ..registered(context)
+    };
+    let key = key & !0xff | 2;
+    assert_eq!(execute(&mut b, &mut a, &umr(key, control, window, Translation::Inline(&list))), 0);
+    a.put(0, b"through a window");
+    assert_eq!(write(&mut a, &mut b, [key, 16], DATA_VA + 0x200), 0);
+    assert_eq!(b.get(0x200, 16), b"through a window");
+    // Unbinding from another QP fails.
+    let unbind = UmrControl {
+        inline: true,
+        offset_valid: true,
+        check_qpn: true,
+        mask: MkeyMask::from_bits_retain(0x2000_6000),
+        ..UmrControl::default()
+    };
+    let free = MkeyContext { free: true, key: 2, qpn: Qpn::new(0xff_ffff), ..MkeyContext::default() };
+    assert_eq!(execute(&mut b, &mut a, &umr(key, unbind, free, Translation::None)), 0);
+    let refused = write(&mut a, &mut b, [key, 16], DATA_VA + 0x200);
+    assert_eq!(refused, Syndrome::RemoteAccess.code());
+}
+
+/// The kernel's QP of service UMR moves a key to the program's domain, with the list behind a key of its own domain.
+#[test]
+fn kernel_registers_key_for_program() {
+    let (mut kernel, mut peer) = (User::new(1), User::new(2));
+    let context = kernel.context(Service::Umr);
+    kernel.connect(&QpContext { receive_kind: 3, ..context }, 0);
+    let program = kernel.alloc_pd();
+    let (key, context) = free_key(&mut kernel, AccessMode::Pages);
+    kernel.put(0, &mtts());
+    let control = UmrControl {
+        check_free: true,
+        offset_valid: true,
+        units: 4,
+        mask: MkeyMask::from_bits_retain(0x203e_20c3),
+        ..UmrControl::default()
+    };
+    let mkey = MkeyContext { pd: program, ..registered(context) };
+    let list = DataSegment { lkey: Lkey::new(kernel.key), ..kernel.data(0, 64) };
+    let wqe = umr(key, control, mkey, Translation::Pointer(list));
+    assert_eq!(execute(&mut kernel, &mut peer, &wqe), 0);
+    let free = Command::DeallocPd(PdNumber { pd: program });
+    assert_eq!(kernel.rejected(&free), Check::PdInUse);
+    // Revoked: the key moves to the domain of the kernel.
+    let control = UmrControl { inline: true, mask: MkeyMask::FREE | MkeyMask::PD, ..UmrControl::default() };
+    let mkey = MkeyContext { free: true, pd: kernel.pd, ..MkeyContext::default() };
+    assert_eq!(execute(&mut kernel, &mut peer, &umr(key, control, mkey, Translation::None)), 0);
+    kernel.ok(&free);
+}

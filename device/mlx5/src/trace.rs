@@ -1,0 +1,210 @@
+//! Trace records of this interface: registers, commands, work requests, completions and events.
+
+use std::time::Duration;
+
+use card::frontend::RegisterAccess;
+use card::telemetry::trace::{Kind, Trace};
+use engine::{Fence, Fetch, Payload, RecvRequest, RecvSource, SendRequest, Sge};
+use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
+use protocol::hca::mlx5::cqe::{Cqe, Failure};
+use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, SendDoorbell, UarRegister};
+use protocol::hca::mlx5::eqe::Eqe;
+use protocol::hca::mlx5::input::Command;
+use protocol::hca::mlx5::regs::{NicState, QueueWord, Register};
+use protocol::hca::mlx5::status::Status;
+use protocol::hca::mlx5::wqe::{DataSegment, Opcode};
+use protocol::ids::{Cqn, Eqn, Qpn};
+
+use super::check::Rejection;
+use super::completion_queue::LostEntry;
+use super::doorbell;
+use super::event_queue::WriteError;
+use super::failure;
+use super::send_queue::SendTag;
+
+/// Name of the register at the start of an access.
+pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
+    if let Some((page, offset)) = doorbell::place(access.offset) {
+        let page = page.get();
+        return Some(match UarRegister::at(offset)? {
+            UarRegister::ArmCq(false) => format!("UAR[{page}].arm_cq"),
+            UarRegister::ArmCq(true) => format!("UAR[{page}].arm_cq[31:0]"),
+            UarRegister::ArmEq => format!("UAR[{page}].arm_eq"),
+            UarRegister::UpdateEq => format!("UAR[{page}].update_eq"),
+            UarRegister::Send { register, second, offset } => {
+                format!("UAR[{page}].send[{register}.{}]+{offset:#x}", u8::from(second))
+            }
+        });
+    }
+    let (register, within) = Register::at(access.offset & !3)?;
+    Some(match register {
+        Register::Health => format!("health+{within:#x}"),
+        register => register.name().to_owned(),
+    })
+}
+
+/// Describes the fields of a value that is read or written.
+pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+    let Some((_, offset)) = doorbell::place(access.offset) else {
+        if let (Some((Register::QueueAddressLow, _)), &[a, b, c, d], true) =
+            (Register::at(access.offset), access.data, access.write)
+            && let QueueWord::Request { state } = QueueWord::parse(u32::from_be_bytes([a, b, c, d]))
+        {
+            NicState::word(state).show("request", to);
+        }
+        return;
+    };
+    if !access.write {
+        return;
+    }
+    match UarRegister::at(offset) {
+        Some(UarRegister::ArmCq(false)) => {
+            if let Some(arm) = ArmCq::parse_prefix(access.data) {
+                arm.describe(to);
+            }
+        }
+        Some(UarRegister::ArmEq | UarRegister::UpdateEq) => {
+            if let Some(doorbell) = EqDoorbell::parse_prefix(access.data) {
+                doorbell.describe(to);
+            }
+        }
+        Some(UarRegister::Send { offset: 0, .. }) => {
+            if let Some(doorbell) = SendDoorbell::parse_prefix(access.data) {
+                doorbell.describe(to);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A command that has been executed or rejected.
+pub(super) struct Executed<'a> {
+    /// Slot of the command queue.
+    pub slot: usize,
+    pub input: &'a [u8],
+    /// The command, if its input could be parsed.
+    pub command: Option<&'a Command<'a>>,
+    /// Output, or the check that failed.
+    pub result: Result<&'a [u8], &'a Rejection>,
+    /// Start time by the trace's clock.
+    pub began: Duration,
+}
+
+pub(super) fn command(trace: &mut Trace, executed: &Executed<'_>) {
+    let Executed { slot, input, command, result, began } = *executed;
+    let took = trace.now().saturating_sub(began);
+    let name = command.map_or("unknown", |command| command.opcode().name());
+    trace.record(Kind::Command, name, |to| {
+        status_name(result.err()).show("status", to);
+        if let Err(rejection) = result {
+            format_args!("{rejection}").show("refused", to);
+            Hex(rejection.check.syndrome()).show("syndrome", to);
+        }
+        format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
+        slot.show("slot", to);
+        match command {
+            Some(command) => to.object("in", command),
+            None => to.value("in", Value::Bytes(input)),
+        }
+        if let (Some(command), Ok(output)) = (command, result) {
+            to.object("out", &Output { command, output });
+        }
+    });
+}
+
+/// Name of the status in the output of a command.
+pub(super) const fn status_name(rejection: Option<&Rejection>) -> &'static str {
+    match rejection {
+        Some(rejection) => rejection.check.status().name(),
+        None => Status::Ok.name(),
+    }
+}
+
+/// Output of a successful command.
+struct Output<'a> {
+    command: &'a Command<'a>,
+    output: &'a [u8],
+}
+
+impl Describe for Output<'_> {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.command.describe_output(self.output, to);
+    }
+}
+
+/// Records an event, and the EQ and slot where it was written.
+pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
+    trace.record(Kind::Eqe, event.name(), |fields| {
+        match place {
+            Some((eqn, slot)) => {
+                Hex(eqn.get()).show("eqn", fields);
+                slot.show("slot", fields);
+            }
+            None => "no EQ receives this event".show("lost", fields),
+        }
+        lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
+        event.describe(fields);
+    });
+}
+
+/// Records the result of fetching a send WQE.
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) {
+    let (wr_id, refused) = match fetch {
+        Fetch::Ready(request) => (request.wr_id, None),
+        Fetch::Refused { wr_id, status } => (*wr_id, Some(*status)),
+        Fetch::Empty | Fetch::Broken => return,
+    };
+    let tag = SendTag::from_bits(wr_id);
+    trace.record(Kind::Wqe, "send", |to| {
+        qpn.show("qpn", to);
+        tag.index().show("wr", to);
+        Opcode::word(tag.opcode()).show("opcode", to);
+        tag.signaled().show("signaled", to);
+        if let Fetch::Ready(request) = fetch {
+            (request.fence != Fence::None).show("fence", to);
+            request.solicited.show("solicited", to);
+            request.payload.len().show("len", to);
+            if let Payload::Sges(sges) = &request.payload {
+                to.objects("sge", &mut data(sges).iter().map(|data| data as &dyn Describe));
+            }
+            if let Some(ud) = &request.ud {
+                ud.qpn.show("dqpn", to);
+                ud.qkey.show("qkey", to);
+                format_args!("{}", ud.path.dst_mac).show("dmac", to);
+            }
+            request.remote_srq.show("srqn", to);
+        }
+        refused.map(|status| failure::syndrome(status).name()).show("refused", to);
+    });
+}
+
+/// Records the result of fetching a receive WQE.
+pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<RecvRequest>) {
+    let Fetch::Ready(request) = fetch else { return };
+    let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
+    trace.record(Kind::Wqe, "recv", |to| {
+        qpn.show("qpn", to);
+        source.srqn().show("srqn", to);
+        request.wr_id.show("wr", to);
+        to.objects("sge", &mut data(&request.sges).iter().map(|data| data as &dyn Describe));
+    });
+}
+
+fn data(sges: &[Sge]) -> Vec<DataSegment> {
+    sges.iter().map(|sge| DataSegment { byte_count: sge.len, lkey: sge.lkey, va: sge.va }).collect()
+}
+
+/// Records a CQE that was written to the free-running position `slot`, or lost.
+pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&LostEntry>) {
+    let name = match cqe {
+        Cqe::Sent(_) | Cqe::Failed(Failure { send: true, .. }) => "send",
+        Cqe::Received(_) | Cqe::Failed(_) => "recv",
+        Cqe::Resize => "resize",
+    };
+    trace.record(Kind::Cqe, name, |to| {
+        cqn.show("cqn", to);
+        slot.show("slot", to);
+        lost.map(|error| format!("{error}")).as_deref().show("lost", to);
+        cqe.describe(to);
+    });
+}

@@ -1,0 +1,139 @@
+//! Translation lists of memory keys: page addresses, or ranges of other keys.
+//!
+//! # Spec
+//! mlx5 interface, sections 13.1 to 13.3.
+
+use card::memory::translate::KeyRange;
+use engine::AccessError;
+use protocol::hca::mlx5::mkey::{AccessMode, Klm, Mtt, TERMINATE_KEY, UNIT};
+use protocol::ids::{Iova, Lkey};
+
+use super::buffer::PageBudget;
+
+/// Page addresses in a translation unit.
+pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
+/// Work requests pad lists to this number of units.
+const PADDING: u64 = 4;
+
+/// The list of a key, as far as it was written.
+#[derive(Debug)]
+pub enum TranslationList {
+    Pages(Vec<Iova>),
+    /// List of ranges of other keys (KLM or KSM).
+    Ranges(Vec<Klm>),
+}
+
+impl TranslationList {
+    /// Creates an empty list for keys of an access mode.
+    pub fn new(mode: Option<AccessMode>) -> Self {
+        match mode {
+            Some(AccessMode::Ranges | AccessMode::FixedRanges) => Self::Ranges(Vec::new()),
+            _ => Self::Pages(Vec::new()),
+        }
+    }
+
+    /// Size of the list in page addresses.
+    pub fn pages(&self) -> usize {
+        match self {
+            Self::Pages(pages) => pages.len(),
+            Self::Ranges(ranges) => ranges.len() * UNIT_PAGES,
+        }
+    }
+
+    /// A page address of the list.
+    pub fn page(&self, place: usize) -> Option<Iova> {
+        match self {
+            Self::Pages(pages) => pages.get(place).copied(),
+            Self::Ranges(_) => None,
+        }
+    }
+
+    /// A range of the list. Trap M-19: the terminate key ends the list.
+    pub fn range(&self, place: usize) -> Option<KeyRange> {
+        let Self::Ranges(ranges) = self else { return None };
+        let klm = ranges.get(place).filter(|klm| klm.key != TERMINATE_KEY)?;
+        Some(KeyRange { target: Some((Lkey::new(klm.key), klm.va)), len: klm.len() })
+    }
+
+    /// Writes units of a list of `capacity` units, from `offset` on. Padding behind the capacity is not stored.
+    ///
+    /// # Errors
+    /// [`AccessError::Bounds`]: the units do not fit, or the lists of all keys are too long. Nothing is written then.
+    pub fn write(
+        &mut self,
+        offset: u64,
+        list: &[u8],
+        capacity: u32,
+        budget: &mut PageBudget,
+    ) -> Result<(), AccessError> {
+        let (units, _) = list.as_chunks::<UNIT>();
+        let (capacity, count) = (u64::from(capacity), units.len() as u64);
+        let end = offset.checked_add(count).ok_or(AccessError::Bounds)?;
+        if offset > capacity || end > capacity.next_multiple_of(PADDING) {
+            return Err(AccessError::Bounds);
+        }
+        let index = |units: u64| usize::try_from(units).map_err(|_| AccessError::Bounds);
+        let (first, end) = (index(offset)?, index(end.min(capacity))?);
+        let grown = (end * UNIT_PAGES).saturating_sub(self.pages());
+        if !budget.take(grown) {
+            return Err(AccessError::Bounds);
+        }
+        let units = units.iter().take(end - first);
+        match self {
+            Self::Pages(pages) => {
+                let entries = units.flat_map(|unit| unit.as_chunks::<{ Mtt::LEN }>().0);
+                let new = entries.map(|entry| Mtt::parse(*entry).page);
+                replace(pages, first * UNIT_PAGES, end * UNIT_PAGES, Iova::new(0), new);
+            }
+            Self::Ranges(ranges) => replace(ranges, first, end, Klm::default(), units.map(Klm::parse)),
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the elements from `first` to `end`. The vector grows as needed.
+fn replace<T: Copy>(all: &mut Vec<T>, first: usize, end: usize, empty: T, new: impl Iterator<Item = T>) {
+    if all.len() < end {
+        all.resize(end, empty);
+    }
+    let places = all.iter_mut().skip(first);
+    places.zip(new).for_each(|(place, new)| *place = new);
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::Va;
+
+    use super::*;
+
+    #[test]
+    fn lists_grow_within_capacity() {
+        let mut budget = PageBudget::default();
+        let mut list = TranslationList::new(Some(AccessMode::Pages));
+        let units = |first: u64| {
+            (0..8).flat_map(|page| ((first + page) << 12 | 3).to_be_bytes()).collect::<Vec<u8>>()
+        };
+        // Trace ib-3: four units for a key of one.
+        assert_eq!(list.write(0, &units(1), 1, &mut budget), Ok(()));
+        assert_eq!((list.pages(), list.page(1), list.page(2)), (2, Some(Iova::new(0x2000)), None));
+        assert_eq!(list.write(1, &units(1), 1, &mut budget), Err(AccessError::Bounds));
+        assert_eq!(list.write(4, &units(9), 8, &mut budget), Ok(()));
+        assert_eq!(
+            (list.pages(), list.page(8), list.page(2)),
+            (16, Some(Iova::new(0x9000)), Some(Iova::new(0)))
+        );
+        assert_eq!(list.write(u64::MAX, &units(9), 8, &mut budget), Err(AccessError::Bounds));
+        assert_eq!(list.range(0), None);
+    }
+
+    #[test]
+    fn terminate_key_ends_ranges() {
+        let mut list = TranslationList::new(Some(AccessMode::Ranges));
+        let klm = Klm { byte_count: 0x20, key: 0xf08, va: Va::new(0x1000) };
+        let end = Klm { key: TERMINATE_KEY, ..Klm::default() };
+        let bytes = [klm.emit(), end.emit()].concat();
+        list.write(0, &bytes, 2, &mut PageBudget::default()).unwrap();
+        let expected = KeyRange { target: Some((Lkey::new(0xf08), Va::new(0x1000))), len: 0x20 };
+        assert_eq!((list.range(0), list.range(1), list.pages()), (Some(expected), None, 4));
+    }
+}

@@ -1,0 +1,81 @@
+//! Work requests that change memory keys: registration, invalidation and binding of windows.
+//!
+//! The engine says when a UMR executes. The device then reads its WQE again, which belongs to the device until the
+//! request completes.
+//!
+//! # Spec
+//! mlx5 interface, section 13.3.
+
+use card::memory::GuestMemory;
+use card::memory::translate::AccessTarget;
+use engine::{Access, AccessError, Initiator, LocalToken};
+use protocol::hca::mlx5::mkey::UNIT;
+use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::umr::MkeyMask;
+use protocol::hca::mlx5::wqe::{DataSegment, Operation, SendWqe, Translation};
+
+use super::mkey::Change;
+use super::resources::Resources;
+use super::uses::{Object, Used};
+use super::work;
+
+impl Resources {
+    /// Executes the UMR of a token.
+    ///
+    /// # Errors
+    /// A check fails. The key is unchanged.
+    pub fn run_umr(
+        &mut self,
+        dma: &GuestMemory,
+        initiator: Initiator,
+        token: &LocalToken,
+    ) -> Result<(), AccessError> {
+        let index = work::index_of(token).ok_or(AccessError::Kind)?;
+        let qp = self.qps.get(initiator.qpn.get()).ok_or(AccessError::Qp)?;
+        let bytes = qp.reread(index, dma).map_err(|_| AccessError::Unmapped)?;
+        let service = qp.service();
+        let wqe = SendWqe::parse(&bytes, service, initiator.qpn).map_err(|_| AccessError::Kind)?;
+        let Operation::Umr(umr) = wqe.operation else { return Err(AccessError::Kind) };
+        let copy = match umr.translation {
+            Translation::Pointer(segment) => Some(self.list(dma, initiator, umr.control.units, &segment)?),
+            Translation::None | Translation::Inline(_) => None,
+        };
+        let list = match umr.translation {
+            Translation::Inline(list) => Some(list),
+            _ => copy.as_deref(),
+        };
+        let pd = umr.mkey.pd.get();
+        if umr.control.mask.contains(MkeyMask::PD) && !self.pds.contains(pd) {
+            return Err(AccessError::Pd);
+        }
+        let change = Change {
+            control: umr.control,
+            context: umr.mkey,
+            list,
+            // Only the kernel has such QPs. They move keys between protection domains.
+            any_pd: service == Service::Umr,
+        };
+        let Self { mkeys, budget, uses, .. } = self;
+        let [old, new] = mkeys.change(initiator, wqe.control.key(), &change, budget)?;
+        uses.add(&Used::from_slice(&[Object::Pd(new.get())]));
+        uses.remove(&Used::from_slice(&[Object::Pd(old.get())]));
+        Ok(())
+    }
+
+    /// Reads a translation list from memory. Section 13.4: the PD of its key is not checked.
+    fn list(
+        &self,
+        dma: &GuestMemory,
+        initiator: Initiator,
+        units: u16,
+        segment: &DataSegment,
+    ) -> Result<Vec<u8>, AccessError> {
+        let most = usize::from(units) * UNIT;
+        let len = usize::try_from(segment.byte_count).map_or(most, |len| len.min(most));
+        let pd = self.mkeys.pd_of(segment.lkey).unwrap_or(initiator.pd);
+        let target = AccessTarget::address(Initiator { pd, ..initiator }, segment.lkey, segment.va);
+        let mut list = Vec::new();
+        self.mkeys.access(dma).append(target, len, &mut list, Access::LocalRead)?;
+        Ok(list)
+    }
+}

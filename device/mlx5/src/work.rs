@@ -1,0 +1,131 @@
+//! Conversion of send WQEs to requests of the engine.
+//!
+//! # Spec
+//! mlx5 interface, section 11.
+
+use card::net::address::Addresses;
+use card::net::lid::{Grh, Route};
+use engine::{
+    AccessError, Fence, LocalOp, LocalToken, Payload, Remote, SendOp, SendRequest, SgeList, Status,
+    UdDestination,
+};
+use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::wqe::{
+    ControlSegment, DataItem, DatagramSegment, Fence as WqeFence, Opcode, Operation, RemoteSegment, SendWqe,
+};
+use protocol::ids::{Qpn, Rkey};
+use protocol::roce::Imm;
+use smallvec::SmallVec;
+
+use super::recv_queue::sge;
+use super::send_queue::Taken;
+
+/// Converts a WQE of a QP.
+///
+/// # Errors
+/// Status of its completion, if the WQE is malformed.
+pub fn request(
+    taken: &Taken,
+    service: Service,
+    qpn: Qpn,
+    addresses: &Addresses,
+) -> Result<SendRequest, Status> {
+    let wqe = SendWqe::parse(&taken.bytes, service, qpn).map_err(|_| malformed(taken))?;
+    let (control, imm) = (&wqe.control, Imm(wqe.control.immediate));
+    let remote = |of: &RemoteSegment| Remote { va: of.va, rkey: of.rkey };
+    let op = match (&wqe.operation, wqe.opcode) {
+        (Operation::Nop, _) => SendOp::Nop,
+        (Operation::Send | Operation::Datagram(_), Opcode::SendImm) => SendOp::Send { imm: Some(imm) },
+        (Operation::Send, Opcode::SendInvalidate) => {
+            SendOp::SendInvalidate { rkey: Rkey::new(control.key()) }
+        }
+        (Operation::Send | Operation::Datagram(_), _) => SendOp::Send { imm: None },
+        (Operation::Write(to), opcode) => {
+            SendOp::Write { remote: remote(to), imm: (opcode == Opcode::WriteImm).then_some(imm) }
+        }
+        (Operation::Read(from), _) => SendOp::Read { remote: remote(from), invalidate: None },
+        (Operation::Atomic(at, operands), Opcode::CompareSwap) => {
+            SendOp::CompareSwap { remote: remote(at), compare: operands.compare, swap: operands.swap_or_add }
+        }
+        (Operation::Atomic(at, operands), _) => {
+            SendOp::FetchAdd { remote: remote(at), add: operands.swap_or_add }
+        }
+        (Operation::Umr(umr), _) => SendOp::Local(LocalOp {
+            // A key that was free has no earlier users.
+            wait_for_older: !umr.control.check_free,
+            token: token(taken.tag.index()),
+        }),
+    };
+    let ud = match &wqe.operation {
+        Operation::Datagram(to) => Some(destination(to, qpn, addresses)),
+        _ => None,
+    };
+    Ok(SendRequest {
+        wr_id: taken.tag.into_bits(),
+        op,
+        payload: payload(&wqe.data)?,
+        fence: fence(control),
+        solicited: control.solicited,
+        ud,
+        remote_srq: wqe.xrc_srqn,
+    })
+}
+
+/// Status of a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
+fn malformed(taken: &Taken) -> Status {
+    if taken.tag.opcode() == Opcode::Umr.code() {
+        Status::MemoryManagement(AccessError::Kind)
+    } else {
+        Status::LocalQpOperation
+    }
+}
+
+/// The token of a UMR: the first block of its WQE, which the device reads again when the UMR executes.
+pub const fn token(index: u16) -> LocalToken {
+    LocalToken([index as u64, 0, 0, 0])
+}
+
+/// First block of the WQE of a token.
+pub fn index_of(token: &LocalToken) -> Option<u16> {
+    let LocalToken([index, ..]) = *token;
+    u16::try_from(index).ok()
+}
+
+/// UMRs execute in order and before later requests start, so a small fence waits for nothing.
+const fn fence(control: &ControlSegment) -> Fence {
+    match WqeFence::from_code(control.fence) {
+        Some(WqeFence::None | WqeFence::Small) => Fence::None,
+        Some(WqeFence::Fence | WqeFence::Both) => Fence::Reads,
+        Some(WqeFence::StrongOrdering) | None => Fence::All,
+    }
+}
+
+/// Converts the data of a WQE. Drivers do not mix inline data with other segments.
+fn payload(data: &[DataItem<'_>]) -> Result<Payload, Status> {
+    let mut sges = SgeList::new();
+    let mut inline: SmallVec<[u8; 64]> = SmallVec::new();
+    for item in data {
+        match item {
+            DataItem::Pointer(segment) => sges.push(sge(segment)),
+            DataItem::Inline(bytes) => inline.extend_from_slice(bytes),
+        }
+    }
+    match (sges.is_empty(), inline.is_empty()) {
+        (_, true) => Ok(Payload::Sges(sges)),
+        (true, false) => Ok(Payload::Inline(inline)),
+        (false, false) => Err(Status::LocalQpOperation),
+    }
+}
+
+/// Resolves the destination of a datagram. Datagrams to an unknown destination are sent and lost.
+fn destination(to: &DatagramSegment, qpn: Qpn, addresses: &Addresses) -> UdDestination {
+    let grh = to.grh.then_some(Grh {
+        dgid: to.gid,
+        traffic_class: to.traffic_class,
+        flow_label: to.flow_label,
+        hop_limit: to.hop_limit,
+    });
+    let route = Route { dlid: to.lid, service_level: to.service_level, grh };
+    let path = addresses.route(&route, qpn, to.qpn).unwrap_or_else(|| addresses.nowhere());
+    UdDestination { path, qpn: to.qpn, qkey: to.qkey, header: None }
+}

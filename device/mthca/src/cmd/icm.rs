@@ -1,0 +1,36 @@
+//! Memory that the guest provides: MAP_ICM and UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
+//!
+//! # Spec
+//! mthca interface, sections 3.3.3, 3.3.4 and 4.4.
+
+use hcr::icm::{IcmRange, pages};
+use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::icm::{self, Block};
+use protocol::hca::status::CmdError;
+
+use super::Answer;
+use crate::resources::DeviceState;
+
+/// Executes MAP_ICM. T55: a page that is already mapped is remapped.
+pub(super) fn map(state: &mut DeviceState, inbox: &[u8]) -> Result<Answer, CmdError> {
+    let ranges: Vec<_> = icm::parse(inbox)?.iter().map(range).collect();
+    state.map_icm(&ranges)?;
+    Ok(Answer::Nothing)
+}
+
+fn range(block: &Block) -> IcmRange {
+    IcmRange { start: block.start, length: block.length, bus: block.bus }
+}
+
+/// Executes UNMAP_ICM. Pages that are not mapped are no error: the driver unmaps whole chunks, even if only
+/// parts of them are mapped.
+pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer, CmdError> {
+    state.unmap_icm(pages(command.in_param, command.in_modifier)?)?;
+    Ok(Answer::Nothing)
+}
+
+/// Executes MAP_FA and MAP_ICM_AUX. The device does not use the memory for firmware and auxiliary tables.
+pub(super) fn map_unused(inbox: &[u8]) -> Result<Answer, CmdError> {
+    icm::parse(inbox)?;
+    Ok(Answer::Nothing)
+}

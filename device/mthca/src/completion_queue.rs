@@ -1,0 +1,183 @@
+//! Completion queues.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 (RESIZE_CQ), 5.3, 6.4 and 7.6.
+
+use card::frontend::snapshot::{Armed, CqRow};
+use card::memory::queue::QueueMemory;
+use hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
+use hcr::notify::{CqError, Notifier, Notify};
+use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
+use protocol::hca::mthca::cqe::Cqe;
+use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
+use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::{Cqn, Eqn};
+
+use super::arm_sequence::ArmSequence;
+
+/// A completion queue. Its entries have no phase bit; the consumer index is in a doorbell record.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    cqn: Cqn,
+    page: u32,
+    consumer_record: u32,
+    arm_record: u32,
+    /// The consumer index is updated from the doorbell record when it is needed.
+    ring: CountedRing,
+    /// Index of the newest entry that is solicited or reports a failure.
+    solicited: Option<u32>,
+    notifier: Notifier,
+    /// The last arming found in the doorbell record, if doorbells are mapped.
+    recorded: Option<ArmCq>,
+    /// Event counts for strict mode.
+    pub(super) sequence: ArmSequence,
+}
+
+impl CompletionQueue {
+    /// Creates the queue of a SW2HW_CQ. `cqn` is the whole number that software uses.
+    pub fn new(cqn: Cqn, cqc: &Cqc) -> Self {
+        let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
+        Self {
+            cqn,
+            page: cqc.page,
+            consumer_record: cqc.consumer_record,
+            arm_record: cqc.arm_record,
+            ring: CountedRing::new(buffer),
+            solicited: None,
+            notifier: Notifier::new(cqc.comp_eqn, Armed::No),
+            recorded: None,
+            sequence: ArmSequence::default(),
+        }
+    }
+
+    /// Returns the CQN, including its generation.
+    pub fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// Returns the UAR page of the queue's doorbells and records.
+    pub fn page(&self) -> u32 {
+        self.page
+    }
+
+    /// Returns the UAR page and index of the doorbell record with the consumer index.
+    pub fn record(&self) -> (u32, u32) {
+        (self.page, self.consumer_record)
+    }
+
+    /// Returns the index of the doorbell record with the arm state. It is used only if doorbells are mapped,
+    /// since they may then be missed.
+    pub fn arm_record(&self) -> u32 {
+        self.arm_record
+    }
+
+    /// Returns the buffer and its producer index.
+    pub fn ring(&self) -> &EntryRing {
+        self.ring.ring()
+    }
+
+    /// Returns the EQ that receives the queue's events.
+    pub fn eqn(&self) -> Eqn {
+        self.notifier.eqn()
+    }
+
+    /// Whether an entry was lost, after which the queue accepts no more entries.
+    pub fn is_broken(&self) -> bool {
+        self.notifier.fault().is_some()
+    }
+
+    /// Switches to another buffer and keeps the producer index: software moves its unread entries. `record` is the
+    /// current consumer index.
+    ///
+    /// # Errors
+    /// BAD_SIZE if the unread entries do not fit.
+    pub fn resize(&mut self, resize: &ResizeCq, record: Option<u32>) -> Result<(), CmdError> {
+        let mut ring = self.ring;
+        record.into_iter().for_each(|consumer| ring.set_consumer(consumer));
+        let ResizeCq { start, lkey, log_entries } = *resize;
+        ring.move_to(Buffer { start, lkey, log_entries, ..*ring.ring().buffer() });
+        let unread = ring.unread();
+        if u64::from(unread) > ring.ring().entries() {
+            return Err(CmdError::new(
+                CmdStatus::BadSize,
+                "new CQ buffer too small for unread entries:",
+                unread.into(),
+            ));
+        }
+        self.ring = ring;
+        Ok(())
+    }
+
+    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not
+    /// changed since the last call. Section 5.3: the sequence number distinguishes two armings, because
+    /// software increments it with every event that it receives. An unchanged record predates an event that
+    /// software has not received yet.
+    pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
+        let arm = ArmCq::from_record(record)
+            .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
+        let arm = ArmCq { cqn: self.cqn, ..arm };
+        (self.recorded.replace(arm) != Some(arm)).then_some(arm)
+    }
+
+    /// Arms the queue. Section 7.6: if software has not read an entry of the requested kind yet, the event is raised at
+    /// once.
+    pub fn arm(&mut self, arm: &ArmCq) -> Notify {
+        let (armed, is_there) = match arm.arm_for {
+            Some(ArmFor::Any) => (Armed::Any, self.ring.ring().producer() != arm.consumer),
+            Some(ArmFor::Solicited) => {
+                (Armed::Solicited, self.solicited.is_some_and(|newest| is_behind(newest, arm.consumer)))
+            }
+            None => return Notify::No,
+        };
+        if is_there {
+            return self.notifier.fire();
+        }
+        self.notifier.arm(armed);
+        Notify::No
+    }
+
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer
+    /// index.
+    ///
+    /// # Errors
+    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
+    pub fn push(
+        &mut self,
+        cqe: &Cqe,
+        solicited: bool,
+        mem: &impl QueueMemory,
+        record: impl FnOnce() -> Option<u32>,
+    ) -> Result<Notify, CqError> {
+        if self.ring.is_full()
+            && let Some(consumer) = record()
+        {
+            self.ring.set_consumer(consumer);
+        }
+        let place = self.ring.ring().producer();
+        let notify = self.notifier.push(solicited, || self.ring.push(&cqe.emit(), mem))?;
+        if solicited {
+            self.solicited = Some(place);
+        }
+        Ok(notify)
+    }
+
+    /// Returns the snapshot row of the queue.
+    pub fn row(&self) -> CqRow {
+        CqRow {
+            cqn: self.cqn.get(),
+            entries: self.ring.ring().entries(),
+            producer: self.ring.ring().producer(),
+            armed: self.notifier.armed(),
+            eqn: self.notifier.eqn().get(),
+            fault: self.notifier.fault(),
+        }
+    }
+}
+
+/// Whether software with this consumer index has not read `entry` yet. Both are modulo 2^32.
+fn is_behind(entry: u32, consumer: u32) -> bool {
+    entry.wrapping_sub(consumer) < 1 << 31
+}
+
+#[cfg(test)]
+mod tests;

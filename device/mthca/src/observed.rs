@@ -1,0 +1,64 @@
+//! Events that the device reports to its observers, one for each decision.
+
+use engine::{Completion, Fetch, RecvRequest, SendRequest, State};
+use hcr::entry_ring::WriteError;
+use hcr::notify::CqError;
+use protocol::hca::mthca::cqe::Cqe;
+use protocol::hca::mthca::doorbell::{ArmCq, Record, SendDoorbell};
+use protocol::hca::mthca::eqe::Eqe;
+use protocol::ids::{Cqn, Eqn};
+
+use super::completion_queue::CompletionQueue;
+use super::event_queue::{EventQueue, EventQueues};
+use super::qp::QueuePair;
+use super::regions::DeviceMemory;
+use super::srq::SharedReceiveQueue;
+
+/// A decision of the device, with the objects that it concerns.
+///
+/// An object is mutable if it holds data of the observers: its counters, or the events that strict mode
+/// tracks.
+pub(super) enum Observed<'a> {
+    /// A send doorbell arrived and has no effect yet. `qp` is the QP that it names, and `state` its state.
+    SendDoorbell {
+        qp: Option<&'a QueuePair>,
+        state: Option<State>,
+        page: u32,
+        doorbell: &'a SendDoorbell,
+        memory: DeviceMemory<'a>,
+    },
+    /// The record of a send queue has advanced while doorbells are mapped. There is no doorbell to check.
+    SendRecord { qp: &'a QueuePair, record: Record },
+    /// An arm doorbell arrived and has no effect yet. `cq` is the CQ that it names.
+    ArmDoorbell {
+        cq: Option<&'a mut CompletionQueue>,
+        eqs: &'a EventQueues,
+        page: u32,
+        arm: &'a ArmCq,
+        memory: DeviceMemory<'a>,
+    },
+    /// The arm record of a CQ has changed while doorbells are mapped.
+    ArmRecord { cq: &'a mut CompletionQueue, eqs: &'a EventQueues, arm: &'a ArmCq },
+    /// The device is about to take the next WQE of a send queue, if one is posted.
+    SendQueue { qp: &'a QueuePair, memory: DeviceMemory<'a> },
+    /// Result of taking a send WQE.
+    SendWqe { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
+    /// Result of taking a receive WQE, from `srq` if the QP has one.
+    RecvWqe {
+        qp: &'a mut QueuePair,
+        srq: Option<&'a SharedReceiveQueue>,
+        fetch: &'a Fetch<RecvRequest>,
+        memory: DeviceMemory<'a>,
+    },
+    /// A request completed, possibly without a CQE.
+    Completion { qp: &'a mut QueuePair, completion: &'a Completion },
+    /// The device is about to write the next entry of a CQ.
+    CqSlot { cq: &'a CompletionQueue, memory: DeviceMemory<'a> },
+    /// A CQE was written to the free-running position `slot`, or lost.
+    Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
+    /// The device is about to write the next entry of an EQ.
+    EqSlot { eqn: Eqn, queue: &'a EventQueue, memory: DeviceMemory<'a> },
+    /// An event was written to this EQ and free-running position, or lost. It has no place if no EQ receives
+    /// it.
+    Eqe { place: Option<(Eqn, u32)>, event: &'a Eqe, lost: Option<&'a WriteError> },
+}

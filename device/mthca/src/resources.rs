@@ -1,0 +1,173 @@
+//! Objects of an initialised device: keys, translations, queues and QPs. INIT_HCA creates them and CLOSE_HCA removes
+//! them.
+//!
+//! Contexts are kept here instead of in ICM. Of the memory that software maps, the device reads only page table entries
+//! and doorbell records (section 4.1).
+//!
+//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
+//!
+//! | object | size | maximum number | total |
+//! |---|---|---|---|
+//! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
+//! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
+//! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
+//! | entry of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
+//! | EQ | 80 B | 2^5 | 3 KiB |
+//! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
+//! | page table chunk | 4 KiB | 2^15 | 128 MiB |
+//! | run of ICM pages | 24 B | 2^18 | 12 MiB |
+//!
+//! # Spec
+//! mthca interface, sections 3.3, 4 and 5.4.
+
+use std::ops::RangeInclusive;
+
+use card::sparse::{Capacity, SparseTable};
+use hcr::icm::{IcmRange, PageMap};
+use protocol::hca::mthca::init::InitHca;
+use protocol::hca::status::CmdError;
+use protocol::ids::{Cqn, Qpn, Srqn};
+
+use super::completion_queue::CompletionQueue;
+use super::event_queue::EventQueues;
+use super::groups::Groups;
+use super::qp::QueuePair;
+use super::regions::Regions;
+use super::srq::SharedReceiveQueue;
+use super::uar::UarQueues;
+
+/// Bound: QPs outside RESET. This is twice the number in the driver's profile.
+const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
+/// Limit of valid CQs.
+const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
+/// Limit of valid SRQs.
+const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
+
+/// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
+#[derive(Debug)]
+pub enum DeviceState {
+    /// The state before INIT_HCA or after CLOSE_HCA, with the ICM pages.
+    Closed(PageMap),
+    Open(Box<Resources>),
+}
+
+impl Default for DeviceState {
+    fn default() -> Self {
+        Self::Closed(PageMap::default())
+    }
+}
+
+impl DeviceState {
+    /// Creates the resources (INIT_HCA).
+    pub fn open(&mut self, layout: &InitHca) {
+        let icm = std::mem::take(self.icm());
+        *self = Self::Open(Box::new(Resources::new(layout, icm)));
+    }
+
+    /// Discards everything except ICM mappings (CLOSE_HCA).
+    pub fn close(&mut self) {
+        *self = Self::Closed(std::mem::take(self.icm()));
+    }
+
+    /// Returns the resources; `None` unless initialised.
+    pub fn resources(&self) -> Option<&Resources> {
+        match self {
+            Self::Closed(_) => None,
+            Self::Open(resources) => Some(resources),
+        }
+    }
+
+    /// Returns the resources; `None` unless initialised.
+    pub fn resources_mut(&mut self) -> Option<&mut Resources> {
+        match self {
+            Self::Closed(_) => None,
+            Self::Open(resources) => Some(resources),
+        }
+    }
+
+    /// Maps ICM pages (MAP_ICM).
+    ///
+    /// # Errors
+    /// EXCEED_LIM, see [`PageMap::map`].
+    pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
+        self.icm().map(ranges)
+    }
+
+    /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
+    ///
+    /// # Errors
+    /// EXCEED_LIM, see [`PageMap::unmap`].
+    pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
+        self.icm().unmap(pages.clone())?;
+        if let Some(resources) = self.resources_mut() {
+            resources.regions.mtt.invalidate(pages);
+        }
+        Ok(())
+    }
+
+    /// Returns the ICM page map.
+    pub fn page_map(&self) -> &PageMap {
+        match self {
+            Self::Closed(icm) => icm,
+            Self::Open(resources) => &resources.regions.icm,
+        }
+    }
+
+    fn icm(&mut self) -> &mut PageMap {
+        match self {
+            Self::Closed(icm) => icm,
+            Self::Open(resources) => &mut resources.regions.icm,
+        }
+    }
+}
+
+/// Objects of an initialised device.
+#[derive(Debug)]
+pub struct Resources {
+    /// Table layout of INIT_HCA.
+    pub layout: InitHca,
+    pub regions: Regions,
+    pub eqs: EventQueues,
+    /// Valid CQs, by index.
+    pub cqs: SparseTable<Box<CompletionQueue>>,
+    /// QPs outside RESET, by index.
+    pub qps: SparseTable<Box<QueuePair>>,
+    /// Valid SRQs, by index.
+    pub srqs: SparseTable<Box<SharedReceiveQueue>>,
+    /// Queues by UAR page.
+    pub uar: UarQueues,
+    /// SRQs that passed their limit in this turn. They are reported at its end.
+    pub low_srqs: Vec<Srqn>,
+    pub groups: Groups,
+}
+
+impl Resources {
+    fn new(layout: &InitHca, icm: PageMap) -> Self {
+        Self {
+            layout: *layout,
+            regions: Regions::new(layout, icm),
+            eqs: EventQueues::default(),
+            cqs: SparseTable::new(CQS),
+            qps: SparseTable::new(QPS),
+            srqs: SparseTable::new(SRQS),
+            uar: UarQueues::default(),
+            low_srqs: Vec::new(),
+            groups: Groups::default(),
+        }
+    }
+
+    /// Returns the table index of a QP, whose number also contains a generation.
+    pub fn qp_index(&self, qpn: Qpn) -> u32 {
+        self.layout.qpc.index(qpn.get())
+    }
+
+    /// Returns the table index of a CQ, whose number also contains a generation.
+    pub fn cq_index(&self, cqn: Cqn) -> u32 {
+        self.layout.cqc.index(cqn.get())
+    }
+
+    /// Returns the table index of an SRQ.
+    pub fn srq_index(&self, srqn: Srqn) -> u32 {
+        self.layout.srqc.index(srqn.get())
+    }
+}

@@ -1,0 +1,199 @@
+//! The send queue of a QP.
+//!
+//! A WQE does not contain its own opcode, size and fence. These are in the WQE of the preceding slot, where
+//! software adds them when it posts the next WQE. For the first WQE of a doorbell they are also in the
+//! doorbell. Each WQE is copied from guest memory once; if the next one is already posted, the link to it
+//! comes from the same copy.
+//!
+//! # Spec
+//! mthca interface, sections 5.2 and 7.3.
+
+use card::memory::queue::QueueMemory;
+use engine::{AccessError, Fetch, Status};
+use hcr::verbs::WorkTag;
+use protocol::hca::mthca::doorbell::SendDoorbell;
+use protocol::hca::mthca::qpc::QpKind;
+use protocol::hca::mthca::wqe::{GRANULE, Link, MAX_SIZE, MlxWqe, NextSegment, SendWqe, WqeError};
+use thiserror::Error;
+
+use super::work_queue::{Advance, Counters, WorkQueue};
+
+/// A doorbell announces more requests than the queue has slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("too many posted requests for a send queue with {0} slots")]
+pub struct SqOverflowError(u16);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// WQE of an ordinary QP.
+    Ordinary(SendWqe),
+    /// WQE of a management QP: a datagram with its headers.
+    Management(MlxWqe),
+}
+
+/// A WQE taken from the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchedWqe {
+    /// Tag for the completion.
+    pub tag: WorkTag,
+    /// Wait for earlier READs and atomics.
+    pub fence: bool,
+    pub work: Work,
+}
+
+/// Send queue of one QP.
+#[derive(Debug)]
+pub struct SendQueue {
+    queue: WorkQueue,
+    kind: QpKind,
+    /// All requests are signalled.
+    signal_all: bool,
+    counters: Counters,
+    /// Link to the next WQE, if known.
+    next: Option<Link>,
+}
+
+impl SendQueue {
+    /// Creates a queue in its state after RESET.
+    pub fn new(queue: WorkQueue, kind: QpKind, signal_all: bool) -> Self {
+        Self { queue, kind, signal_all, counters: Counters::default(), next: None }
+    }
+
+    pub fn slots(&self) -> u16 {
+        self.queue.slots()
+    }
+
+    /// Returns the number of pending requests.
+    pub fn waiting(&self) -> u16 {
+        self.counters.waiting()
+    }
+
+    /// Returns the number of requests taken, modulo 2^16.
+    pub fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Returns the kind of the queue's WQEs.
+    pub fn kind(&self) -> QpKind {
+        self.kind
+    }
+
+    /// Returns the slot size in bytes.
+    pub fn slot_len(&self) -> usize {
+        self.queue.slot_len()
+    }
+
+    /// Returns the offset of the slot with a free-running index.
+    pub fn offset(&self, count: u16) -> u32 {
+        self.queue.offset(count)
+    }
+
+    /// Returns offset and link of the next WQE without taking it. `None` if there is none or it cannot be read.
+    pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
+        let count = self.counters.taken;
+        let link = || self.next.or_else(|| self.read_link(count, mem).ok());
+        (self.waiting() != 0).then(link)?.map(|link| (self.queue.offset(count), link))
+    }
+
+    /// Copies bytes out of the queue.
+    ///
+    /// # Errors
+    /// See [`QueueMemory::read`].
+    pub fn read(&self, offset: u32, out: &mut [u8], mem: &impl QueueMemory) -> Result<(), AccessError> {
+        self.queue.read(mem, offset, out)
+    }
+
+    /// Handles a doorbell, together with the current doorbell record. Section 5.2: stores to UAR pages are posted, so
+    /// the record is often ahead of the doorbell. Returns whether there are new requests.
+    ///
+    /// # Errors
+    /// The doorbell is lost.
+    pub fn accept_doorbell(
+        &mut self,
+        doorbell: &SendDoorbell,
+        record: Option<u32>,
+    ) -> Result<bool, SqOverflowError> {
+        let slots = self.slots();
+        // Section 5.2: the doorbell describes its first WQE. The others are described in their preceding slots.
+        if self.waiting() == 0 && doorbell.first == self.counters.taken {
+            let SendDoorbell { opcode, size, fence, .. } = *doorbell;
+            self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });
+        }
+        let announced = self.counters.advance(doorbell.producer(), slots);
+        let recorded = self.counters.learn(record, slots);
+        match (announced, recorded) {
+            (Advance::More, _) | (_, Advance::More) => Ok(true),
+            (Advance::TooMany, _) => Err(SqOverflowError(slots)),
+            (Advance::Nothing, _) => Ok(false),
+        }
+    }
+
+    /// Updates the producer counter from the current doorbell record.
+    pub fn learn(&mut self, record: u32) -> Advance {
+        let slots = self.slots();
+        self.counters.learn(Some(record), slots)
+    }
+
+    /// Takes the next WQE.
+    pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<FetchedWqe> {
+        if self.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let count = self.counters.taken;
+        let Ok(link) = self.next.take().map_or_else(|| self.read_link(count, mem), Ok) else {
+            return Fetch::Broken;
+        };
+        self.counters.taken = count.wrapping_add(1);
+        let offset = self.queue.offset(count);
+        let mut tag =
+            WorkTag::new().with_wqe(offset).with_opcode(link.opcode).with_signalled(self.signal_all);
+        let refused =
+            |tag: WorkTag| Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
+        let len = usize::from(link.size) * GRANULE;
+        if link.size == 0 || link.size > MAX_SIZE || len > self.queue.slot_len() {
+            return refused(tag);
+        }
+        let mut copy = [0; MAX_SIZE as usize * GRANULE];
+        let (bytes, _) = copy.split_at_mut(len);
+        if self.queue.read(mem, offset, bytes).is_err() {
+            return Fetch::Broken;
+        }
+        if self.waiting() != 0 {
+            self.next = bytes.first_chunk().map(|segment| NextSegment::parse(segment).link);
+        }
+        match self.parse(bytes, link.opcode) {
+            Ok((work, signalled)) => {
+                tag.set_signalled(self.signal_all || signalled);
+                Fetch::Ready(FetchedWqe { tag, fence: link.fence, work })
+            }
+            Err(_) => refused(tag),
+        }
+    }
+
+    /// Reads the link to a WQE from the preceding slot.
+    ///
+    /// # Errors
+    /// See [`QueueMemory::read`].
+    pub fn read_link(&self, count: u16, mem: &impl QueueMemory) -> Result<Link, AccessError> {
+        let mut segment = [0; GRANULE];
+        self.queue.read(mem, self.queue.offset(count.wrapping_sub(1)), &mut segment)?;
+        Ok(NextSegment::parse(&segment).link)
+    }
+
+    /// Parses a WQE. Also returns whether it is signalled.
+    fn parse(&self, bytes: &[u8], opcode: u8) -> Result<(Work, bool), WqeError> {
+        match self.kind {
+            QpKind::Service(service) => SendWqe::parse(bytes, opcode, service).map(|wqe| {
+                let signalled = wqe.next.signalled;
+                (Work::Ordinary(wqe), signalled)
+            }),
+            QpKind::Mlx => MlxWqe::parse(bytes).map(|wqe| {
+                let signalled = wqe.signalled;
+                (Work::Management(wqe), signalled)
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

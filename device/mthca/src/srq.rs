@@ -1,0 +1,118 @@
+//! Shared receive queues: a chain of WQEs that several QPs consume.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 (ARM_SRQ), 5.4, 6.6 and 7.4.
+
+use card::memory::queue::QueueMemory;
+use engine::{Fetch, RecvRequest};
+use protocol::hca::mthca::qpc::Geometry;
+use protocol::hca::mthca::srqc::Srqc;
+use protocol::hca::mthca::wqe::RecvWqe;
+use protocol::ids::{Lkey, Srqn};
+
+use super::recv_queue::{read, request};
+use super::work_queue::{Counters, WorkQueue};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    context: Srqc,
+    queue: WorkQueue,
+    counters: Counters,
+    /// Offset of the next WQE.
+    next: u32,
+    /// Whether the report that the queue cannot be read was sent.
+    pub reported_broken: bool,
+}
+
+impl SharedReceiveQueue {
+    /// Creates the queue of a SW2HW_SRQ.
+    pub fn new(context: Srqc) -> Self {
+        let geometry = Geometry { log_slots: context.log_slots, log_slot: context.log_slot };
+        let queue = WorkQueue { pd: context.pd, lkey: context.lkey, base: 0, geometry };
+        Self { context, queue, counters: Counters::default(), next: 0, reported_broken: false }
+    }
+
+    pub fn srqn(&self) -> Srqn {
+        self.context.srqn
+    }
+
+    /// Returns the UAR page and index of the queue's doorbell record.
+    pub fn record(&self) -> (u32, u32) {
+        (self.context.page, self.context.record)
+    }
+
+    /// Returns the key of the buffer's region.
+    pub fn lkey(&self) -> Lkey {
+        self.context.lkey
+    }
+
+    /// Returns the number of slots. Software never posts one of them.
+    pub fn slots(&self) -> u16 {
+        self.queue.slots()
+    }
+
+    /// Returns the slot size in bytes.
+    pub fn slot_len(&self) -> u32 {
+        1 << self.queue.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
+    }
+
+    /// Returns the number of requests taken, modulo 2^16.
+    pub fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Returns the offset of the next WQE.
+    pub fn next_offset(&self) -> u32 {
+        self.next
+    }
+
+    /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.
+    pub fn take(
+        &mut self,
+        mem: &impl QueueMemory,
+        record: impl FnOnce() -> Option<u32>,
+    ) -> Fetch<RecvRequest> {
+        // The limit applies to the requests that are pending now, so read the record again.
+        if self.counters.waiting() <= self.context.limit {
+            self.counters.learn(record(), self.queue.slots());
+        }
+        if self.counters.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let offset = self.next;
+        let Ok(slot) = read(&self.queue, offset, mem) else { return Fetch::Broken };
+        self.counters.taken = self.counters.taken.wrapping_add(1);
+        // A rejected request is consumed as well.
+        self.next = RecvWqe::successor_of(&slot);
+        request(offset, &slot)
+    }
+
+    /// Sets the limit below which an event is raised once; 0 disables it.
+    pub fn arm(&mut self, limit: u16) {
+        self.context.limit = limit;
+    }
+
+    /// Returns whether to raise the limit event because fewer requests are pending than the limit. Returns
+    /// true only once per arming.
+    pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
+        let limit = self.context.limit;
+        if self.counters.waiting() < limit {
+            self.counters.learn(record(), self.queue.slots());
+        }
+        let passes = self.counters.waiting() < limit;
+        if passes {
+            self.context.limit = 0;
+        }
+        passes
+    }
+
+    /// Returns the context for QUERY_SRQ.
+    pub fn query(&mut self, record: Option<u32>) -> [u8; Srqc::QUERY_LEN] {
+        self.counters.learn(record, self.queue.slots());
+        self.context.emit(self.counters.waiting(), self.counters.taken)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! Strict mode: reports violations of the interface that the device tolerates.
+//!
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the
+//! objects that it removes still exist, and its findings are reported only if it succeeds: a rejected command
+//! already has a status.
+//!
+//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only values in
+//! memory that are older than the doorbell are violations.
+//!
+//! # Spec
+//! mthca interface; [`rules`] cites the sections.
+
+mod commands;
+mod doorbells;
+mod entries;
+mod icm;
+mod memory;
+mod qps;
+mod queues;
+mod registers;
+pub mod rules;
+mod work;
+
+use card::memory::GuestMemory;
+use hcr::strict::HcrWatch;
+use protocol::hca::mthca::cmd::Op;
+use protocol::hca::mthca::doorbell::UarRegister;
+
+use super::resources::Resources;
+
+pub(super) use self::commands::examine;
+pub(super) use self::doorbells::{arm_cq, arms, send, sends};
+pub(super) use self::entries::{cqe, eqe};
+pub(super) use self::registers::{read, write, write_register};
+pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
+
+/// State of strict mode.
+#[derive(Debug, Default)]
+pub struct Strict {
+    hcr: HcrWatch,
+    /// UAR page and register with an outstanding first half of a doorbell.
+    half: Option<(u64, UarRegister)>,
+    bring_up: BringUp,
+}
+
+/// Progress of the firmware start, which the device itself does not track.
+#[derive(Clone, Copy, Debug, Default)]
+struct BringUp {
+    firmware_lent: bool,
+    firmware_runs: bool,
+    aux_lent: bool,
+}
+
+impl BringUp {
+    /// Records a successful command.
+    fn done(&mut self, op: Op) {
+        match op {
+            Op::MapFa => self.firmware_lent = true,
+            Op::RunFw => self.firmware_runs = true,
+            Op::MapIcmAux => self.aux_lent = true,
+            Op::UnmapIcmAux => self.aux_lent = false,
+            Op::UnmapFa => (self.firmware_lent, self.firmware_runs) = (false, false),
+            _ => {}
+        }
+    }
+}
+
+/// An initialised device, for a check.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    resources: &'a Resources,
+    dma: &'a GuestMemory,
+    /// Number of UAR pages in BAR2.
+    uar_pages: u32,
+}

@@ -1,0 +1,212 @@
+//! Datagrams: UD, QP1 and multicast (sections 6.7, 6.8, 8.1 to 8.4).
+
+use card::frontend::testing::{exchange, pattern};
+use protocol::hca::mthca::modify::QpAttributes;
+use protocol::hca::mthca::path::{Address, AddressVector};
+use protocol::hca::mthca::wqe::{Operation, SendWqe, UdSegment};
+use protocol::ids::{Lid, Pdn, Qkey, Qpn};
+
+use super::user::{QKEY, QPN, UD, User, data, qpc, request, syndromes};
+use super::*;
+
+const GROUP: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+fn datagram(address: Address, dqpn: u32, qkey: u32, offset: u64, len: u32) -> SendWqe {
+    let vector = AddressVector { port: 1, pd: Pdn::new(1), address };
+    let to = UdSegment { vector, dqpn: Qpn::new(dqpn), qkey: Qkey::new(qkey) };
+    request(Operation::Datagram { imm: None, to }, offset, len)
+}
+
+fn lid(dlid: u16) -> Address {
+    Address { dlid: Lid::new(dlid), service_level: 3, ..Address::default() }
+}
+
+#[test]
+fn datagram_payload_follows_forty_bytes() {
+    let (mut a, mut b) = User::pair(UD);
+    let message = pattern(200, 9);
+    a.put(0, &message);
+    b.put(0, &[0x77; 240]);
+    b.post_recv(0, 240);
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 200));
+    exchange(&mut a, &mut b);
+    assert_eq!(b.get(40, 200), message);
+    assert_eq!(b.get(0, 40), [0x77; 40], "no global route header");
+    let received = [
+        0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0x30, 0x00, 0x00, 0x01, //
+        0, 0, 0, 0, 0x00, 0x00, 0x00, 0xf0, 0, 0, 0, 0, 0x64, 0, 0, 0,
+    ];
+    assert_eq!(b.reap(), [received]);
+    assert_eq!(syndromes(&a.reap()), [0]);
+}
+
+#[test]
+fn grh_arrives_with_its_datagram() {
+    let (mut a, mut b) = User::pair(UD);
+    let (own, peer) = (Identity::from_lid(Lid::new(1)).gid(), Identity::from_lid(Lid::new(2)).gid());
+    b.post_recv(0, 240);
+    let grh =
+        Address { grh: true, dgid: peer, traffic_class: 0x6a, flow_label: 0xa_bcde, hop_limit: 1, ..lid(2) };
+    a.post(&datagram(grh, QPN, QKEY, 0, 200));
+    exchange(&mut a, &mut b);
+    let grh = b.get(0, 40);
+    assert_eq!(grh[..4], [0x66, 0xaa, 0xbc, 0xde], "version, traffic class and flow label");
+    assert_eq!((grh[7], &grh[8..24], &grh[24..40]), (1, &own[..], &peer[..]));
+    assert_eq!(b.reap()[0][0x0d], 0x80);
+}
+
+#[test]
+fn foreign_datagrams_are_dropped() {
+    let (mut a, mut b) = User::pair(UD);
+    b.post_recv(0, 240);
+    a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
+    a.post(&datagram(lid(2), QPN + 1, QKEY, 0, 8));
+    a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
+    // A controlled Q_Key stands for the QP's own.
+    a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
+}
+
+#[test]
+fn invalid_datagrams_fail_and_queue_waits() {
+    let (mut a, mut b) = User::pair(UD);
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 2049));
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), a.query().state), (vec![0x01], 4));
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
+    exchange(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x05]);
+    // Software continues after the error.
+    b.post_recv(0, 240);
+    a.ok(0x01d, &modify(QpAttributes::empty(), &qpc(UD, 2)), QPN);
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
+    // An address vector of another protection domain.
+    let mut foreign = datagram(lid(2), QPN, QKEY, 0, 8);
+    if let Operation::Datagram { to, .. } = &mut foreign.operation {
+        to.vector.pd = Pdn::new(2);
+    }
+    a.post(&foreign);
+    exchange(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x02]);
+}
+
+#[test]
+fn qp_may_send_to_itself() {
+    let (mut a, mut b) = User::pair(UD);
+    a.post_recv(0x100, 240);
+    a.put(0, b"to myself");
+    a.post(&datagram(lid(1), QPN, QKEY, 0, 9));
+    exchange(&mut a, &mut b);
+    assert_eq!(a.get(0x128, 9), b"to myself");
+    assert_eq!(a.reap().len(), 2);
+}
+
+/// Attaches the QP to the group as the driver does: MGID_HASH, READ_MGM, WRITE_MGM.
+fn attach(user: &mut User) {
+    user.poke(INBOX, &GROUP);
+    let (status, bucket) = user.command(0x027, INBOX, 0);
+    assert_eq!(status, 0);
+    let bucket = u32::try_from(bucket).unwrap();
+    assert!(bucket < 4096);
+    user.ok(0x025, &[], bucket);
+    let mut entry = user.peek(OUTBOX, 0x100);
+    assert_eq!(entry, [0; 0x100]);
+    entry[0x10..0x20].copy_from_slice(&GROUP);
+    entry[0x20..0x24].copy_from_slice(&(1 << 31 | QPN).to_be_bytes());
+    user.ok(0x026, &entry, bucket);
+    user.ok(0x025, &[], bucket);
+    assert_eq!(user.peek(OUTBOX, 0x100), entry);
+}
+
+#[test]
+fn group_reaches_members_on_every_port() {
+    let (mut a, mut b) = User::pair(UD);
+    attach(&mut a);
+    attach(&mut b);
+    a.put(0, b"to all");
+    a.post_recv(0x100, 240);
+    b.post_recv(0x100, 240);
+    let group = Address { dlid: Lid::new(0xc000), grh: true, dgid: GROUP, ..Address::default() };
+    a.post(&datagram(group, 0xff_ffff, QKEY, 0, 6));
+    exchange(&mut a, &mut b);
+    for user in [&mut a, &mut b] {
+        assert_eq!(user.get(0x128, 6), b"to all");
+        let entries = user.reap();
+        let received = entries.iter().find(|entry| entry[0x1d] == 0).expect("a receive");
+        // Source LID 1 and QPN, by which the sender recognises its own datagram.
+        assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
+    }
+    let index = CmdStatus::BadIndex.code();
+    assert_eq!(a.with_inbox(0x026, &[0; 0x100], 8192), index);
+    assert_eq!(a.command(0x025, 0, 8192).0, index);
+}
+
+/// Makes the QP the device's QP1.
+fn management(user: &mut User) {
+    user.ok(0x023 | 1 << 12, &[], QPN);
+    let mut context = qpc(UD, 0);
+    context.kind = 7;
+    context.qkey = Qkey::new(0x8001_0000);
+    context.requester.set_signal_all(true);
+    user.connect(&context);
+}
+
+/// Headers of a packet to QP1 of LID 2, as built by the driver (section 8.3).
+const HEADERS: [u8; 28] = [
+    0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00, //
+    0x64, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x07, //
+    0x80, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
+];
+
+#[test]
+fn management_datagram_uses_software_headers() {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    management(&mut a);
+    management(&mut b);
+    let mad = pattern(256, 4);
+    a.put(0, &HEADERS);
+    a.put(0x100, &mad);
+    b.post_recv(0x200, 296);
+    // The WQE requests a completion and has DLID 2. Its segments are the headers, two parts of the MAD, and
+    // room for the CRC.
+    let segment = |offset, len| data(offset, len).emit_be();
+    let wqe = [
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 2, 0, 0][..],
+        &segment(0, 28),
+        &segment(0x100, 24),
+        &segment(0x118, 232),
+        &[0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    let doorbell = a.post_bytes(0x0a, &wqe.concat());
+    a.ring_doorbell(&doorbell);
+    let frames = a.settle();
+    let [frame] = &frames[..] else { panic!("one frame") };
+    // BTH and DETH after Ethernet, IPv4 and UDP. The migration bit belongs to the path.
+    assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
+    assert_eq!(frame[54..62], HEADERS[20..28]);
+    b.hca.handle_frame(frame);
+    exchange(&mut a, &mut b);
+    assert_eq!(b.get(0x228, 256), mad);
+    let received = [
+        0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0x00, 0x01, //
+        0, 0, 0, 0, 0x00, 0x00, 0x01, 0x28, 0, 0, 0, 0, 0x64, 0, 0, 0,
+    ];
+    assert_eq!(b.reap(), [received]);
+    let sent = a.reap();
+    assert_eq!((syndromes(&sent), sent[0][0x1c], &sent[0][..4]), (vec![0], 0x0a, &[0, 1, 0, 0x14][..]));
+}
+
+#[test]
+fn only_declared_qps_act_as_qp0_and_qp1() {
+    let mut user = User::new(1);
+    let inbox = modify(QpAttributes::all(), &qpc(7, 0));
+    assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());
+    assert_eq!(user.with_inbox(0x023 | 2 << 12, &[], QPN), CmdStatus::BadOp.code());
+    user.ok(0x023, &[], QPN);
+    user.ok(0x019, &inbox, QPN);
+}

@@ -1,0 +1,148 @@
+//! Ignored doorbells, stores, packets, frames and accesses: the reason appears in the trace, in counters and in the row
+//! of the QP.
+
+use card::frontend::snapshot::QpRow;
+use card::frontend::testing::exchange;
+use card::telemetry::monitor::IgnoredRow;
+use card::telemetry::testing::Written;
+use card::telemetry::trace::TraceFormat;
+use engine::{AccessError, Ended, EndedBy, Expecting, Status, WaitReason};
+use protocol::hca::mthca::wqe::{DataSegment, WqeData};
+use protocol::ids::{Lkey, Qpn};
+use smallvec::smallvec;
+
+use super::user::{CQN, QPN, RC, UC, User, qpc, send};
+use super::*;
+
+/// Returns the trace records of these kinds, without time and device.
+fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
+    let written = Written::default();
+    user.hca.set_trace(Some(written.trace(TraceFormat::Text)));
+    run(user);
+    user.hca.flush();
+    user.hca.set_trace(None);
+    let text = written.text();
+    let of = |line: &str| line.split_once(" hca1 ").map(|(_, record)| record.to_owned());
+    let wanted = |record: &String| record.starts_with("ignored ") || record.starts_with("refused ");
+    text.lines().filter_map(of).filter(wanted).collect()
+}
+
+fn row(user: &User) -> Option<IgnoredRow> {
+    user.hca.rows::<QpRow>(0).into_iter().find(|row| row.qpn == QPN).unwrap().ignored
+}
+
+fn ignored(count: u64, last: &str) -> Option<IgnoredRow> {
+    Some(IgnoredRow { count, last: last.to_owned() })
+}
+
+fn counted(user: &User) -> Vec<(&'static str, u64)> {
+    user.hca.monitor().ignored_counts().collect()
+}
+
+#[test]
+fn ignored_doorbell_is_reported_with_qp_state() {
+    let mut user = User::new(1);
+    let doorbell = user.post_without_doorbell(&send(0, 8));
+    let ring = |user: &mut User| user.ring_doorbell(&doorbell);
+    assert_eq!(records(&mut user, ring), ["ignored UAR[2].send qpn=0x10014 reason=qp_reset"]);
+    let said = user.hca.explain(Qpn::new(QPN));
+    assert_eq!((said.situation, said.ignored), (None, ignored(1, "qp_reset")));
+    for (op, reason) in [(0x019, "qp_init"), (0x01a, "qp_rtr")] {
+        user.ok(op, &modify(protocol::hca::mthca::modify::QpAttributes::all(), &qpc(RC, 2)), QPN);
+        assert_eq!(
+            records(&mut user, ring),
+            [format!("ignored UAR[2].send qpn=0x10014 reason={reason}")],
+            "{op:#x}"
+        );
+    }
+    assert_eq!(row(&user), ignored(3, "qp_rtr"));
+    assert_eq!(counted(&user), [("qp_init", 1), ("qp_reset", 1), ("qp_rtr", 1)]);
+    assert_eq!(user.hca.monitor().doorbells().get("send"), None);
+
+    // The QP is reset and created again.
+    user.ok(0x3021, &[], QPN);
+    assert_eq!(user.hca.explain(Qpn::new(QPN)).ignored, None);
+}
+
+#[test]
+fn store_without_target_is_ignored() {
+    let mut user = User::new(1);
+    user.connect(&qpc(RC, 2));
+    let doorbell = user.post_without_doorbell(&send(0, 8)).emit();
+    let arm = |cqn: u32| [&[0x12], &cqn.to_be_bytes()[1..], &[0; 4]].concat();
+    for (bar, offset, bytes, record) in [
+        (Bar::Bar2, 0x3010, doorbell.to_vec(), "ignored UAR[3].send qpn=0x10014 reason=foreign_page"),
+        (Bar::Bar2, 0x2020, arm(0x77), "ignored UAR[2].arm_cq cqn=0x77 reason=no_cq"),
+        (Bar::Bar2, 0x3020, arm(CQN), "ignored UAR[3].arm_cq cqn=0x10011 reason=foreign_page"),
+        (Bar::Bar2, 0x2010, vec![0; 2], "ignored bar2+0x2010 reason=width"),
+        (Bar::Bar2, 0x2018, vec![0; 8], "ignored bar2+0x2018 reason=no_register"),
+        (Bar::Bar0, HCR, vec![0; 2], "ignored bar0+0x80680 reason=width"),
+    ] {
+        assert_eq!(records(&mut user, |user| user.store(bar, offset, &bytes)), [record]);
+    }
+    // No object exists before INIT_HCA or after a reset.
+    user.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
+    let late = records(&mut user, |user| user.store(Bar::Bar2, 0x2010, &doorbell));
+    assert_eq!(late, ["ignored UAR[2].send qpn=0x10014 reason=not_initialised"]);
+}
+
+#[test]
+fn missing_receive_is_reported_on_both_sides() {
+    let (mut a, mut b) = User::pair(RC);
+    let told = records(&mut b, |b| {
+        a.post(&send(0, 8));
+        exchange(&mut a, b);
+    });
+    assert_eq!(row(&b), ignored(1, "no_receive"));
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0].starts_with("ignored packet qpn=0x10014 opcode=\"RC SEND Only\" psn=")
+            && told[0].ends_with(" reason=no_receive"),
+        "{told:?}"
+    );
+    let situation = |user: &User| user.hca.explain(Qpn::new(QPN)).situation.unwrap();
+    let waits = situation(&a).send;
+    assert!(matches!(waits, WaitReason::ReceiverNotReady { refusals: 1, .. }), "{waits:?}");
+    let waits = situation(&b).receive;
+    assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
+
+    // UC cannot report this to the peer.
+    let (mut a, mut b) = User::pair(UC);
+    a.post(&send(0, 8));
+    exchange(&mut a, &mut b);
+    assert_eq!(row(&b), ignored(1, "no_receive"));
+}
+
+#[test]
+fn trace_shows_cause_of_denied_access() {
+    let (mut a, mut b) = User::pair(RC);
+    let mut wrong = send(0, 8);
+    wrong.data =
+        WqeData::Segments(smallvec![DataSegment { lkey: Lkey::new(0xabcd00), ..super::user::data(0, 8) }]);
+    let told = records(&mut a, |a| {
+        a.post(&wrong);
+        exchange(a, &mut b);
+    });
+    assert_eq!(told, ["refused send qpn=0x10014 status=local_protection cause=key"]);
+    assert_eq!(a.reap()[0][0x10], 0x04);
+    assert_eq!(a.hca.monitor().refused().get("key"), Some(&1));
+    let Ended { by, .. } = a.hca.explain(Qpn::new(QPN)).situation.unwrap().ended.unwrap();
+    assert_eq!(by, EndedBy::Send(Status::LocalProtection(AccessError::Key)));
+}
+
+#[test]
+fn dropped_frame_is_reported_with_reason() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 8);
+    a.post(&send(0, 8));
+    let mut frame = a.settle().remove(0);
+    *frame.last_mut().unwrap() ^= 1;
+    let told = records(&mut b, |b| b.hca.handle_frame(&frame));
+    assert_eq!(
+        told,
+        [format!(
+            "ignored frame len={} smac=02:00:00:00:00:01 dmac=02:00:00:00:00:02 reason=icrc",
+            frame.len()
+        )]
+    );
+}

@@ -1,8 +1,0 @@
-//! Reasons for which this interface ignores a doorbell, in addition to those of the HCR lineage.
-
-use crate::telemetry::reason::IgnoreReason;
-
-/// The number is that of an earlier QP with the same index.
-pub const STALE_QPN: IgnoreReason = IgnoreReason::guest_bug("stale_qpn");
-
-pub const ALL: &[IgnoreReason] = &[STALE_QPN];
