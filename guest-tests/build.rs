@@ -42,7 +42,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .arg(&target_dir)
         .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        // `cargo clippy` sets this variable, and a cargo that inherits it does not build.
+        // `cargo clippy` sets this variable. If the nested cargo inherited it, the agent would not be built.
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
     if !command.status()?.success() {
         return Err(format!("building the agent failed: {command:?}").into());

@@ -56,8 +56,8 @@ pub enum MakeError {
     Host(#[from] io::Error),
 }
 
-/// Builds a device. The builder keeps the socket, and the resources that the device shares with others. All
-/// other resources are opened for each build.
+/// Builds the worker of a device. The builder keeps the network that the device shares with others. The socket is
+/// passed to each build, and all other resources are opened anew.
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     device: DeviceConfig,
@@ -84,7 +84,7 @@ impl DeviceBuilder {
         Self { device: device.clone(), key: key.to_owned(), network }
     }
 
-    /// Name of the thread, and of the interface in captures.
+    /// Returns the name of the device's thread, which is also the name of the interface in captures.
     pub fn name(&self) -> String {
         name(&self.device)
     }
@@ -217,7 +217,7 @@ pub fn setup(device: &DeviceConfig) -> Setup<()> {
     Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
 }
 
-/// The configuration of a device itself, without that of its connections to the host.
+/// The configuration of a device itself, without its connections to the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a>(&'a DeviceConfig);
 
@@ -274,7 +274,7 @@ pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
 }
 
-/// Returns the file, or logs that it cannot be reopened.
+/// Returns the opened file. If it cannot be reopened, logs the error and returns `None`.
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(

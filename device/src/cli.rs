@@ -144,7 +144,7 @@ pub struct ReplayArgs {
 }
 
 impl Cli {
-    /// Name of the configuration source in messages: the file, or the command line.
+    /// Returns the name of the configuration source for messages: the file, or the command line.
     pub fn origin(&self) -> &Path {
         self.config.as_deref().unwrap_or(COMMAND_LINE.as_ref())
     }

@@ -78,8 +78,8 @@ pub struct Config {
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
-    /// Process-wide settings, as keys and values from the file. A reload does not apply changes to them,
-    /// which require a restart.
+    /// Process-wide settings, as keys and values from the file. Changes to them require a restart, because a reload
+    /// does not apply them.
     pub of_the_process: Vec<(&'static str, Value)>,
 }
 
@@ -169,7 +169,7 @@ impl Config {
         })
     }
 
-    /// Returns the configuration of one device from [`DeviceConfig::entry`] of another configuration.
+    /// Returns a configuration with a single device, given the [`DeviceConfig::entry`] of that device.
     ///
     /// # Errors
     /// Fails if the entry is invalid.
@@ -247,7 +247,7 @@ impl TryFrom<ConfigFile> for Config {
     }
 }
 
-/// Checks that devices can run in one process. Each device is accompanied by its name in messages.
+/// Checks that devices can run in one process. Each device comes with the name that messages use for it.
 ///
 /// # Errors
 /// [`ConfigError::Value`], which names two conflicting devices.

@@ -4,11 +4,11 @@
 //! It uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program
 //! gains no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are
 //! dropped, except for those that later operations need. Seccomp permits only the system calls needed for
-//! serving (`calls`). No thread can leave the sandbox, and it includes threads created later.
+//! serving (`calls`). No thread can leave the sandbox, and threads created later are confined as well.
 //!
-//! Paths come first, before the process has a second thread, because landlock applies to a thread and the
-//! threads that it creates. Capabilities and system calls come last, after all steps of the set-up that need
-//! more of them.
+//! File access is restricted first, before the process has a second thread, because landlock applies to a
+//! thread and the threads that it creates. Capabilities and system calls are restricted last, after all steps
+//! of the set-up that need more of them.
 
 mod calls;
 mod paths;
@@ -33,10 +33,10 @@ type Outcome<T> = Result<T, Missing>;
 /// Why a feature of the sandbox is not in force.
 #[derive(Clone, Debug, Error)]
 enum Missing {
-    /// The kernel does not support it, or has it disabled.
+    /// The kernel does not support the feature, or has it disabled.
     #[error("not supported by the kernel")]
     Kernel,
-    /// Confinement failed for the given reason.
+    /// Enabling the feature failed for the given reason.
     #[error("{0}")]
     Refused(String),
 }
@@ -53,8 +53,9 @@ struct Sandbox {
     kept: CapabilitySet,
 }
 
-/// Begins the sandbox unless the configuration disables it: sets no_new_privs and restricts files to those that
-/// `config` needs. Call it before creating other threads. `file` is the configuration file for reloads.
+/// Begins to confine the process, unless the configuration disables the sandbox. Sets no_new_privs, and
+/// restricts file access to the files that `config` needs. Call this before creating other threads. `file` is
+/// the configuration file, which must remain readable for reloads.
 ///
 /// # Errors
 /// A configured directory cannot be opened.
@@ -79,8 +80,8 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Joins the groups of the configured sockets, if permitted. The owner of a file may assign it to one of its
-/// own groups without CAP_CHOWN, a capability that would apply to all files.
+/// Adds the process to the groups of the configured sockets, if permitted. The owner of a file may assign it
+/// to one of its own groups without CAP_CHOWN, a capability that would apply to all files.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -107,7 +108,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     .collect()
 }
 
-/// Completes the sandbox in all threads, and logs what is in force.
+/// Completes the sandbox in all threads, and logs which restrictions are in force.
 pub fn complete() {
     let Some(sandbox) = SANDBOX.get() else {
         tracing::info!("sandbox disabled");
@@ -151,7 +152,7 @@ pub fn complete() {
     }
 }
 
-/// Checks that the sandbox allows a new file at `path`.
+/// Checks that the sandbox permits creating a file at `path`.
 ///
 /// # Errors
 /// [`OutsideError`].
@@ -162,7 +163,8 @@ pub fn check_file(path: &Path) -> Result<(), OutsideError> {
     }
 }
 
-/// Checks that the sandbox allows a device that is added later. `name` is the device's key in messages.
+/// Checks that the sandbox permits a device that is added later. `name` is the device's configuration key,
+/// which error messages contain.
 ///
 /// # Errors
 /// [`ConfigError::Value`], with the setting that would have allowed it.

@@ -1,9 +1,9 @@
 //! The control socket of `hcactl`.
 //!
-//! A client sends one JSON object per line, a [`Request`](control_api::message::Request), and receives one line for each, a
-//! [`Response`](control_api::message::Response), in the same order. [`server`] runs on the daemon's main thread. A request to a
-//! device is passed to the device's thread as a [`call::Call`], which the thread answers between two turns,
-//! without locks.
+//! A client sends requests, one JSON object per line ([`Request`](control_api::message::Request)). It receives one line
+//! per request ([`Response`](control_api::message::Response)), in the same order. [`server`] runs on the daemon's main
+//! thread. A request to a device is passed to the device's thread as a [`call::Call`], which the thread answers between
+//! two turns, without locks.
 
 pub mod call;
 pub mod impair;

@@ -22,10 +22,10 @@ use crate::metrics;
 use crate::metrics::process::Process;
 use crate::notify::Notify;
 
-/// Why the daemon did not start or stopped.
+/// Why the daemon failed to start, or stopped.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// A device cannot be created, or failed.
+    /// A device cannot be created, or has failed.
     #[error(transparent)]
     Fleet(#[from] FleetError),
     /// A control or metrics socket cannot be created.
@@ -89,7 +89,7 @@ pub fn run(
             () = keep_alive(notify) => Err("nothing"),
         };
         serving.iter().for_each(tokio::task::JoinHandle::abort);
-        // This also closes their sockets.
+        // Ending the tasks also closes their sockets.
         for task in serving {
             let _ = task.await;
         }
@@ -202,7 +202,7 @@ async fn keep_alive(notify: &Notify) {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` if the parent process ignored the signal, as nohup does, or if the signal reloads the
+    /// SIGHUP. `None` if the parent process ignored the signal, as nohup does, or if the signal reloads the
     /// configuration.
     hangup: Option<Signal>,
 }

@@ -1,4 +1,5 @@
-//! Manages file descriptors. Their number is limited for a process, and VMMs pass theirs to this one.
+//! Manages file descriptors. A process can have only a limited number of them, and each VMM passes some of
+//! its own to this process.
 
 use std::fs::File;
 use std::io;

@@ -36,8 +36,8 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
-/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer hangs. It
-/// ends with the process.
+/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer hangs. Its
+/// thread ends only with the process.
 pub const ENDING: Duration = Duration::from_secs(2);
 
 /// Key of the log settings.
@@ -71,7 +71,7 @@ pub struct Origin {
     pub parse: Box<Parse>,
 }
 
-/// Parses a configuration text, with the inherited sockets.
+/// A function that parses a configuration text and applies the command line and the inherited sockets to it.
 pub type Parse = dyn Fn(&str, &mut Inherited) -> Result<Config, ConfigError>;
 
 /// All devices of the process.
@@ -243,8 +243,8 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. If the future is dropped, the change remains incomplete, so only a shutdown may drop
-    /// it.
+    /// Handles an event. If the future is dropped, the change remains incomplete. Therefore only a shutdown
+    /// may drop it.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
@@ -459,7 +459,8 @@ impl Fleet {
         true
     }
 
-    /// Checks that the new devices, given with their names in messages, are compatible with those that stay.
+    /// Checks that the new devices are compatible with those that stay. Each new device is given with its
+    /// configuration key, which error messages contain.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],
@@ -473,7 +474,7 @@ impl Fleet {
         check_paths(self.config.paths_of_the_process().chain(of_devices))?;
         for (name, device) in new {
             confinement::check_device(device, name)?;
-            // If the sandbox prevents it, the next check reports what is missing.
+            // If the sandbox prevents creating the directory, the next check reports what is missing.
             let _ = device.make_ring_folder(name);
             device.check_host(name, &[])?;
         }
@@ -484,7 +485,7 @@ impl Fleet {
         self.members.iter().find(|member| member.shown.id == id)
     }
 
-    /// Creates a device with its socket. Messages refer to it as `key`.
+    /// Creates a device with its socket. Error messages contain the configuration key `key`.
     fn make(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
         let builder = DeviceBuilder::new(&config, key, &mut self.networks);
         let source = builder.source(&mut self.inherited)?;
@@ -565,13 +566,13 @@ impl Fleet {
         }
         let end = tokio::time::Instant::now() + ENDING;
         while self.members.iter().any(|member| serials.contains(&member.serial)) {
-            // The members that remain are those that hang.
+            // When the time is up, the devices that remain are those that hang.
             let Ok(Some(report)) = tokio::time::timeout_at(end, self.reports.recv()).await else { break };
             self.account(report);
         }
         let hung = self.members.iter().filter(|member| serials.contains(&member.serial));
         hung.map(|member| {
-            // The hung thread does not get to remove the file.
+            // A hung thread cannot remove its socket file itself.
             member.listener.as_ref().inspect(|listener| listener.remove_file());
             member.shown.name.clone()
         })

@@ -41,19 +41,20 @@ pub enum InheritedError {
     Unused(PathBuf),
 }
 
-/// Inherited sockets, which are used instead of new ones.
+/// Inherited sockets, which are used in place of newly created ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// The socket for a single device without a configured path.
     only: Option<Source>,
-    /// Whether such a socket was inherited.
+    /// Whether a socket for such a device was inherited, even if it has been taken since.
     had_only: bool,
     /// Listening sockets by path.
     listening: BTreeMap<PathBuf, Arc<Listener>>,
 }
 
 impl Inherited {
-    /// Adopts the sockets of `--fd` and the environment. Call it once, before anything else opens a descriptor.
+    /// Adopts the sockets passed by `--fd` or through the environment. Call it once, before anything else
+    /// opens a descriptor.
     ///
     /// # Errors
     /// [`InheritedError`].
@@ -70,7 +71,8 @@ impl Inherited {
         Ok(Self { had_only: only.is_some(), only, listening })
     }
 
-    /// If exactly one listening socket was inherited, uses it for a device without a path, as with `--fd`.
+    /// If exactly one listening socket was inherited, uses it for a device without a path, as if passed by
+    /// `--fd`.
     pub fn prefer_only(&mut self) {
         if !self.had_only
             && self.listening.len() == 1
@@ -81,7 +83,7 @@ impl Inherited {
         }
     }
 
-    /// Returns whether a device without a path has, or has had, a socket.
+    /// Returns whether a socket was inherited for a device without a path, even if it is already in use.
     pub fn has_only(&self) -> bool {
         self.had_only
     }

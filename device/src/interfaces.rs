@@ -18,7 +18,7 @@ pub struct InterfaceInfo {
     pub key: &'static str,
     /// Module of the front-end. It is also the name of the interface document in the book.
     pub module: &'static str,
-    /// Name in documents: the code cites "NAME interface".
+    /// Name of the interface in documents. The code cites the document as "NAME interface".
     pub name: &'static str,
     /// Drivers of the guest.
     pub drivers: &'static [&'static str],
@@ -60,7 +60,7 @@ pub fn tables() -> Vec<&'static TableSpec> {
 /// Returns the table with a name.
 ///
 /// # Errors
-/// No interface has it.
+/// No interface has a table with this name.
 pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
     let found = tables().into_iter().find(|spec| spec.name == name);
     found.ok_or_else(|| UnknownTableError(name.to_owned()))
@@ -86,8 +86,8 @@ fn names(tables: &[&TableSpec]) -> String {
 }
 
 /// Generates the configuration entry and [`ALL`] from one line per interface. The module of an interface provides
-/// `Options` and `Device`, which implements [`Interface`]. The configuration key is the name in `snake_case`, or that of a
-/// `serde` attribute.
+/// `Options`, and `Device`, which implements [`Interface`]. The configuration key is the name in `snake_case`, unless a
+/// `serde` attribute specifies another key.
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
         pub const ALL: &[InterfaceInfo] = &[$(InterfaceInfo::of::<$module::Device>(stringify!($module)),)*];
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// The list of a daemon with one interface, [`sketch`].
+    /// The interface list of a daemon whose only interface is [`sketch`].
     mod with_sketch {
         #![allow(unreachable_pub, reason = "the list of the product is public")]
 
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Returns what a device reports after it has been misused.
+    /// Misuses a device, and returns the counters, rule violations and tables that the device then reports.
     struct Misuse;
 
     impl FrontendVisitor for Misuse {
@@ -242,7 +242,8 @@ mod tests {
         }
     }
 
-    /// Tables of different interfaces that share a name must be the same table: `hcactl` shows them as one.
+    /// A table has a unique name in its interface. If two interfaces use the same name, it must be the same table,
+    /// since `hcactl` shows it as one.
     #[test]
     fn table_names_are_unique() {
         for interface in ALL {

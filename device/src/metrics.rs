@@ -5,7 +5,7 @@
 //! [`server::FRESH`], regardless of how many clients scrape. A device that does not answer in time is
 //! reported as down, and does not delay other devices.
 //!
-//! Labels never come from guests or peers, and no metric is per QP. So the number of series is bounded
+//! Labels never come from guests or peers, and no metric is per QP. The number of series is therefore bounded
 //! regardless of guest activity.
 
 pub mod exposition;

@@ -21,8 +21,8 @@ use crate::worker::{Ended, Run};
 /// notice the failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum pause. It limits the CPU time of a device that fails repeatedly, and is short enough for an
-/// operator that has fixed the cause.
+/// Maximum pause. It limits the CPU time of a device that fails repeatedly. An operator who has fixed the
+/// cause need not wait longer than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Time after which a running device counts as recovered. Its next failure starts over with the first pause.

@@ -82,7 +82,8 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// Whether the fabric accepted no more frames. If so, the worker waits until its descriptor is writable.
+    /// Whether the fabric accepts no more frames. If so, the worker waits until the fabric's descriptor is
+    /// writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
     /// Time until which the listener is not watched.
@@ -191,7 +192,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Self { record: Some(record), ..self }
     }
 
-    /// Enables the worker to create the device again, which is how a record begins.
+    /// Enables the worker to create the device again, because a record begins with a new device.
     #[must_use]
     pub fn with_maker(self, maker: Maker<F>) -> Self {
         Self { maker: Some(maker), ..self }
@@ -205,7 +206,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
         // By default the kernel may delay a wake-up by 50 us to combine it with others. If this call fails,
-        // only that time is lost.
+        // wake-ups only come later.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Ready::new();
         let mut work_left = false;
@@ -420,7 +421,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         thread::sleep(sleep.min(left));
         self.poll(ready, Some(Duration::ZERO))?;
         let has_work = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
-        // The work may have arrived at the start of the sleep.
+        // If there is work, it may have arrived at the start of the sleep, so the sleep counts as zero.
         self.busy_poll.slept(if has_work { Duration::ZERO } else { sleep });
         Ok(has_work)
     }
@@ -435,7 +436,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let PollWindow { limit, mut yields } = pause;
         let begun = now();
         let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
-        // Most arrivals are visible in memory. A system call per poll would take longer than checking it.
+        // With a fabric in memory, most arrivals are visible there, and checking memory is faster than a
+        // system call per poll.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut polled = begun;
         let mut time = begun;
@@ -570,7 +572,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.pause_accepting(SUCCESSOR_TIMEOUT)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
-            // The client is still in the queue, and the end of this turn handles it.
+            // A descriptor is free now. The client is still waiting, so the next turn accepts it.
             Err(error) if self.reserve.release(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept connections from VMMs");
@@ -614,7 +616,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 impl Client {
     /// Watches the client for requests, or for space for replies. While paused, watches for neither.
     ///
-    /// A paused client is not registered, because `epoll` reports a closed peer regardless of the interest.
+    /// A paused client is not registered, because `epoll` reports a closed peer even if no events are
+    /// requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,

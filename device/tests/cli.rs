@@ -266,7 +266,8 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     (child, folder)
 }
 
-/// Connects a client, uses the control socket and sends SIGTERM, all of which make the daemon write.
+/// Connects a client, uses the control socket and sends SIGTERM, all of which make the daemon write to
+/// standard error. Expects the daemon to exit normally.
 fn serves_to_the_end(mut child: Child, folder: &TempDir) {
     let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
     client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
@@ -317,7 +318,8 @@ fn closed_stdout_is_error_without_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// Starts a daemon that inherits this disposition of SIGHUP, regardless of that of the test process.
+/// Starts a daemon that inherits this disposition of SIGHUP, regardless of the test process's own
+/// disposition.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -334,7 +336,7 @@ fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Dae
     Daemon::ready(command, folder, socket)
 }
 
-/// The disposition with which nohup(1) starts programs.
+/// nohup(1) starts programs with SIGHUP ignored.
 #[test]
 fn ignored_sighup_stays_ignored() {
     let mut daemon = start_with_hangup(libc::SIG_IGN, &["--config", "hcad.json"]);

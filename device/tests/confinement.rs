@@ -1,4 +1,4 @@
-//! Tests the confinement of `hcad` as seen from outside, by its status in the kernel, and by rejected
+//! Tests the confinement of `hcad` from outside, by the process status in the kernel and by rejected
 //! operations.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +49,7 @@ fn every_thread_is_confined_and_logged_once() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
-    // Main thread, log thread, one device.
+    // There are at least a main thread, a log thread and the thread of one device.
     let filters = statuses(&daemon, "Seccomp");
     assert!(filters.len() >= 3 && filters.iter().all(|mode| mode == "2"), "{filters:?}");
     assert!(statuses(&daemon, "NoNewPrivs").iter().all(|set| set == "1"));
@@ -67,7 +67,7 @@ fn files_are_created_only_in_configured_folders() {
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // The folder of the control socket is permitted only by default.
+        // Without `writable`, the folder of the control socket would also be permitted.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -115,7 +115,7 @@ fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    // This thread exists before the process confines itself.
+    // The thread that writes the record exists before the process confines itself.
     entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
     std::fs::write(&config, entry.to_string()).unwrap();
     let mut command = hcad();

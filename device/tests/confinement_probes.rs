@@ -1,6 +1,6 @@
 //! Tests operations that a compromised process cannot perform. Each row of the table in
-//! `device/book/src/security.md`, is tried by a process confined like `hcad`. It runs as the user of the test
-//! and, if that is root, also as another user.
+//! `device/book/src/security.md` is tried by a process confined like `hcad`. The process runs as the user of
+//! the test and, if that is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -40,7 +40,7 @@ impl Intruder {
     }
 }
 
-/// Runs `probe` in a separate process, as this user and as another.
+/// Runs `probe` in a separate process as this user and, if that is root, also as another user.
 fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let user = std::env::var(USER).ok().map(|user| user.parse().unwrap());
@@ -62,7 +62,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// Prepares files before the process starts: those of others, and its own.
+/// Creates the files of others and the process's own files, before the process starts.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -103,7 +103,7 @@ fn confine(folder: &Path, user: Option<u32>, more: Value) -> Intruder {
     Intruder { folder: folder.to_owned(), has_landlock: confinement::is_in_force() }
 }
 
-/// Declares a test for each row.
+/// Declares a test for each row of the table.
 macro_rules! probes {
     ($($name:ident $(with $more:tt)?: $probe:expr;)+) => {
         $(
@@ -259,7 +259,7 @@ probes! {
         }
     };
     the_socket_that_connects_says_nothing: |intruder| {
-        // The socket has a different number, and cannot send.
+        // The only socket that can connect may have any descriptor number, and cannot send.
         let connects = |fd: i32| {
             let mut address = [0_u8; 110];
             address[0] = 1;
@@ -305,7 +305,7 @@ probes! {
     };
     sockets_of_later_devices_are_made: |intruder| {
         let later = intruder.path("later.sock");
-        // This simulates that the process that created the socket was killed and restarted.
+        // This simulates a process that created the socket, was killed and was started again.
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);

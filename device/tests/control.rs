@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 /// Size of guest memory, from bus address 0 on.
 const MEMORY: u64 = 1 << 20;
-/// Page behind all addresses of the only region.
+/// Bus address of the page that forms the only region.
 const BUFFER: u64 = 0x3000;
 const ICM: u64 = 0x10_000;
 
@@ -206,7 +206,7 @@ fn lists_come_in_pages() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // The mapped ICM page contains entries 0 to 63.
+    // The ICM page that is already mapped contains only entries 0 to 63.
     guest.map(IcmTable::Tpt, 0x100_1000, 0x40_000, 8);
     for key in 2..=300 {
         guest.register(&region(key, 0, 0, 8, MptFlags::empty()));
@@ -359,7 +359,7 @@ fn capture_starts_stops_and_never_overwrites() {
     assert_eq!(error, format!("hcactl: a capture to {name} is already running\n"));
     hcactl(&control, &["capture", "off"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["capture"], Value::Null);
-    // A section header block.
+    // The file begins with a section header block.
     assert_eq!(std::fs::read(&file).unwrap()[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
     let error = hcactl(&control, &["capture", "on", name]).unwrap_err();
     assert!(error.starts_with(&format!("hcactl: cannot create {name}: ")), "{error}");
@@ -656,7 +656,7 @@ fn endless_line_closes_only_its_client() {
     // The write fails if the daemon has already closed the connection.
     let _ = stream.write_all(&vec![b'x'; 8 << 20]);
     let mut answer = Vec::new();
-    // The daemon closes with unread bytes, so that the socket may report an error after the response.
+    // The daemon closes the connection with unread bytes, so the read may fail after the response.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(br#"{"error":"request exceeds"#));
     assert!(hcactl(&control, &["devices"]).is_ok());

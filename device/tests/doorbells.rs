@@ -1,4 +1,5 @@
-//! Mapped doorbells: an independent vfio-user client maps the pages, stores, and sends no message.
+//! Tests of mapped doorbells. An independent vfio-user client maps the pages and stores to them, without
+//! messages.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -124,8 +125,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for any entry after consumer index `consumer`. The CQ has no entries, so a different index
-/// causes an event at once.
+/// Arms the CQ for any entry after consumer index `consumer`. The CQ has no entries, so any index other than
+/// 0 causes an event at once.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -226,7 +227,7 @@ fn idle_device_wakes_up_rarely() {
         let count = wake_ups(&daemon) - before;
         (count <= 400).then_some(())
     });
-    // A thread that never blocks would not wake up either.
+    // A thread that never blocks would not wake up either, so its CPU time is checked as well.
     rests(&daemon, Duration::from_secs(3), 30);
 }
 

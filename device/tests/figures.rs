@@ -1,4 +1,5 @@
-//! Tests the counters of several devices at once: `hcactl counters`, lists, and the metrics for Prometheus.
+//! Tests counters of several devices in one process: `hcactl counters`, lists, and the metrics for
+//! Prometheus.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +19,7 @@ fn start() -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// Returns the command of such a daemon with further keys.
+/// Returns the command that starts such a daemon with further configuration keys.
 fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Returns a device with this number, on a fabric on which other devices can reach it.
+/// Returns the configuration of a device with this number, on a fabric on which other devices can reach it.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,
@@ -66,7 +66,7 @@ fn add(daemon: &Daemon, entry: &Value) -> Result<String, String> {
     hcactl_with(daemon, &["device", "add", "-"], Some(entry))
 }
 
-/// Returns the numbers of the devices in their order.
+/// Returns the numbers of the devices in the order in which `hcactl` lists them.
 fn devices(daemon: &Daemon) -> Vec<u64> {
     let rows: Value = serde_json::from_str(&hcactl(daemon, &["--json", "devices"]).unwrap()).unwrap();
     rows.as_array().unwrap().iter().map(|row| row["id"].as_u64().unwrap()).collect()
@@ -126,7 +126,7 @@ fn adding_and_removing_device_leaves_others_alone() {
     let error = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
     assert_eq!(error, "hcactl: device 2 does not exist\n");
 
-    // Number, MAC and socket can be reused, even if a killed process left the socket behind.
+    // The number, MAC and socket path can be reused, even if a killed process left its socket file behind.
     drop(UnixListener::bind(path.join("2.sock")).unwrap());
     add(&daemon, &device(path, 2)).unwrap();
     assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut one));

@@ -1,5 +1,5 @@
-//! Tests a device with a hostile guest, client and fabric. The operations are those of the fuzzers, from
-//! their corpora and at random.
+//! Tests a device with a hostile guest, client and fabric. It runs the targets of the fuzzers, both on their
+//! corpora and on random inputs.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;

@@ -155,7 +155,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
 }
 
 /// `device.rs` decodes registers and implements `Frontend`. All modules below it operate on state that does
-/// not depend on it.
+/// not depend on `device.rs`.
 #[test]
 fn interface_parts_do_not_use_device() {
     for module in interfaces::ALL.iter().map(|interface| interface.module) {

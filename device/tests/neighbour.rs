@@ -36,7 +36,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
 use serde_json::{Value, json};
 use vfio_user::Client;
 
-/// Devices of the neighbour, and the first of the hostile clients.
+/// Devices of the neighbour. The hostile clients have the devices that follow.
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
@@ -122,7 +122,7 @@ impl Vmm {
     fn attach(path: &Path) -> Self {
         let mut client = Client::new(path).unwrap();
         let memory = memfd_create("neighbour", MemfdFlags::CLOEXEC).unwrap();
-        // Up to the end of the memory that the driver maps for contexts.
+        // The memory extends to the end of the range that the driver maps for contexts.
         ftruncate(&memory, 0x2000_0000).unwrap();
         client.dma_map(0, 0, 0x2000_0000, memory.as_raw_fd()).unwrap();
         Self { client, memory, longest: Duration::ZERO }
@@ -203,7 +203,7 @@ fn target(slot: u32) -> u64 {
     u64::from(SLOTS + slot) * PAGE
 }
 
-/// Messages from one device of the neighbour to the other.
+/// The message stream from one device of the neighbour to the other.
 struct Traffic {
     sender: Driver<Vmm>,
     receiver: Driver<Vmm>,
@@ -548,7 +548,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
             let _over = over;
             [&quiet, &stop].map(|stop| traffic.run(&done, stop))
         });
-        // Runs at least this long, and until every attacker has completed a round.
+        // Measures for at least this time, and until every attacker has completed a round.
         let measured = |least: Duration, rounds: &[AtomicU32]| {
             let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
             let mut most = 0;
@@ -571,7 +571,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attacked(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops the sender regardless of how it ends, so that this does not block.
+        // The neighbour's thread drops the sender however it ends, so joining it afterwards does not block.
         assert_eq!(
             is_over.recv_timeout(PATIENCE),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),

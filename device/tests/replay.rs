@@ -92,7 +92,7 @@ fn replay_command_repeats_record() {
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // Data that reaches the file shortly afterwards survives however the daemon ends.
+    // The data reaches the file shortly afterwards, and then survives however the daemon ends.
     let text = until("the last step in the file", || {
         let text = same(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)
@@ -109,7 +109,7 @@ fn replay_difference_fails() {
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
     daemon.child.wait().unwrap();
-    // Changes the device in the header, with the same length.
+    // Change the device in the header without changing the length of the header.
     let folder = TempDir::new().unwrap();
     let other = folder.path().join("other");
     fs::write(&other, renamed(&fs::read(&record).unwrap(), br#""jingzhao""#, br#""mthca"   "#)).unwrap();
@@ -129,7 +129,7 @@ fn replay_difference_fails() {
     );
 }
 
-/// Returns the file with replaced words in its header, which is the first chunk.
+/// Returns the record with `from` replaced by `to` in its header, which is the first chunk.
 fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     const HEADER: usize = 8 + 12;
     let len = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;

@@ -77,7 +77,7 @@ impl Machine {
         driver.register(&region(rq, n.into(), RQ, 0x400, MptFlags::empty()));
         driver.register(&region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE));
         driver.create_cq(&cqc(n, cq, LOG_CQES));
-        // 67 ms (IBTA volume 1, section 9.7.6.1.3).
+        // The acknowledgement time-out is 67 ms (IBTA volume 1, section 9.7.6.1.3).
         let mut qpc = Qpc {
             mtu: 5,
             ack_timeout: 14,
@@ -226,7 +226,7 @@ fn processes_with_same_folder_exchange_frames() {
 #[test]
 fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
-    // Kills the process that creates the memory of the link, and the one that receives it.
+    // Kill either the process that creates the memory of the link or the one that receives it.
     for (stays, killed) in [(1, 2), (2, 1)] {
         let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
         a.wait_for_members(&[killed]);

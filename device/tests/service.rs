@@ -1,5 +1,5 @@
 //! Tests `hcad` as a service: passed sockets, notifications to the service manager, and a start without a
-//! file.
+//! configuration file.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::fd::AsRawFd;
@@ -28,7 +28,7 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// sd_notify(3): a path, and an abstract name after an at sign.
+/// sd_notify(3): NOTIFY_SOCKET is a path, or an abstract name after an at sign.
 #[test]
 fn service_manager_is_notified_of_lifecycle() {
     let folder = tempfile::tempdir().unwrap();

@@ -414,8 +414,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of open descriptors of the daemon while it serves a client, and thus after it has released the
-/// previous one.
+/// Returns the number of the daemon's open descriptors. While the daemon serves a client, it has already
+/// released the descriptors of the previous one.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

@@ -39,7 +39,8 @@ impl AgentLink {
     /// Executes a step and returns its answer.
     ///
     /// # Errors
-    /// The step fails with a [`Failure`], which `downcast_ref` can extract, or the link is closed or silent.
+    /// The step fails, the link is closed, or the agent does not answer in time. `downcast_ref` can extract the
+    /// [`Failure`] of a failed step.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         self.call_within(STEP_TIMEOUT, step).await
     }
@@ -55,7 +56,7 @@ impl AgentLink {
     /// Executes a step that is expected to fail, and returns the failure.
     ///
     /// # Errors
-    /// The step succeeds, or the link is closed or silent.
+    /// The step succeeds, the link is closed, or the agent does not answer in time.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {

@@ -57,7 +57,7 @@ pub struct HcaSpec {
     pub id: u16,
     /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,
-    /// Whether packets to the default peer use IPv6, unless software sets its IPv4 address.
+    /// Whether packets to the default peer use IPv6, unless software specifies the peer's IPv4 address.
     pub prefer_ipv6: bool,
     /// UDP address on which the HCA receives frames.
     pub bind: SocketAddr,
@@ -177,7 +177,7 @@ pub struct Daemon {
     capture: PathBuf,
 }
 
-/// Control of a daemon through `hcactl`, usable independently of the daemon's owner.
+/// Controls a daemon through `hcactl`. It can be used independently of the [`Daemon`].
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
@@ -407,8 +407,8 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     })
 }
 
-/// Returns free ports that have not been returned before, because the earlier ones may not be bound yet. If another
-/// program binds one of them first, the daemon reports it and exits.
+/// Returns free ports that no earlier call has returned, because the ports from earlier calls may not be bound yet. If
+/// another program binds a returned port first, the daemon reports this and exits.
 ///
 /// # Errors
 /// No ports are free.

@@ -26,9 +26,10 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content of the [`kvm_note`] if KVM boots guests.
 pub(crate) const KVM_RUNS: &str = "yes";
-/// Only warnings go to the console, because an emulated serial line is slow. Mitigations are of no use here and are
-/// expensive under emulation. The timer check counts ticks against a busy loop, and panics on a busy host that delays
-/// both. On such a host, the TSC watchdog warns about its own delays.
+/// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
+/// Mitigations are of no use here and are expensive under emulation. The timer check compares timer ticks with a busy
+/// loop, and panics on a busy host, which delays both. On such a host, the TSC watchdog would warn about its own
+/// delays.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
 /// Kernel arguments that enable vfio in the guest.
 const IOMMU_ARGS: &str = "intel_iommu=on";
@@ -182,7 +183,7 @@ impl Lab {
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
-        // Downloads and builds block the thread, but no other task runs at this point.
+        // Use a blocking thread, because downloads and builds do not yield.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
@@ -244,7 +245,7 @@ impl Lab {
         self.artifacts.kernel.config()
     }
 
-    /// Returns command-line options that select the same programs, kernel and root file system.
+    /// Returns the command-line options that select the same programs, kernel and root file system as this lab uses.
     pub fn given(&self) -> &[String] {
         &self.given
     }
@@ -303,7 +304,7 @@ impl Lab {
     }
 
     /// Returns the image for a guest without a root file system. It contains the agent, busybox, and the named modules
-    /// with their dependencies. Its devices are behind an IOMMU.
+    /// with their dependencies. The devices of such a guest are behind an IOMMU.
     ///
     /// # Errors
     /// A module or a file is missing.
@@ -311,7 +312,7 @@ impl Lab {
         self.pack(run, "initramfs", module_names, &[], None)
     }
 
-    /// Returns the image for a guest with a Debian root file system. Its tools can load all modules of the kernel.
+    /// Returns the image for a guest with a Debian root file system, whose tools can load all modules of the kernel.
     ///
     /// # Errors
     /// A package cannot be fetched, or a module or a file is missing.
@@ -483,8 +484,8 @@ impl Lab {
         Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 
-    /// Returns why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening the device is not a
-    /// sufficient test, because some virtual hosts offer one that starts firmware but cannot run Linux. The result is
+    /// Returns why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm` is not a
+    /// sufficient test, because the KVM of some virtual hosts starts firmware but cannot run Linux. The result is
     /// stored until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {

@@ -47,7 +47,7 @@ impl ModuleList {
     /// A module is neither available nor built in, or cannot be read.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
-        // Module dependencies have no cycles, or the modules could not be loaded.
+        // Module dependencies have no cycles, because modules with cyclic dependencies could not be loaded.
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }

@@ -35,7 +35,7 @@ pub(crate) fn command() -> clap::Command {
     command.override_usage("guest-lab COMMAND [ARGUMENTS]").help_template(template)
 }
 
-/// Returns the groups as text, with one line for each command that contains the first sentence of its help.
+/// Returns the groups as text. Each command has one line, which contains the first sentence of its help.
 fn groups(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Time limit of an expected answer, well above all measured times.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Returns the addresses of an HCA on the fabric, derived from its number by the default rule for LID n.
+/// Returns the MAC address and the IP address that an HCA has by default, which are derived from its number.
 fn identity(id: u16) -> [String; 2] {
     let [high, low] = id.to_be_bytes();
     [format!("02:00:00:00:{high:02x}:{low:02x}"), format!("10.77.{high}.{low}")]
@@ -87,7 +87,7 @@ pub struct Packet {
     pub ttl: u8,
     /// Source IP address, if it is not that of the peer.
     pub source: Option<Ipv4Addr>,
-    /// Pad count, if it is not the correct one.
+    /// Pad count, if it is to be incorrect.
     pub pad: Option<u8>,
     /// Number of bytes removed from the end of the frame.
     pub cut: u8,

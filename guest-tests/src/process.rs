@@ -41,7 +41,7 @@ pub enum Reading {
     On,
     /// The output is not read, and the pipe is full.
     Stalled,
-    /// The reading end of the pipe is closed.
+    /// The lab has closed its end of the pipe.
     Over,
 }
 
@@ -64,7 +64,7 @@ impl Process {
         die_with_parent(&mut command);
         let child =
             command.spawn().with_context(|| format!("cannot start {name}: {:?}", command.as_std()))?;
-        // Drop the command's copies of the writing end, which would keep the log open.
+        // Drop the command's copies of the write end, which would keep the log open.
         drop(command);
         let (count, written) = watch::channel(before);
         let (reading, wanted) = watch::channel(Reading::On);

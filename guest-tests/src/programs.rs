@@ -13,8 +13,8 @@ use crate::artifacts::cache_dir;
 /// The path of this program is unknown.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
-    // Cargo creates a lock file in the directory of each profile that it builds. The tag file of a target directory is
-    // missing if another tool created the directory.
+    // Cargo creates this lock file in the directory of each profile that it builds. The tag file of the target
+    // directory would be less reliable, because it is missing if another tool created the directory.
     let built_here = profile.join(".cargo-lock").is_file();
     let target = profile.parent().filter(|_| built_here);
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))

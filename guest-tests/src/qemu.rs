@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::artifacts::{Kernel, QemuProgram};
 
-/// Address space for the BARs of hot-plugged devices.
+/// Size of the address space reserved for the BARs of a hot-plugged device.
 const FREE_SLOT_MEMORY: &str = "32M";
 
 /// How guest code is executed.
@@ -50,7 +50,7 @@ pub struct Machine {
     pub shares: Vec<Share>,
     /// Whether QEMU restarts the guest instead of exiting.
     pub reboots: bool,
-    /// Boot loader that fetches kernel and initramfs over the network. Without one, QEMU loads both.
+    /// Boot loader that fetches kernel and initramfs over the network. Without a boot loader, QEMU loads both.
     pub boot_loader: Option<PathBuf>,
 }
 

@@ -72,7 +72,7 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Returns a path for a socket, which is deleted with the run. The path is short, because that of a socket can have
+    /// Returns a path for a socket, which is deleted with the run. The path is short, because a socket's path can have
     /// at most 107 bytes.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)

@@ -1,4 +1,5 @@
-//! Stock verbs in a guest, through rdma-core's own Python binding, which is controlled line by line.
+//! Stock verbs in a guest. They are called through rdma-core's own Python binding, by a program that reads one command
+//! per line.
 //!
 //! The program (`guest/stock_verbs.py`) runs in the guest as long as this object exists. It uses the kernel's driver
 //! and rdma-core's provider, neither of which is part of the project.
@@ -15,12 +16,12 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
-/// Time limit for loading an interpreter and the verbs modules without bytecode.
+/// Time limit for loading the Python interpreter and the verbs modules, which have not been compiled to bytecode.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit of requests that do not themselves wait for anything.
+/// Time limit for requests that do not themselves wait for an event.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The program, which has one device open.
+/// The running program, which has opened one device.
 #[derive(Clone, Copy, Debug)]
 pub struct StockVerbs {
     program: LineProgram,
@@ -39,7 +40,7 @@ pub struct Port {
     pub active: bool,
 }
 
-/// A file in the guest that is mapped, and registered with all access rights.
+/// A file in the guest that is mapped into the program and registered with all access rights.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct FileRegion {
     id: u32,
@@ -64,7 +65,7 @@ pub struct StockQp {
     pub qpn: u32,
 }
 
-/// Path to a peer.
+/// The path to a peer's queue pair.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StockPath {
     /// Number of the peer's queue pair.
@@ -76,7 +77,7 @@ pub struct StockPath {
     pub lid: u16,
 }
 
-/// Attributes for the transitions up to RTS.
+/// Attributes for all transitions from RESET to RTS.
 #[derive(Clone, Debug, Serialize)]
 pub struct StockConnect {
     /// The peer of a connected queue pair.
@@ -85,7 +86,7 @@ pub struct StockConnect {
     pub mtu: u16,
     /// PSN of the first packet that this side sends.
     pub psn: u32,
-    /// PSN of the first packet that this side expects.
+    /// PSN of the first packet that this side expects from the peer.
     pub peer_psn: u32,
     /// Q_Key of a UD queue pair.
     pub qkey: u32,
@@ -93,7 +94,7 @@ pub struct StockConnect {
     pub retry: u8,
     /// Number of retries after RNR NAKs.
     pub rnr_retry: u8,
-    /// Timer code in the RNR NAKs that are sent.
+    /// Timer code in the RNR NAKs that this side sends.
     pub rnr_timer: u8,
 }
 
@@ -140,7 +141,7 @@ pub struct StockCompletion {
 }
 
 impl StockVerbs {
-    /// Starts the program in a guest with a root file system and makes it open a device.
+    /// Starts the program in a guest that has a root file system, and makes it open a device.
     ///
     /// # Errors
     /// The device does not exist, or the program does not start.
@@ -166,8 +167,8 @@ impl StockVerbs {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
-    /// Creates a window that covers all of a region's memory and permits remote writes, and binds it through a queue
-    /// pair in RTS.
+    /// Creates a window that covers all memory of a region and permits remote writes. Binds it through a queue pair,
+    /// which must be in RTS.
     ///
     /// # Errors
     /// The kernel rejects the window, or the bind operation fails.
@@ -271,7 +272,7 @@ impl StockVerbs {
     }
 
     /// Returns the asynchronous events of the device and of the program's objects, as values of `ibv_event_type`. Waits
-    /// up to `limit` for the first event.
+    /// at most `limit` for the first event.
     ///
     /// # Errors
     /// The events cannot be read.
@@ -288,7 +289,7 @@ impl StockVerbs {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
     }
 
-    /// Ends the program, which destroys its objects.
+    /// Ends the program, which destroys all its objects.
     ///
     /// # Errors
     /// The program does not end.

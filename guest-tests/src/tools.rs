@@ -1,4 +1,4 @@
-//! A client program and a server program, which run in two guests.
+//! Runs a client program and a server program in two guests.
 
 use std::time::Duration;
 
@@ -118,8 +118,8 @@ impl Ready {
     pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
-                // The text consists of local port, no peer and the state LISTEN, as printed by the kernel for IPv4 and
-                // IPv6.
+                // The text that the kernel prints for a listening socket: the local port, an all-zero peer address with
+                // 8 digits (IPv4) or 32 digits (IPv6), and the state LISTEN (0A).
                 let any = |digits: usize| format!(":{port:04X} {}:0000 0A", "0".repeat(digits));
                 await_text(vm, &["/proc/net/tcp", "/proc/net/tcp6"], &[&any(8), &any(32)], READY_TIMEOUT)
                     .await

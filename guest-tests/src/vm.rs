@@ -21,21 +21,21 @@ use crate::tools::words;
 
 /// Time limit for QEMU to open its side of the agent's port after it is started.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for QEMU to exit after it has closed a socket.
+/// Time limit for QEMU to exit after it has closed one of its sockets.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 /// Default time limit of a program in the guest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time allowed for the answer to a step, in addition to the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Time limit of a request while a guest restarts, after which the request is repeated. It is followed by the time
-/// limit of the restart.
+/// Time limit for a request to a guest that is restarting. When it expires, the request is repeated. [`REBOOT_TIMEOUT`]
+/// is the time limit for the whole restart.
 const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between requests to an agent that is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
 /// Number of lines of console output and log that an error message contains.
 const TAIL_LINES: usize = 12;
-/// The hidden command with which this program serves an agent without a guest.
+/// The hidden command that makes this program run as an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
 /// Start of the message that Linux prints on a panic.
 const KERNEL_PANIC: &str = "Kernel panic - not syncing";
@@ -73,7 +73,7 @@ pub struct Vm {
     boot_time: Duration,
 }
 
-/// Connections between the lab and a guest, in addition to the agent's.
+/// Connections between the lab and a guest, in addition to the agent's connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuestPorts {
     /// Whether the lab writes to the guest's console.
@@ -85,8 +85,8 @@ pub struct GuestPorts {
 }
 
 impl GuestPorts {
-    /// Maximum number of ports that one virtio-serial device has besides the agent's and the one reserved for a
-    /// console.
+    /// Maximum number of exec ports. One virtio-serial device has this many ports besides the agent's port and the one
+    /// reserved for a console.
     pub const MOST_COMMANDS: usize = 29;
 }
 
@@ -94,7 +94,7 @@ impl Vm {
     /// Starts a guest, waits up to `limit` for its agent, and loads the image's modules.
     ///
     /// # Errors
-    /// The guest does not get that far. The error contains the last lines of its console and of QEMU's log.
+    /// One of these steps fails. The error contains the last lines of the guest's console and of QEMU's log.
     pub async fn boot(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -130,7 +130,7 @@ impl Vm {
             console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
             monitor: wanted.monitor.then(|| run.socket(&format!("{name}.monitor"))),
         };
-        // QEMU connects to the lab, so no retries are needed.
+        // The lab listens before QEMU starts and connects, so no retries are needed.
         let agent_listener = listen(&endpoints.agent)?;
         let command_listeners: Vec<_> =
             endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
@@ -170,7 +170,8 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts an agent in a separate process. It can open devices by their sockets, as VMM and driver in one.
+    /// Starts an agent in a separate process. It can connect to the sockets of devices, and then acts both as the VMM
+    /// and as the driver.
     ///
     /// # Errors
     /// The agent does not start.
@@ -202,11 +203,11 @@ impl Vm {
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
-        // Without a restart, the uptime has grown by the elapsed time. After a restart, the uptime is at most the
-        // elapsed time.
+        // Without a restart, the uptime is the earlier uptime plus the elapsed time. After a restart, it is at most the
+        // elapsed time. A threshold halfway between the two distinguishes them.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
-        // A request may still reach the old agent, in which case it is lost.
+        // The old agent may still receive a request, which is then lost.
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
@@ -227,7 +228,7 @@ impl Vm {
                 .context("cannot load kernel modules")?;
         }
         if image.disks.is_some() {
-            // The order of the disks is defined by `Lab`.
+            // `Lab` defines the order of the disks.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
             self.call(step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
@@ -260,8 +261,8 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Plugs the HCA behind `socket` into a free slot. Slot numbers follow those of the cards. The guest is notified as
-    /// for any card.
+    /// Plugs the HCA behind `socket` into the free slot with this number. The numbers of slots follow those of the
+    /// cards. The guest is notified as it is for any card.
     ///
     /// # Errors
     /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
@@ -282,8 +283,8 @@ impl Vm {
     /// Executes a step in the guest.
     ///
     /// # Errors
-    /// The step fails with a [`Failure`], which `downcast_ref` can extract, or the guest has ended or is silent. In the
-    /// latter case, the error contains the guest's last output.
+    /// The step fails with a [`Failure`], which `downcast_ref` can extract. Otherwise, the guest has ended or does not
+    /// respond, and the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -301,7 +302,7 @@ impl Vm {
     /// Executes a step that must fail, and returns its failure.
     ///
     /// # Errors
-    /// The step succeeds, or the guest has ended or is silent.
+    /// The step succeeds, or the guest has ended or does not respond.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
@@ -310,8 +311,8 @@ impl Vm {
     /// Runs a program in the guest, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// The program fails or takes longer than a minute. The error contains its standard error. All other errors are as
-    /// for [`Self::call`].
+    /// The program fails or takes longer than four minutes. The error contains its output. All other errors are as for
+    /// [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
@@ -378,7 +379,7 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits.
+        // QEMU closes its sockets before it exits, so it may take a moment until its exit status is available.
         let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
@@ -415,7 +416,7 @@ async fn boot_again_after_panic<T>(
         kept.display()
     );
     match first {
-        // The guest may have restarted on its own.
+        // The agent has answered, so the guest must have restarted on its own after the panic.
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }
@@ -455,7 +456,8 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
 mod tests {
     use super::*;
 
-    /// Simulates boots whose consoles end with these texts. Returns the number of boots and the result of the last one.
+    /// Simulates boots, each of which leaves the given text on the console. Returns the number of boots and the result
+    /// of the last one.
     async fn boots(consoles: &[&str]) -> (usize, Result<usize>) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("guest-a.console");

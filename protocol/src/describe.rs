@@ -1,7 +1,7 @@
 //! Names and display formats of fields, for traces.
 //!
-//! Each layout declares them once with `describe!`. A [`Visitor`] renders any described object without knowing its
-//! type.
+//! Each layout declares its fields once with `describe!`. A [`Visitor`] renders any described object, and does not
+//! depend on its type.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Returns whether a field that was never set would have this value. Names and texts never count as zero.
+    /// Returns whether the value is zero, as in a field that was never set. Names and texts never count as zero.
     pub fn is_zero(&self) -> bool {
         match self {
             Self::Number(number) | Self::Hex(number) => *number == 0,

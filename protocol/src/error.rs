@@ -8,7 +8,7 @@ pub enum WireError {
     /// Fewer bytes than a header or a length field requires.
     #[error("{what} requires {need} bytes, but only {have} are available")]
     Short {
-        /// Header that did not fit.
+        /// Name of the header that did not fit.
         what: &'static str,
         /// Number of bytes required.
         need: usize,
@@ -34,7 +34,7 @@ pub enum WireError {
     /// An IP, UDP, ICMP or ICMPv6 checksum is wrong.
     #[error("invalid {what} checksum")]
     Checksum {
-        /// Protocol the checksum belongs to.
+        /// Protocol that the checksum belongs to.
         what: &'static str,
     },
 }

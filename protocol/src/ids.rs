@@ -75,7 +75,7 @@ id! {
     pub struct Srqn(u32, mask 0xff_ffff, "srqn");
 }
 id! {
-    /// Page of doorbell registers (user access region, UAR), 24 bits.
+    /// Index of a UAR page (user access region), which contains doorbell registers, 24 bits.
     pub struct UarIndex(u32, mask 0xff_ffff, "uar");
 }
 id! {
@@ -91,11 +91,11 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Number that the driver assigns to a queue and by which it identifies the queue of a CQE, 24 bits.
+    /// Number that the driver assigns to a queue, so that it can find the queue to which a CQE refers, 24 bits.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
-    /// Set of counters that QPs add to.
+    /// Number of a set of counters that QPs update.
     pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
@@ -107,11 +107,11 @@ id! {
     pub struct Pdn(u32, mask u32::MAX, "pd");
 }
 id! {
-    /// Key of a memory region in local work requests.
+    /// Key of a memory region, as used in local work requests.
     pub struct Lkey(u32, mask u32::MAX, "lkey");
 }
 id! {
-    /// Key of a memory region in requests from a peer.
+    /// Key of a memory region, as used in requests from a peer.
     pub struct Rkey(u32, mask u32::MAX, "rkey");
 }
 id! {
@@ -123,7 +123,7 @@ id! {
     pub struct Pkey(u16, mask u16::MAX, "pkey");
 }
 id! {
-    /// Local identifier of a port.
+    /// Local identifier (LID) of a port.
     pub struct Lid(u16, mask u16::MAX, "lid");
 }
 id! {
@@ -135,7 +135,7 @@ id! {
     pub struct Iova(u64, mask u64::MAX, "iova");
 }
 id! {
-    /// Virtual address inside a memory region, as in work requests and the RETH.
+    /// Virtual address inside a memory region, as it appears in work requests and in the RETH.
     pub struct Va(u64, mask u64::MAX, "va");
 }
 id! {
@@ -144,7 +144,7 @@ id! {
 }
 
 impl Pkey {
-    /// Full membership in the default partition.
+    /// Key for full membership in the default partition.
     pub const DEFAULT: Self = Self(0xffff);
 
     /// Returns whether packets with these keys are accepted: the partition is the same and at least one member is
@@ -158,15 +158,15 @@ impl Pkey {
 }
 
 impl Lkey {
-    /// Converts the key to the form that peers use. JingZhao and mthca regions have one key for local and
-    /// remote access.
+    /// Converts the key to the form that peers use, with the same value. JingZhao and mthca regions have one key for
+    /// both local and remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }
 }
 
 impl Rkey {
-    /// Converts the key to the form that local work requests use.
+    /// Converts the key to the form that local work requests use, with the same value.
     pub const fn as_lkey(self) -> Lkey {
         Lkey(self.0)
     }
@@ -185,7 +185,7 @@ impl MkeyIndex {
 }
 
 impl UserIndex {
-    /// Index of queues that the driver identifies by their number instead.
+    /// Value for queues that the driver identifies by their queue number instead.
     pub const NONE: Self = Self(0xff_ffff);
 }
 
@@ -237,7 +237,7 @@ impl std::str::FromStr for MacAddr {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            // `from_str_radix` alone would accept a sign.
+            // On its own, `from_str_radix` would accept a sign.
             let is_byte = |part: &&str| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
             let part = parts.next().filter(is_byte).ok_or(ParseMacError)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;

@@ -19,18 +19,18 @@
 //! assert_eq!(node.emit()[4], 0b1010);
 //! ```
 //!
-//! The table generates a struct with these public fields, its length, `parse`, `emit` and its description for
-//! traces. A position takes one of three forms.
+//! From the table, the macro generates a struct with these public fields, its length, `parse`, `emit` and a description
+//! for traces. The position of a field takes one of three forms.
 //!
 //! - `@4`: the field begins at byte 4 and has the width of its type.
-//! - `@4[3:1]`, `@4[0]`: bits counted from the beginning of byte 4.
-//! - `[88:40]`: bits of the whole object. Bit 0 is the lowest bit of byte 0, as in the manuals of such interfaces.
+//! - `@4[3:1]`, `@4[0]`: bits of the object, numbered from the lowest bit of byte 4.
+//! - `[88:40]`: bits of the whole object. Bit 0 is the lowest bit of byte 0, as in most device manuals.
 //!
-//! Unnamed bits are ignored by `parse` and zero in `emit`. A position outside the object, one that overlaps
-//! another, and one wider than its type are compile errors.
+//! `parse` ignores unnamed bits, and `emit` sets them to zero. A position is rejected at compile time if it lies
+//! outside the object, overlaps another position, or is wider than its type.
 //!
-//! Objects are little-endian unless the table says `big_endian` after the length. There, `@4[3:1]` means bits
-//! 3 to 1 of the big-endian 32-bit word at byte 4, and the form without a byte is not available.
+//! Objects are little-endian unless the table says `big_endian` after the length. In a big-endian object, `@4[3:1]`
+//! means bits 3 to 1 of the big-endian 32-bit word at byte 4, and a position without a byte is not available.
 //!
 //! ```
 //! protocol::layout! {
@@ -48,39 +48,39 @@
 //! assert_eq!((queue.log_entries, queue.number, queue.vector), (8, 0x42, 3));
 //! ```
 //!
-//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an
-//! integer and converts it from and into `Type`. The type determines how a value appears in traces. A row
-//! overrides this with `=> Hex` for a hexadecimal integer, with `=> function`, which converts a copy first,
-//! or with `=> _`, which omits the field.
+//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer and
+//! converts it from and into `Type`. The type determines how a value appears in traces. A row overrides this in one of
+//! three ways: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function to the
+//! value, and `=> _` omits the field.
 
 use crate::ids::MacAddr;
 
 /// Order in which the bits of an object are numbered.
 pub trait BitOrder {
-    /// Reads up to 64 bits starting at bit `first`.
+    /// Reads `width` bits, at most 64, starting at bit `first`.
     fn take_bits(object: &[u8], first: usize, width: usize) -> u64;
 
-    /// Writes up to 64 bits over zero bits.
+    /// Writes `width` bits, at most 64, starting at bit `first`. The bits must be zero before.
     fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64);
 }
 
-/// Bit 0 is the lowest bit of byte 0: little-endian objects.
+/// Little-endian objects, in which bit 0 is the lowest bit of byte 0.
 #[derive(Clone, Copy, Debug)]
 pub struct LittleEndian;
 
-/// Bit 0 is the highest bit of byte 0: big-endian objects.
+/// Big-endian objects, in which bit 0 is the highest bit of byte 0.
 #[derive(Clone, Copy, Debug)]
 pub struct BigEndian;
 
 /// A type that a field can have.
 pub trait Value: Sized {
-    /// Width in bits if the table gives only the first byte.
+    /// Width in bits of a field for which the table gives only the first byte.
     const WIDTH: usize;
 
-    /// Reads the value from `width` bits starting at bit `first`. The object contains these bits.
+    /// Reads the value from `width` bits, starting at bit `first`. The object must contain these bits.
     fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self;
 
-    /// Writes the value over zero bits. The high bits of a value that is too large for `width` are dropped.
+    /// Writes the value to bits that are zero before. If the value is too large for `width`, its high bits are dropped.
     fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize);
 }
 
@@ -91,7 +91,7 @@ macro_rules! integers {
 
             #[inline]
             fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
-                // `is_sound` rejects fields wider than their types.
+                // The cast loses nothing, because `is_sound` rejects fields that are wider than their types.
                 #[allow(clippy::cast_possible_truncation, reason = "as above")]
                 { O::take_bits(object, first, width) as $int }
             }
@@ -119,7 +119,7 @@ impl Value for bool {
     }
 }
 
-/// Elements are adjacent, the first one lowest.
+/// The elements are adjacent, and the first element has the lowest bit numbers.
 impl<T: Value, const N: usize> Value for [T; N] {
     const WIDTH: usize = T::WIDTH * N;
 
@@ -260,7 +260,7 @@ macro_rules! layout {
             /// Length of the object in bytes.
             $vis const LEN: usize = $len;
 
-            /// Reads the fields; every bit pattern is accepted.
+            /// Reads the fields. Every bit pattern is accepted.
             #[inline]
             #[must_use]
             $vis fn parse(object: &[u8; Self::LEN]) -> Self {
@@ -280,7 +280,7 @@ macro_rules! layout {
                 bytes.first_chunk().map(Self::parse)
             }
 
-            /// Writes every field; unnamed bits are zero.
+            /// Writes every field. Unnamed bits are zero.
             #[inline]
             #[must_use]
             $vis fn emit(&self) -> [u8; Self::LEN] {
@@ -306,7 +306,7 @@ macro_rules! layout {
             "a field is outside of its object, overlaps another or is wider than its type"
         );
 
-        /// The object with all bits zero.
+        /// Returns the object with all bits zero.
         impl Default for $name {
             fn default() -> Self {
                 Self::parse(&[0; Self::LEN])
@@ -396,13 +396,13 @@ mod tests {
     use crate::ids::MacAddr;
 
     layout! {
-        /// A field of every kind.
+        /// An object with fields of every kind.
         struct Sample[24] {
-            /// Crosses a byte boundary.
+            /// A field that crosses a byte boundary.
             [12:3]    narrow: u16,
-            /// Crosses a 64-bit word boundary.
+            /// A field that crosses a 64-bit word boundary.
             [88:32]   base: u64 => Hex,
-            /// Top bit of the 32-bit word at byte 12.
+            /// A flag in the top bit of the 32-bit word at byte 12.
             @12[31]   flag: bool,
             /// A field with the width of its type.
             @16       mac: MacAddr,
@@ -451,9 +451,9 @@ mod tests {
         struct Big[24] big_endian {
             /// A field inside a word.
             @0[28:24]  narrow: u8,
-            /// Crosses a byte boundary.
+            /// A field that crosses a byte boundary.
             @0[13:3]   wide: u16,
-            /// The lowest bit of a word.
+            /// A flag in the lowest bit of a word.
             @4[0]      flag: bool,
             /// A field with a 64-bit value.
             @8         base: u64 => Hex,

@@ -1,8 +1,8 @@
 //! Packets on the wire, and the interfaces between guest driver and device.
 //!
-//! Every object has two levels. The raw layout consists of exactly the bytes; the parsed value holds only the
-//! meaningful fields. `parse` accepts untrusted bytes and never panics. `emit` writes every byte, reserved ones
-//! included.
+//! Every object has two representations. The raw layout consists of exactly the bytes of the object; the parsed value
+//! holds only the fields that have a meaning. `parse` accepts untrusted bytes and never panics. `emit` writes every
+//! byte, including reserved ones.
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
 //! - [`net`]: other protocols that carry or accompany RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
@@ -11,9 +11,10 @@
 //! - [`describe`]: names and values of fields, for traces.
 //! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of objects and registers.
 //!
-//! No I/O, no clock, no logging.
+//! This crate performs no I/O, reads no clock and writes no logs.
 #![forbid(unsafe_code)]
-// Fields and codes with the names of a specification need no documentation: `allow` on their types and in the macros.
+// Fields and codes that are named as in a specification need no documentation. Their types, and the macros that define
+// them, allow missing documentation.
 #![warn(missing_docs)]
 
 pub mod describe;

@@ -1,5 +1,5 @@
-//! Manages the Linux capabilities of a process that starts with some, for example as root. The process drops
-//! all but a few of them once it serves.
+//! Manages the Linux capabilities of a process that starts with some, for example as root. Once the process serves
+//! devices, it has dropped all but a few of them.
 //!
 //! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the
 //! sandbox is complete must therefore drop their capabilities themselves. All other threads are created by a
@@ -27,7 +27,7 @@ pub fn begin() {
 /// has dropped all capabilities, which seccomp would prevent later.
 ///
 /// # Errors
-/// The process has no free threads.
+/// Fails if the process cannot create another thread.
 pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let (done, given_up) = mpsc::sync_channel(1);
     thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -48,7 +48,7 @@ fn drop_all() {
     }
 }
 
-/// Limits the capabilities of this thread and its future threads to `kept`, and returns those that it has.
+/// Limits the capabilities of this thread, and of threads it creates later, to `kept`. Returns those that remain.
 ///
 /// # Errors
 /// Fails if the kernel rejects the change.

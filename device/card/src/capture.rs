@@ -68,8 +68,8 @@ impl fmt::Display for About {
     }
 }
 
-/// A capture of one HCA. Each frame has its time in nanoseconds, its direction and, if known, a comment with
-/// the local QP.
+/// A capture of one HCA. Each frame is stored with its time in nanoseconds, its direction and, if known, a comment that
+/// names the local QP.
 ///
 /// A failed write ends the capture with one log line, and never affects the device. Reaching the size limit
 /// of the last file has the same effect.
@@ -84,8 +84,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens the store that `keep` describes. Wireshark shows `interface` as the name. Appending to a file begins a
-    /// new section.
+    /// Opens the store that `keep` describes. Wireshark shows `interface` as the name of the interface. Appending to a
+    /// file begins a new section.
     ///
     /// # Errors
     /// A file cannot be opened.
@@ -137,7 +137,7 @@ impl Capture {
         self.store.ended()
     }
 
-    /// Returns the contents of the capture ring.
+    /// Returns the contents of the capture ring, if there is one.
     pub fn kept(&self) -> Option<Vec<u8>> {
         self.store.kept()
     }

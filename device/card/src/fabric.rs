@@ -40,7 +40,7 @@ pub enum Sent {
     Blocked,
 }
 
-/// Carries frames. No call blocks.
+/// Carries frames between devices. No call blocks.
 pub trait Fabric {
     /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is
     /// lost and counted, as on a wire.
@@ -70,7 +70,7 @@ pub trait Fabric {
         None
     }
 
-    /// Returns whether frames have arrived that the descriptor does not report, as between
+    /// Returns whether frames have arrived that the descriptor does not report. This happens between
     /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
     fn has_frames(&self) -> bool {
         false
@@ -87,9 +87,9 @@ pub trait Fabric {
         false
     }
 
-    /// Returns the maximum number of bytes in frames per turn. The last frame may exceed this limit. A socket
-    /// does not benefit from a limit, because the kernel copies the frames immediately and larger batches
-    /// need fewer turns.
+    /// Returns the maximum total length, in bytes, of the frames that one turn handles. The last frame may
+    /// exceed this limit. A socket does not benefit from a limit, because the kernel copies the frames
+    /// immediately and larger batches need fewer turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }
@@ -105,8 +105,8 @@ pub trait Fabric {
 
     fn stats(&mut self) -> FabricStats;
 
-    /// Makes the fabric also deliver all frames that no other device owns. Used for a NIC, which filters
-    /// frames itself.
+    /// Makes the fabric also deliver frames to all MACs that no other device owns. Used for a NIC, which
+    /// filters frames itself.
     fn set_promiscuous(&mut self) {}
 
     /// Returns the list of peers, if the fabric has one.
@@ -192,9 +192,9 @@ pub struct FabricStats {
     pub rx_frames: u64,
     /// Frames that the network rejected.
     pub tx_refused: u64,
-    /// Frames of a NIC whose source MAC belongs to another device.
+    /// NIC frames whose source MAC belongs to another device.
     pub tx_foreign_mac: u64,
-    /// Frames of a NIC whose source IP address belongs to another member.
+    /// NIC frames whose source IP address belongs to another member.
     #[serde(default)]
     pub tx_foreign_ip: u64,
     /// Frames without a destination: no peer exists, the frame answers an unknown peer, or the frame is
@@ -204,7 +204,7 @@ pub struct FabricStats {
     pub rx_stranger: u64,
     /// Frames that are too short or too long for Ethernet.
     pub rx_bad_length: u64,
-    /// Frames of peers that exceeded their rate limit.
+    /// Frames from peers that exceeded their rate limit.
     pub rx_over_rate: u64,
     /// Frames whose source MAC belongs to another peer.
     pub rx_foreign_mac: u64,

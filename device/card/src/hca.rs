@@ -5,8 +5,8 @@
 //! effects of an access are complete when it returns, and that nothing accesses guest memory between an unmap
 //! and the next call.
 
-/// Everything that a front-end borrows from its [`Hca`]. This is a macro, because the front-end itself is
-/// borrowed at the same time.
+/// The parts of an [`Hca`] that a front-end borrows. This is a macro, because the front-end itself is borrowed at the
+/// same time.
 macro_rules! context {
     ($hca:ident) => {
         Context {
@@ -22,7 +22,7 @@ macro_rules! context {
     };
 }
 
-/// What the engine's view of a front-end borrows from its [`Hca`].
+/// The parts of an [`Hca`] that the engine's view of a front-end borrows.
 macro_rules! host_context {
     ($hca:ident) => {
         HostContext {
@@ -111,11 +111,11 @@ pub struct Hca<F: Frontend> {
     monitor: Monitor,
     /// Frames for the fabric.
     outbound: TxBatch,
-    /// Whether frames need an ICRC, because the fabric may corrupt them.
+    /// Whether frames need an ICRC because the fabric may corrupt them.
     needs_icrc: bool,
-    /// Maximum number of bytes in frames per turn.
+    /// Maximum total length, in bytes, of the frames built in one turn.
     turn_bytes: usize,
-    /// The next sender to build frames.
+    /// The sender that builds the next frames.
     sender: Sender,
     /// Frames for this HCA itself, which are delivered in the next turn. Holds at most the frames of one
     /// turn.
@@ -124,10 +124,10 @@ pub struct Hca<F: Frontend> {
     /// of one turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
-    /// Set while the device is recorded or replayed.
+    /// Recorder or replay of the device's inputs and outputs, if one is active.
     sink: Option<RecordSink>,
     outgoing: Outgoing,
-    /// Set if the guest can store doorbells without an exit.
+    /// Doorbells that the guest can store without an exit, if there are any.
     doorbells: Option<Doorbells>,
 }
 
@@ -175,7 +175,7 @@ impl<F: Frontend> Hca<F> {
         Self { needs_icrc, ..self }
     }
 
-    /// Sets the maximum number of bytes in frames per turn; see
+    /// Sets the maximum total length of the frames built in one turn; see
     /// [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
     #[must_use]
     pub fn with_turn_bytes(self, turn_bytes: usize) -> Self {
@@ -187,7 +187,7 @@ impl<F: Frontend> Hca<F> {
         self.now = now;
     }
 
-    /// Returns the front-end, and guest memory as it sees it.
+    /// Returns the front-end, and guest memory as the front-end sees it.
     #[cfg(any(test, feature = "testing"))]
     pub const fn frontend_and_memory(&mut self) -> (&mut F, &GuestMemory) {
         (&mut self.frontend, &self.memory)
@@ -204,7 +204,7 @@ impl<F: Frontend> Hca<F> {
         self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// Fires the deadlines that have passed.
+    /// Handles the deadlines that have passed.
     pub fn handle_deadline(&mut self) {
         self.step(Input::Deadline);
         self.release_inbound();
@@ -306,18 +306,18 @@ impl<F: Frontend> Hca<F> {
     /// Adds an impairment; see [`Impairments::add`].
     ///
     /// # Errors
-    /// [`TooManyRulesError`].
+    /// [`TooManyRulesError`] if the port already has the maximum number of rules.
     pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
         if self.sink.is_some() {
-            // The rule was JSON originally.
+            // The rule was parsed from JSON, so it can be serialised.
             let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
             self.step(Input::Impair(entry.into()));
         }
         self.impairments.add(rule)
     }
 
-    /// Copies the operator's settings from the device that this one replaces: link state and impairments. The
-    /// counters of the impairments start from zero.
+    /// Copies the operator's settings, which are the link state and the impairments, from the device that this one
+    /// replaces. The counters of the impairments start from zero.
     pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
@@ -345,8 +345,7 @@ impl<F: Frontend> Hca<F> {
         self.port.is_up()
     }
 
-    /// Returns whether frames can pass the port, which requires that its link is up and that management has
-    /// activated it.
+    /// Whether frames can pass the port. This requires that its link is up and that management has activated the port.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
@@ -378,7 +377,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns the addresses derived from a MAC that is not in the address table.
+    /// Returns the addresses derived from a MAC, unless the address table contains this MAC.
     fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
         Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }
@@ -420,7 +419,7 @@ impl<F: Frontend> Hca<F> {
         self.frontend.fail(cx);
     }
 
-    /// Returns a page of a table from index `from` on. The page is empty if the device does not have the
+    /// Returns the page of a table that starts at index `from`. The page is empty if the device does not have the
     /// table.
     pub fn page(&self, table: &'static TableSpec, from: u64) -> Page {
         let cx = TableContext {
@@ -433,7 +432,7 @@ impl<F: Frontend> Hca<F> {
         found.map_or_else(|| Page::empty(table), |table| (table.page)(&self.frontend, &cx))
     }
 
-    /// Returns the rows of one page of a table from index `from` on.
+    /// Returns the rows of the page of a table that starts at index `from`.
     pub fn rows<T: Row>(&self, from: u64) -> Vec<T> {
         self.page(T::TABLE, from).rows.of()
     }

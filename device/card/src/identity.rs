@@ -46,8 +46,8 @@ impl Identity {
         Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
     }
 
-    /// Returns the link-local IPv6 address of every port, derived from its MAC like the default GID of RoCE
-    /// ports (RFC 4291, appendix A).
+    /// Returns the port's link-local IPv6 address, which every port has. It is derived from the MAC, like the
+    /// default GID of RoCE ports (RFC 4291, appendix A).
     pub const fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;
         let word = u16::from_be_bytes;

@@ -5,34 +5,34 @@
 //! the subnet manager and the subnet administration (`sa`). No HCA is special or keeps state for another one,
 //! and none is queried for information that follows from a rule. All HCAs agree by the following rules.
 //!
-//! - **Addresses.** A LID is the `id` in the configuration. The GUID of node and port is the modified EUI-64
-//!   of the port's MAC. The MAC therefore follows from a GID, and the LID from the MAC: through the table of
-//!   configured peers, or else through the LID rule. A path query is answered by rule, whether the node
-//!   exists or not. Soft-RoCE, whose default GID follows the same rule, is reachable as well.
-//! - **The switch** has LID [`SM_LID`] and the GUID of that LID's MAC. The HCA with LID n is at port 1 + (n -
-//!   1) mod
-//!   254. If several share a port, the HCA with the lowest known LID is the one at that port. Every HCA
-//!        computes this in the same way, so return paths written by one switch are valid for another.
+//! - **Addresses.** A LID is the `id` in the configuration. The GUID of both node and port is the modified
+//!   EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID, through the
+//!   table of configured peers or else through the LID rule. A path query is answered by rule, whether or not
+//!   the node exists. Soft-RoCE, whose default GID follows the same rule, is reachable as well.
+//! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is
+//!   attached to port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable
+//!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
+//!   way, so return paths written by one switch are valid for another.
 //! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group
-//!   follows from its GID, and is not transmitted. The creator of a group specifies its parameters.
+//!   follows from its GID, so HCAs need not exchange it. The creator of a group specifies its parameters.
 //!   Unspecified parameters are those of the broadcast group, which is the same everywhere.
 //! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
 //!   Such a sweep is sent a few times when the port comes up, every ten seconds from then on, and, at most
-//!   once a second, when the guest requests something that depends on it. Each node that responds is then
-//!   queried for NodeDescription and PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is
+//!   once a second, when the guest requests something that depends on its result. Each node that responds is
+//!   then queried for NodeDescription and PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is
 //!   removed. Only a response to an open request is accepted, and only once.
 //! - **Amplification.** A datagram from a peer causes at most one other datagram, which is no longer than the
 //!   first: an answer, or the next request.
 //! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a
-//!   receive buffer. Otherwise, and in the first second of an open port, the agents answer. A directed-route
-//!   packet passes the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the
-//!   route. The answer passes the switch of that HCA.
+//!   receive buffer. Otherwise, and in the first second after the port is opened, the agents answer. A
+//!   directed-route packet passes through the switch of the sender's HCA, and is then sent as a frame to the
+//!   HCA at the end of the route. The answer passes through the switch of the responding HCA.
 //! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the
 //!   request carries it, because the only subnet manager is the built-in one. A port that is down, or that
 //!   software has not opened, answers nothing.
 //!
-//! This module owns neither a socket nor a clock. A MAD arrives through MAD_IFC, or as a frame to the MAC of
-//! one of the two LIDs that [`Management::serves`]. Outputs are polled.
+//! This module owns neither a socket nor a clock. A MAD arrives through MAD_IFC, or as a frame to one of the
+//! two MACs that [`Management::serves`] accepts. Outputs are polled.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
@@ -84,7 +84,7 @@ pub const QP1: Qpn = Qpn::new(1);
 /// Maximum number of pending outputs, which the owner polls after each call.
 const MAX_OUTPUTS: usize = 128;
 
-/// Counters of the port at the time of a request. Octets are those of a packet from BTH to ICRC.
+/// Counters of the port at the time of a request. Octets of a packet are counted from BTH to ICRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub transmit_packets: u64,
@@ -104,7 +104,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the counters of an HCA.
+    /// Derives the port counters of an HCA from the statistics of its port and its engine.
     pub fn of(port: &PortStats, engine: &Stats) -> Self {
         let errors = [DropReason::Short, DropReason::Invalid, DropReason::Checksum, DropReason::Icrc];
         Self {
@@ -125,7 +125,7 @@ impl Counters {
         }
     }
 
-    /// Returns the difference to an earlier snapshot.
+    /// Returns the difference from an earlier snapshot.
     fn since(&self, base: &Self) -> Self {
         Self {
             transmit_packets: self.transmit_packets.wrapping_sub(base.transmit_packets),
@@ -152,7 +152,7 @@ impl Counters {
     }
 }
 
-/// State of the HCA that holds for the duration of one call.
+/// Time and counters of the HCA, fixed for the duration of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub now: Instant,
@@ -171,7 +171,7 @@ pub enum Output {
     Link(bool),
 }
 
-/// Result for a MAD from the wire.
+/// Decision about a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
     /// Deliver to a QP of the guest, unchanged.
@@ -188,12 +188,12 @@ enum Handler {
     OwnResponse,
     /// A sweep of another HCA, which the guest does not see.
     Sweep,
-    /// Software of the guest.
+    /// Guest software that listens on the QP.
     Guest,
-    /// Software of the guest, reached through a directed route.
+    /// Guest software that listens on the QP, for an SMP that arrived through a directed route.
     GuestAtEndOfRoute,
     Agent,
-    /// The agents, reached through a directed route.
+    /// The agents, for an SMP that arrived through a directed route.
     AgentAtEndOfRoute,
 }
 
@@ -224,12 +224,13 @@ pub struct Management {
     subnet: Subnet,
     administration: SubnetAdministration,
     outputs: VecDeque<Output>,
-    /// Time until which software that has opened the port may not be ready.
+    /// Time until which software may not be ready after it has opened the port.
     settled: Instant,
 }
 
 impl Management {
-    /// Creates management in its power-on state. LID and GUID of the node are those of `own` and do not change.
+    /// Creates the `Management` of an HCA in its power-on state. The node's LID and GUID are those of `own`
+    /// and never change.
     pub fn new(own: Identity, profile: NodeProfile) -> Self {
         let port = ManagedPort::new(own, profile);
         let administration = SubnetAdministration::new(port.mtu());
@@ -309,7 +310,7 @@ impl Management {
     }
 
     /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. The answer to a
-    /// directed-route SMP contains the unchanged route, which software advances.
+    /// directed-route SMP contains the route unchanged, because software advances it.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -331,13 +332,14 @@ impl Management {
         self.port.take_pkey_change()
     }
 
-    /// Returns whether frames to a MAC are for management, which represents the subnet manager and the other
-    /// end of the link. They never reach the fabric.
+    /// Returns whether management handles frames to this MAC instead of sending them to the fabric. It
+    /// represents the subnet manager and the other end of the link.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
 
-    /// Handles a MAD that the guest sent to one of these MACs. `addresses` contains the configured ports.
+    /// Handles a MAD that the guest sent to a MAC that [`Management::serves`] accepts. `addresses` contains
+    /// the configured ports.
     pub fn handle_guest(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
         if !self.is_active() {
             return;
@@ -393,9 +395,9 @@ impl Management {
     }
 
     /// Returns whether an SMP from the wire is permitted. Because the subnet manager is built in and no peer
-    /// can be one, a remote Set must carry the M_Key that the guest has configured. If it has configured
-    /// none, no attribute can be set remotely. SMInfo belongs to the subnet manager software, which the
-    /// port's M_Key does not protect.
+    /// can be one, a remote Set must carry the M_Key that the guest has configured. If the guest has
+    /// configured none, no attribute can be set remotely. Set(SMInfo) is exempt, because SMInfo belongs to
+    /// the subnet manager software, which the port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -453,7 +455,7 @@ impl Management {
         }
     }
 
-    /// Handles a directed-route SMP that arrives at this HCA's port, if no software listens.
+    /// Handles a directed-route SMP that arrives at this HCA's port while no guest software listens.
     fn end_of_route(&mut self, view: &View, mad: Mad) {
         let Some(mad) = route::at_end(mad) else { return };
         let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };
@@ -462,7 +464,7 @@ impl Management {
         }
     }
 
-    /// Answers a request from the wire without a directed route.
+    /// Answers a request from the wire that has no directed route.
     fn answer_wire(&mut self, view: &View, received: &Datagram) {
         let class = protocol::mad::header(&received.mad).class;
         let fits = match received.destination_qp {

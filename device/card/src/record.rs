@@ -10,14 +10,14 @@
 //! - `chunk`, `header`, `reader`: the file
 //! - `queue`, `recorder`: writing the file without delaying the device
 //! - `replay_source`: repeats the inputs and compares the outputs
-//! - `sink`: the device's end of a record, in a recording or a replay
+//! - `sink`: the device's side of a record, in a recording or a replay
 //!
 //! # File
-//! Eight bytes: `HCADREC` and a line feed. Chunks follow. A chunk consists of the length of its contents (4
-//! bytes), their XXH3-64 (8 bytes) and the contents. Numbers are little-endian. The first chunk contains the
-//! header, a JSON object. All others contain complete entries. Entries refer to earlier ones, so a record is
-//! read from its beginning. If the writer was killed, the file ends with the last complete chunk. The
-//! header's `format` is [`FORMAT`]; others are rejected.
+//! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the
+//! length of its contents (4 bytes), their XXH3-64 (8 bytes) and the contents. Numbers are little-endian. The
+//! first chunk contains the header, a JSON object. All others contain complete entries. Entries refer to
+//! earlier entries, so a record must be read from its beginning. If the writer was killed, the file ends with
+//! the last complete chunk. The header's `format` must be [`FORMAT`].
 
 mod chunk;
 mod codec;

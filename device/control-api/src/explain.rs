@@ -26,7 +26,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
-        // These services do not use QP numbers of their own on the wire.
+        // On the wire, QPs of these services use the numbers 0 and 1 instead of their own.
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
         other => snapshot::Service::from(other).name(),
@@ -179,7 +179,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Describes in words the reasons that can end a connection. Returns all other reasons by their identifier.
+/// Describes a reason that can end a connection in words, and any other reason by its identifier.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -350,7 +350,7 @@ mod tests {
         );
     }
 
-    /// Numbers keep their unit, and `hcactl` receives them without loss of precision.
+    /// In JSON, durations keep their unit, and `hcactl` reads them back without loss of precision.
     #[test]
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);

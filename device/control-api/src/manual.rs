@@ -9,7 +9,8 @@ use clap_complete::Shell;
 /// Shells for which completions are generated.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-/// Writes the shell completions of a program to a directory, and one man page for it and for each command.
+/// Writes the shell completions of a program to a directory, and a man page for the program and for each of
+/// its commands.
 ///
 /// # Errors
 /// Fails if a file cannot be written.

@@ -29,7 +29,8 @@ use serde_json::{Map, Value};
 use crate::named::Named;
 use crate::peer::UdpPeerEntry;
 
-/// A request. `device` is the number of the device, its `id` in the configuration.
+/// A request. The description of each variant names the response. `device` is the number of the device, its
+/// `id` in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -39,7 +40,7 @@ pub enum Request {
     Configuration {},
     /// Adds a device, which exists until it is removed or hcad exits: [`Response::Added`].
     DeviceAdd {
-        /// An entry as in `devices` of the configuration.
+        /// A device entry, in the format of `devices` in the configuration.
         entry: Map<String, Value>,
     },
     /// Removes a device and disconnects its VMM: [`Response::Done`].
@@ -60,10 +61,10 @@ pub enum Request {
         device: u16,
         /// Name of the table.
         table: String,
-        /// 0 for the first page, or `next` of the previous page.
+        /// Where the page starts: 0 for the first page, or `next` of the previous page.
         #[serde(default)]
         from: u64,
-        /// Whether to return cells of text instead of rows of JSON.
+        /// Whether to return the cells of each row as text instead of JSON.
         #[serde(default)]
         text: bool,
     },
@@ -137,7 +138,7 @@ pub enum Request {
         /// Format of a trace entry.
         #[serde(default)]
         format: TraceFormat,
-        /// Trace entries to write.
+        /// Filter that selects the trace entries to write.
         #[serde(default)]
         filter: TraceFilter,
         /// Maximum size of a file in bytes. Default: the value in the configuration.
@@ -205,7 +206,7 @@ pub enum Request {
     PeerAdd {
         /// Number of the device.
         device: u16,
-        /// An entry as in `peers` of the configuration.
+        /// A peer entry, in the format of `peers` in the configuration.
         peer: UdpPeerEntry,
     },
     /// Removes a peer: [`Response::Done`].
@@ -371,7 +372,7 @@ pub struct DeviceRow {
     pub state: DeviceState,
     /// Number of restarts after failures.
     pub restarts: u64,
-    /// Reason of the latest failure.
+    /// Reason for the latest failure.
     pub problem: Option<String>,
     /// State of the link. Unknown while the device does not respond.
     pub port: Option<PortState>,
@@ -394,14 +395,14 @@ pub struct Counters {
     /// Counters specific to the device interface, by its key in the configuration.
     pub frontend: Named,
     pub engine: Stats,
-    /// Queue pairs by state, at this moment.
+    /// Current number of queue pairs in each state.
     #[serde(default)]
     pub qps: QpStates,
     pub port: PortCounters,
     pub fabric: FabricStats,
     pub vfio: VfioCounters,
     pub interface: InterfaceCounters,
-    /// The log, which all devices share.
+    /// Counters of the log, which all devices share.
     pub log: LogCounters,
 }
 

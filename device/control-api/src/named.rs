@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A JSON object with one key. Its value keeps the sender's order of fields, and the control socket does not
-/// know the type of the value.
+/// A JSON object with one key. The control socket does not know the type of the key's value, whose fields
+/// keep the order in which the sender wrote them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Named(BTreeMap<String, Box<RawValue>>);

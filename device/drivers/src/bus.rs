@@ -5,26 +5,26 @@ pub trait Bus {
     /// Writes to config space.
     fn configure(&mut self, offset: u64, bytes: &[u8]);
 
-    /// Writes to BAR `bar`, 0 to 5, in one access.
+    /// Writes to BAR `bar` (0 to 5) in a single access.
     fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]);
 
-    /// Reads from BAR `bar`, 0 to 5, in one access.
+    /// Reads from BAR `bar` (0 to 5) in a single access.
     fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN];
 
     /// Writes to guest memory at bus address `at`.
     fn poke(&mut self, at: u64, bytes: &[u8]);
 
-    /// Reads from guest memory from bus address `at`.
+    /// Reads guest memory at bus address `at`.
     fn peek(&mut self, at: u64, len: usize) -> Vec<u8>;
 
-    /// Number of times the function has raised an MSI-X vector since the last call. Always 0 if interrupts are not
-    /// observed.
+    /// Returns how many times the function has raised an MSI-X vector since the last call. Always returns 0 if
+    /// interrupts are not observed.
     fn interrupts(&mut self, _vector: usize) -> u64 {
         0
     }
 
-    /// Enables memory space and bus mastering, in power state D0. A previous owner may have left the function in D3.
-    /// The PMCSR is at 44h in all devices of this project.
+    /// Moves the function to power state D0 and enables memory space and bus mastering. A previous owner may have left
+    /// the function in D3. In all devices of this project, the PMCSR is at 44h.
     fn enable(&mut self) {
         self.configure(0x44, &[0, 0]);
         self.configure(4, &[6, 0]);

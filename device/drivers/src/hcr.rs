@@ -1,4 +1,4 @@
-//! The HCA command register (HCR) of JingZhao and mthca: seven words. Writing the last one starts a command.
+//! The HCA command register (HCR) of JingZhao and mthca. It has seven words, and writing the last one starts a command.
 
 /// Bus address of the inbox.
 pub const INBOX: u64 = 0x1000;
@@ -10,12 +10,12 @@ pub const GO: u32 = 1 << 23;
 /// Bit of the command word that requests an event on completion.
 pub const EVENT: u32 = 1 << 22;
 
-/// Returns the command word of a polled command.
+/// Returns the last word for a command that is polled for completion.
 pub fn word(code: u16, op_modifier: u8) -> u32 {
     GO | u32::from(op_modifier) << 12 | u32::from(code)
 }
 
-/// Returns the seven words in address order.
+/// Returns the seven words of a command in address order.
 pub(crate) fn words(in_param: u64, in_modifier: u32, out_param: u64, token: u16, command: u32) -> [u32; 7] {
     let halves = |value: u64| {
         let [a, b, c, d, low @ ..] = value.to_be_bytes();

@@ -1,4 +1,4 @@
-//! A driver for mlx5: the behaviour of `mlx5_core`.
+//! A driver for mlx5 that behaves like `mlx5_core`.
 //!
 //! # Spec
 //! mlx5 interface, sections 2.1, 3 and 7.
@@ -38,7 +38,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Mailboxes in every slot for the longest inputs and outputs, all below 160 MiB.
+    /// A layout in which the mailboxes of every slot are large enough for the longest inputs and outputs. All of them
+    /// are below 160 MiB.
     pub const LARGE: Self = Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: 2048 };
 
     /// Returns the address of a slot.
@@ -106,7 +107,7 @@ impl<B: Bus> Driver<B> {
         }
         let outputs = blocks(output_len);
         for number in 0..outputs {
-            // The device overwrites these data.
+            // The device overwrites this filler with its output.
             let block = block(&[0xa5; BLOCK_DATA], number, outputs, token, |next| layout.output(slot, next));
             self.bus.poke(layout.output(slot, number), &block);
         }
@@ -165,7 +166,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns a mailbox block that holds these data and links to its successor.
+/// Returns a mailbox block that holds `data` and links to the next block.
 fn block(
     data: &[u8],
     number: usize,
@@ -186,7 +187,7 @@ fn block(
     block.emit()
 }
 
-/// Returns the address of the field of a mailbox block that links to the next block.
+/// Returns the address of the link to the next block, which is a field of a mailbox block.
 pub const fn link(block: u64) -> u64 {
     block + NEXT_BLOCK as u64
 }

@@ -2,77 +2,27 @@
 //!
 //! Memory that a hostile guest can make a device allocate:
 //!
-//!
-//! object
-//! size
-//! maximum number
-//! total
-//!
+//! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | transmit queue, with the buffers of one frame | 5 KiB | 256, as configured | 1.3 MiB |
 //! | receive queue | 600 B | 256, as configured | 150 KiB |
 //! | vector | 64 B | 2,048, as configured | 128 KiB |
-//!
-//! stored register
-//! 20 B
-//! 8,000
-//! 160 KiB
-//!
+//! | stored register | 20 B | 8,000 | 160 KiB |
 //! | VSI | 400 B | 768 | 300 KiB |
 //! | switch rule | 100 B | 8,192 | 800 KiB |
-//!
-//! VSI list
-//! 140 B
-//! 2,046
-//! 280 KiB
-//!
+//! | VSI list | 140 B | 2,046 | 280 KiB |
 //! | large action | 50 B | 512 | 25 KiB |
-//!
-//! scheduler element
-//! 120 B
-//! 4,608
-//! 540 KiB
-//!
-//!
-//! RDMA queue set handle
-//! 20 B
-//! 512
-//! 10 KiB
-//!
-//!
-//! admin command buffer
-//! 4 KiB
-//! 1
-//! 4 KiB
-//!
-//!
-//! queue pair of the RDMA half, besides engine state
-//! 310 B
-//! 1,024, as configured
-//! 310 KiB
-//!
+//! | scheduler element | 120 B | 4,608 | 540 KiB |
+//! | RDMA queue set handle | 20 B | 512 | 10 KiB |
+//! | admin command buffer | 4 KiB | 1 | 4 KiB |
+//! | queue pair of the RDMA half, besides engine state | 310 B | 1,024, as configured | 310 KiB |
 //! | completion queue | 80 B | 2,048, as configured | 160 KiB |
 //! | memory region or window | 80 B | 16,384, as configured | 1.3 MiB |
-//!
-//! context memory segment
-//! 24 B
-//! 319, as configured
-//! 8 KiB
-//!
+//! | context memory segment | 24 B | 319, as configured | 8 KiB |
 //! | address handle | 100 B | 4,096, as configured | 400 KiB |
-//!
-//! ARP entry
-//! 16 B
-//! 4,096, as configured
-//! 64 KiB
-//!
+//! | ARP entry | 16 B | 4,096, as configured | 64 KiB |
 //! | multicast group | 100 B | 1,024, as many as queue pairs | 100 KiB |
-//!
-//! work scheduler node
-//! 20 B
-//! 512
-//! 10 KiB
-//!
+//! | work scheduler node | 20 B | 512 | 10 KiB |
 //!
 //! The flash image takes another 128 KiB, independent of the guest.
 //!
@@ -92,8 +42,8 @@ use super::registers::Stored;
 use super::strict::Strict;
 use super::vectors::Vectors;
 
-/// Scheduler leaves by the object they belong to. An entry outlives its leaf if that is deleted with an
-/// ancestor.
+/// Scheduler leaves, by the object to which they belong. If a leaf is deleted with an ancestor, its entry
+/// remains.
 ///
 /// Bound: the number of transmit queues, and of RDMA queue sets that "add RDMA queue sets" permits.
 #[derive(Debug, Default)]
@@ -110,7 +60,7 @@ pub struct Function {
     /// Rings of the admin queue and the mailbox.
     pub rings: Rings,
     pub vectors: Vectors,
-    /// Registers that are only stored.
+    /// Registers that only store the value written to them.
     pub stored: Stored,
     /// Whether the driver has enabled link status events.
     pub link_events: bool,

@@ -49,7 +49,7 @@ impl IdPool {
 
     /// Returns the number of free identifiers.
     pub(super) fn free(&self) -> u16 {
-        // At most 65,536 minus `first`.
+        // The pool contains at most 65,536 minus `first` identifiers.
         u16::try_from(self.used.len()).unwrap_or(u16::MAX) - self.count
     }
 }

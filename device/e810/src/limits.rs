@@ -27,7 +27,7 @@ pub const MAX_LISTS: u16 = 1023;
 pub const DEVICE_FILTERS: u32 = 1024;
 /// Flow director filters of a function, guaranteed and best effort. `ice` warns if there are none.
 pub const FUNCTION_FILTERS: u16 = 512;
-/// Counter blocks of flow director filters.
+/// Number of counter blocks for flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
 /// Maximum number of profiles of the flow director or of RSS.
 ///

@@ -87,14 +87,14 @@ impl Nvm {
         self.put_preserved_fields();
     }
 
-    /// Writes the only preserved field, the part number, which includes its own length.
+    /// Writes the preserved fields. The only field is the part number, which includes its own length.
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
         let words = len_u16(characters.len()) + 1;
         let field = [TLV_PART_NUMBER, words, words].into_iter().chain(part_number);
         let field: Vec<u16> = field.collect();
-        // The length counts itself and a trailer.
+        // The total length counts its own word and a trailer.
         let all = std::iter::once(len_u16(field.len()) + 2).chain(field);
         for (at, value) in all.enumerate() {
             self.put_word(0, usize::from(PRESERVED_FIELDS) + at, value);
@@ -149,7 +149,7 @@ impl Nvm {
     }
 }
 
-/// Converts the length of a constant.
+/// Converts the length of a constant, which always fits.
 fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -158,7 +158,7 @@ fn len_u16(len: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// Reads in `probe-synth-fd.aq.gz`: offset, and the word returned.
+    /// Flash reads recorded in `probe-synth-fd.aq.gz`: each offset, and the word returned.
     const RECORDED: [(u32, u16); 19] = [
         (0x00, 0x0040),
         (0x84, 0x8010),

@@ -89,7 +89,7 @@ impl TryFrom<u16> for MsixVectors {
     }
 }
 
-/// Speed that the link shows.
+/// Speed that the link reports to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum LinkSpeed {
     /// 25 Gbit/s.

@@ -11,7 +11,7 @@ use protocol::hca::e810::regs::Register;
 const LOADED: u32 = 0x73f;
 /// GLNVM_GENS: the shadow RAM has 2^6 KiB.
 const SHADOW_RAM_SIZE: u32 = 6 << 5;
-/// GLNVM_FLA.LOCKED: the flash is locked by firmware, as for a programmed image.
+/// GLNVM_FLA.LOCKED: the flash is locked by firmware, as on a card with a programmed image.
 const FLASH_LOCKED: u32 = 1 << 6;
 /// Interrupt intervals have a granularity of 2 us.
 const POWER_MODE: u32 = 1 << 30;

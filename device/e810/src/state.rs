@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) function: Function,
     /// LAN data path; its statistics survive resets.
     pub(super) lan: Lan,
-    /// The last poll for a frame stopped at its bound, so more frames may be pending.
+    /// Whether the last poll for a frame stopped at its bound, in which case more frames may be pending.
     pub(super) more_frames: bool,
 }
 
@@ -63,7 +63,7 @@ impl State {
         cx.port.reset();
     }
 
-    /// Executes a core or global reset that the driver requested: a function reset that also drops the
+    /// Executes a core or global reset that the driver requested. It is a function reset that also drops the
     /// package. The driver is notified first, while its interrupt configuration is still in place.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);

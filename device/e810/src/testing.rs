@@ -24,7 +24,7 @@ pub(crate) fn powered_on(options: Options) -> Driver {
     powered_on_as(MAC, options)
 }
 
-/// As [`powered_on`], with another MAC address.
+/// Like [`powered_on`], but with another MAC address.
 pub(crate) fn powered_on_as(mac: MacAddr, options: Options) -> Driver {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -35,7 +35,7 @@ pub(crate) fn powered_on_as(mac: MacAddr, options: Options) -> Driver {
     Driver::new(guest)
 }
 
-/// As [`powered_on`], with both admin rings set up and events routed to vector 0.
+/// Like [`powered_on`], but with both admin rings set up and events routed to vector 0.
 pub(crate) fn started() -> Driver {
     let mut driver = powered_on(Options::default());
     driver.open_admin_queue();

@@ -82,7 +82,7 @@ impl RouteRegister {
 #[derive(Debug)]
 pub struct Vectors {
     vectors: Vec<Vector>,
-    /// A vector must be signalled once MSI-X is enabled.
+    /// Whether a vector must be signalled once MSI-X is enabled.
     msix_blocked: bool,
     /// Vectors with a running timer. Bound: each vector at most once.
     timers: Vec<u16>,
@@ -117,8 +117,8 @@ struct Vector {
     pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
-    /// The last coalesced completions timed out before another cause fired. Until another cause fires,
-    /// completions are not coalesced.
+    /// Whether the last coalesced completions timed out before another cause fired. Until another cause
+    /// fires, completions are then not coalesced.
     coalescing_off: bool,
     /// Whether the vector is in [`Vectors::timers`].
     has_timer: bool,
@@ -173,7 +173,8 @@ impl Vector {
         }
     }
 
-    /// Returns the time of the next state change without a new cause; in the past if it is due.
+    /// Returns the time of the next state change if no other cause fires. A time in the past means that the
+    /// change is due.
     fn deadline(&self) -> Option<Instant> {
         match self.pending {
             PendingState::Idle => None,

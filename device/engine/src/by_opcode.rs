@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// XRC.
 const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 
-/// Number of opcodes per service, which have 5 bits.
+/// Number of opcodes per service. The opcode within a service has 5 bits.
 const CODES: usize = 32;
 
-/// Name for undefined opcodes and opcodes of all other services.
+/// Name for undefined opcodes and for the opcodes of all other services.
 const OTHER: &str = "other";
 
 /// Number of counters: one for each opcode of these services, one for CNPs, and one for all other opcodes.

@@ -57,8 +57,8 @@ reasons! {
     UnknownQp unknown_qp,
     /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode belongs to another service than that of the QP. On XRC, it may also belong to the other
-    /// role: a request sent to an initiator, or a response sent to a target.
+    /// The opcode belongs to a different service from that of the QP. On XRC, it may also belong to the other role: a
+    /// request sent to an initiator, or a response sent to a target.
     WrongService wrong_service,
     /// The QP is in a state that does not receive.
     WrongState wrong_state,
@@ -98,7 +98,7 @@ reasons! {
     BadReceive bad_receive,
     /// The receive queue cannot be read.
     BrokenQueue broken_queue,
-    /// The peer has more outstanding requests than any limit allows.
+    /// The queue of pending replies is full, because the peer has more outstanding requests than any limit allows.
     ReplyOverflow reply_overflow,
 }
 

@@ -1,4 +1,4 @@
-//! Histogram of durations with power-of-two buckets; recording costs a few additions.
+//! Histogram of durations with power-of-two buckets. Recording a duration costs only a few additions.
 
 use std::time::Duration;
 

@@ -67,11 +67,11 @@ pub enum QpError {
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
-/// To end a turn, call `poll_transmit` until it returns `None`, or as often as is fair to other devices; the next
-/// turn then follows at once. Events come before frames, because a peer must not learn of anything that local
-/// software cannot see yet, such as the arrival of its data. Poll events after every input: packets produce events
-/// without bound, while flushes and deadlines stop at a backlog. `poll_dirty` comes last, so that the PSNs of the
-/// sent frames are written back.
+/// To end a turn, call `poll_transmit` until it returns `None`. An owner that must be fair to other devices can stop
+/// earlier and begin the next turn immediately. Events come before frames, because a peer must not learn of anything
+/// that local software cannot see yet, such as the arrival of its data. Poll events after every input: packets produce
+/// events without limit, while flushes and deadlines stop at a backlog. `poll_dirty` comes last, so that the PSNs of
+/// the sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
 /// [`notify_send`]: Self::notify_send
@@ -402,8 +402,8 @@ impl Engine {
         None
     }
 
-    /// Returns the time of the next [`Engine::handle_timeout`] call. It can be earlier than the actual deadline; a
-    /// past time requests a call at once.
+    /// Returns the time of the next [`Engine::handle_timeout`] call. This time can be earlier than the actual deadline.
+    /// A time in the past requests an immediate call.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -436,8 +436,8 @@ impl Engine {
         (self.table.get(index)?.qpn() == qpn).then_some(index)
     }
 
-    /// Returns the table index of the QP at `qpn`, provided that it accepts packets for `to`. Both numbers
-    /// have the same low bits.
+    /// Returns the table index of the QP with number `qpn`, if it accepts packets addressed to `to`. The two numbers
+    /// can differ: QP0 and QP1 have other numbers internally, and a QP can have a second number.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)
@@ -513,7 +513,7 @@ impl Engine {
             let Some(qp) = self.table.get_mut(index) else { continue };
             qp.in_error_list = false;
             if qp.state() == State::Err {
-                // This puts it back at the end of the list.
+                // If the QP is still in ERR afterwards, it is back at the end of the list.
                 self.input_at(now, index, host, Qp::poll_error);
             }
         }

@@ -18,7 +18,7 @@ pub enum Queue {
     Recv,
 }
 
-/// Completion status of a failed requestas defined for verbs.
+/// Completion status of a failed request, as defined for verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -45,9 +45,9 @@ pub struct SendDone {
     pub op: SendOp,
     /// Message length in bytes.
     pub byte_len: u32,
-    /// QP number of the connected peer or the datagram's destination.
+    /// QP number of the connected peer, or of the datagram's destination.
     pub remote_qpn: Qpn,
-    /// Destination MAC address of the received packet.
+    /// Destination MAC address of the packets that carried the message.
     pub remote_mac: MacAddr,
 }
 
@@ -118,8 +118,8 @@ pub enum AsyncEvent {
     /// The SRQ of this QP could not be read. The event concerns the SRQ, but each QP that uses the SRQ can
     /// report it.
     SrqCatastrophic,
-    /// The QP is in ERR and holds no more requests of its SRQ, or of any XRC SRQ: no more of them will
-    /// complete for this QP.
+    /// The QP is in ERR and no longer holds any request of its SRQ or of an XRC SRQ. No further request of these SRQs
+    /// will complete for this QP.
     LastWqeReached,
     /// XRC target: a request named an SRQ that does not exist or is not an XRC SRQ.
     InvalidXrceth(Srqn),

@@ -100,7 +100,7 @@ pub enum WaitReason {
     },
     /// The peer advertised no receive request for the next message.
     Credits {
-        /// Number of messages by which the next one exceeds the credits.
+        /// Number of messages by which the next message exceeds the credits.
         beyond: u32,
     },
     /// The next request is fenced and waits for older requests.
@@ -113,7 +113,7 @@ pub enum WaitReason {
         /// Number of older requests outstanding.
         older: u32,
     },
-    /// The limit of outstanding READs and atomics is reached.
+    /// The QP has reached its limit on outstanding READs and atomics.
     Reads {
         /// Maximum number of outstanding READs and atomics.
         most: u8,
@@ -129,7 +129,7 @@ pub enum WaitReason {
     },
     /// Unacknowledged packets use half of the PSN space, which is the maximum.
     PacketNumbers,
-    /// The limit of outstanding requests is reached.
+    /// The QP has reached its limit on outstanding requests.
     Requests {
         /// Maximum number of outstanding requests currently permitted.
         most: u32,
@@ -143,7 +143,7 @@ pub enum WaitReason {
     },
     /// The QP is in SQD. Started messages are outstanding, and no new ones start.
     Draining,
-    /// The QP is in SQD. No message is outstanding, and none starts.
+    /// The QP is in SQD. No message is outstanding, and no new one starts.
     Drained,
 }
 
@@ -205,8 +205,8 @@ pub enum Expecting {
 }
 
 impl Expecting {
-    /// Returns the expectation of packet `psn`, either as the first packet of a message or as the next one
-    /// after `received` bytes.
+    /// Expects the packet with `psn`: either the first packet of a message, or the next packet of a message of which
+    /// `received` bytes have arrived.
     pub(crate) fn message(psn: Psn, received: Option<u64>) -> Self {
         match received {
             None => Self::Message { psn: psn.get() },

@@ -7,7 +7,7 @@ use crate::{Access, AccessError, Host, Initiator, Payload, Sge};
 /// Appends `len` bytes of the message, starting at `offset`, to `out`.
 ///
 /// # Errors
-/// Those of [`Host::read`], or [`AccessError::Bounds`] if the list is too short.
+/// The errors of [`Host::read`], or [`AccessError::Bounds`] if the list is too short.
 pub(crate) fn gather(
     host: &impl Host,
     initiator: Initiator,
@@ -36,7 +36,7 @@ pub(crate) fn gather(
 /// Copies `data` to the scatter list, starting at byte `offset` of the message.
 ///
 /// # Errors
-/// Those of [`Host::write`], or [`AccessError::Bounds`] if the list is too short.
+/// The errors of [`Host::write`], or [`AccessError::Bounds`] if the list is too short.
 pub(crate) fn scatter(
     host: &mut impl Host,
     initiator: Initiator,
@@ -72,7 +72,8 @@ fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge,
         skip -= from;
         let len = left.min(sge_len - from);
         left -= len;
-        // Wraps around instead of panicking. The host checks the range against the region.
+        // The addition wraps around instead of panicking, because the guest can supply any address. The host checks the
+        // range.
         (len > 0).then(|| (sge, Part { va: Va::new(sge.va.get().wrapping_add(from as u64)), len }))
     })
 }

@@ -37,7 +37,7 @@ pub enum RecvSource {
     Qp(Qpn),
     /// The XRC SRQ that the message names. [`Host::xrc_srq`] has accepted it.
     XrcSrq {
-        /// XRC target that received the message. The request then belongs to it.
+        /// XRC target that received the message. The fetched request belongs to this QP.
         qpn: Qpn,
         /// SRQ number from the XRCETH of the message.
         srqn: Srqn,
@@ -66,10 +66,10 @@ pub enum XrcError {
 /// Identity that a memory access is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
-    /// Protection domain of the QP. For a request executed by an XRC target, that of the SRQ which the
-    /// request names.
+    /// Protection domain that a key must belong to. For a request executed by an XRC target, this is the protection
+    /// domain of the SRQ named by the request. Otherwise, it is that of the QP.
     pub pd: Pdn,
-    /// QP on whose behalf memory is accessed. A type 2B window is bound to one QP.
+    /// QP on whose behalf memory is accessed. Only the QP to which a type 2B window is bound can use it.
     pub qpn: Qpn,
     /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own
     /// work requests, never to requests of the peer.
@@ -221,15 +221,14 @@ pub trait Host {
     /// Fetches the next request of a receive queue or an SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Like [`Host::next_recv`] for the receive queue of a QP without an SRQ. The request completes as
-    /// flushed, and its scatter list is not used.
+    /// Like [`Host::next_recv`] for the receive queue of a QP without an SRQ, but for a request that completes as
+    /// flushed. The engine does not use the scatter list of this request.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
 
-    /// Returns the time at which the next receive request of `qpn` can be fetched, if one is being posted
-    /// that [`Host::next_recv`] has not returned yet. The RNR NAK then asks the requester to wait until that
-    /// time.
+    /// Returns the time at which the next receive request of `qpn` can be fetched, if software is still posting it and
+    /// [`Host::next_recv`] does not return it yet. The RNR NAK then asks the requester to wait until that time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None
@@ -246,9 +245,9 @@ pub trait Host {
         Err(XrcError::InvalidXrceth)
     }
 
-    /// Returns the number of receive requests posted to `qpn` but not yet fetched, if counting them is cheap.
-    /// An RC responder advertises them as end-to-end credits. Returns `None` if posting only writes guest
-    /// memory. In that case the requester is not limited.
+    /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
+    /// end-to-end credits. Returns `None` if counting is expensive, because posting a request only writes guest memory.
+    /// The requester is then not limited by credits.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None
@@ -263,7 +262,7 @@ pub trait Host {
     /// Checks whether `access` to the whole range is permitted.
     ///
     /// # Errors
-    /// The first violation found, in the order key, PD, permission, bounds.
+    /// Reports the first violation found, in the order key, PD, permission, bounds.
     fn check(
         &self,
         initiator: Initiator,
@@ -276,7 +275,7 @@ pub trait Host {
     /// Appends `len` bytes of a region to `out`.
     ///
     /// # Errors
-    /// Those of `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been appended.
+    /// The errors of `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been appended.
     fn read(
         &self,
         initiator: Initiator,
@@ -290,7 +289,7 @@ pub trait Host {
     /// Copies `data` into a region.
     ///
     /// # Errors
-    /// Those of `read`. Even on error, nothing is written outside the permitted range.
+    /// The errors of `read`. Even on error, nothing is written outside the permitted range.
     fn write(
         &mut self,
         initiator: Initiator,
@@ -300,14 +299,14 @@ pub trait Host {
         access: Access,
     ) -> Result<(), AccessError>;
 
-    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. The word is in guest byte
-    /// order; the values are plain integers.
+    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. In memory, the word has guest
+    /// byte order. The values in `op` and the returned value are native integers.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The same errors as those of `read`.
     fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Executes a local operation. It affects every later access.
+    /// Executes a local operation, which takes effect for every later access.
     ///
     /// # Errors
     /// On error, nothing has changed.
@@ -335,7 +334,7 @@ pub trait Host {
         Err(AccessError::Kind)
     }
 
-    /// Called for each packet that was dropped or rejected. The engine has counted it.
+    /// Called for each packet that was dropped or rejected. The engine has already counted the packet.
     fn dropped(&mut self, dropped: &Dropped) {
         let _ = dropped;
     }

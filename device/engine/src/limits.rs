@@ -1,7 +1,7 @@
 //! All limits of the engine, and what each protects.
 //!
-//! Memory that a malicious guest and malicious peers can make one engine hold, at the largest number of QPs a
-//! front-end supports (2^17):
+//! The following table lists the memory that a malicious guest and malicious peers can make one engine hold. It assumes
+//! the largest number of QPs that a front-end supports (2^17).
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -28,8 +28,8 @@ pub(crate) const KEPT_REQUESTS: usize = 4;
 /// limit, 2^17 QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Number of frames that one QP can send in a turn. Enough frames of equal length to fill one segmentation
-/// offload buffer of the kernel (64 KiB), but few enough that other QPs wait only briefly.
+/// Number of frames that one QP can send in a turn. It is large enough to fill one segmentation offload buffer of the
+/// kernel (64 KiB) with frames of equal length, but so small that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
 /// Number of send requests that a QP can fetch in one step without producing a frame (NOPs, flushed

@@ -4,8 +4,8 @@
 //! # Spec
 //! IBTA volume 1, section 10.8.3.3 (ordering).
 
-/// Description of a local operation. Only the [`Host`](crate::Host) that created it understands it. A host
-/// whose operations do not fit stores them and passes their index.
+/// Description of a local operation, which only the [`Host`](crate::Host) that created it can interpret. A host whose
+/// operations do not fit into a token stores them elsewhere and puts their index into the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalToken(pub [u64; 4]);
 

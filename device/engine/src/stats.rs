@@ -83,8 +83,8 @@ pub struct IpTraffic {
     pub multicast_packets: u64,
     /// Octets of the multicast packets.
     pub multicast_octets: u64,
-    /// Received packets that matched no QP, or only QPs in a state that does not accept them. Their PSNs were
-    /// not checked.
+    /// Received packets that no QP accepted: no QP matched, or the service, the state, the addresses or the P_Key did
+    /// not match. The PSNs of these packets were not checked.
     pub discarded: u64,
 }
 
@@ -170,7 +170,7 @@ pub struct Naks {
     pub rnr: u64,
 }
 
-/// Congestion management (IBTA annex A17, section A17.9).
+/// Counters of congestion management (IBTA annex A17, section A17.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Congestion {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Instant;
 
-/// Deadlines ordered by time, at most one per QP. Each QP stores its registered deadline, so that an update
+/// Deadlines ordered by time, at most one per QP. Each QP also stores the deadline registered here, so that an update
 /// finds the old entry without a search.
 ///
 /// An entry is only replaced by an earlier deadline. If the deadline moves later or is cancelled, the entry

@@ -1,4 +1,4 @@
-//! Work requestsas defined for verbs.
+//! Work requests, as defined for verbs.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Srqn, Va};
@@ -21,7 +21,7 @@ pub struct Sge {
 /// Scatter/gather list; short lists are stored inline.
 pub type SgeList = SmallVec<[Sge; 4]>;
 
-/// Data of a send request: the data to send, or the destination of a READ or atomic result.
+/// Data of a send request: the data to send or, for READs and atomics, the buffers for the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// List of scatter/gather elements.
@@ -110,8 +110,7 @@ impl SendOp {
         !matches!(self, Self::Nop | Self::Local(_))
     }
 
-    /// Returns whether the message consumes a receive request. Only such a message can request a solicited
-    /// event.
+    /// Returns whether the message consumes a receive request. Only such messages can request a solicited event.
     pub fn consumes_receive(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { imm: Some(_), .. })
     }
@@ -143,14 +142,14 @@ pub struct UdDestination {
     pub path: Encap,
     /// Number of the destination QP.
     pub qpn: Qpn,
-    /// Q_Key before the rule for controlled Q_Keys (bit 31) is applied.
+    /// Q_Key from the work request. If it is a controlled Q_Key (bit 31), the QP's own is sent instead.
     pub qkey: Qkey,
     /// Header fields supplied by software; QP0 and QP1 only.
     pub header: Option<ReadyHeader>,
 }
 
-/// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers.
-/// The Q_Key is then sent unchanged.
+/// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers. In
+/// this case, the Q_Key is sent unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyHeader {
     /// P_Key of the packet's BTH.

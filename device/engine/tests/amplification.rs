@@ -10,7 +10,7 @@ use protocol::roce::{Aeth, Ext, NakCode, Operation, Reth, Syndrome};
 const ACK_LEN: usize = 14 + 20 + 8 + 12 + 4 + 4;
 const FLOOD: usize = 1000;
 
-/// Sends one packet of a flood.
+/// A function that sends one round of a flood.
 type Trigger = fn(&mut Pair);
 
 /// Returns the replies to a flood.
@@ -67,7 +67,7 @@ fn duplicate_write_causes_one_ack() {
     assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
 }
 
-/// A burst of duplicates is covered by one ACK.
+/// One ACK covers a whole burst of duplicates.
 #[test]
 fn burst_of_duplicates_coalesces_into_one_ack() {
     let mut pair = Pair::new();

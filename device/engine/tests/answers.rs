@@ -290,7 +290,8 @@ fn ack_timer_restarts_on_progress_but_not_on_sending() {
     assert_eq!(pair.frames(A).len(), 2, "a timeout after the acknowledge");
 }
 
-/// Nothing about the loss suggests that the response is too long for the path.
+/// A READ without any response is repeated unchanged, because nothing suggests that its response is too long for the
+/// path.
 #[test]
 fn unanswered_read_is_repeated_unchanged() {
     let mut pair = Pair::new();

@@ -141,7 +141,7 @@ fn event_backlog_pauses_flushing() {
     assert!(engine.poll_event().is_some(), "flushing resumes once there is room");
 }
 
-/// A host may write a trace line for each flushed request.
+/// The calls must be bounded, because a host may write a trace line for each flushed request.
 #[test]
 fn endless_flush_is_split_into_bounded_calls() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());

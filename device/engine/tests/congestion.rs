@@ -114,7 +114,7 @@ fn flow_receives_one_cnp_per_interval() {
         deliver_marked(&mut pair, B, &frame);
         for frame in pair.frames(B) {
             sent += usize::from(describe(&frame) == "Cnp");
-            // Without this the flow would be slower than the test needs.
+            // Deliver only the ACKs. A CNP would slow the flow down more than this test can tolerate.
             if describe(&frame) != "Cnp" {
                 pair.deliver(A, &frame);
             }
@@ -203,7 +203,7 @@ fn cnp_slows_read_responses_not_acks() {
     let until = pair.b.engine.poll_timeout().expect("the pause ends");
     assert!(until > pair.now);
 
-    // A reply without data is sent immediately: here a NAK, during a pause caused by a SEND.
+    // A reply without data is sent immediately, even during a pause. Here, it is the NAK for a SEND.
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);

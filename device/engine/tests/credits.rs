@@ -74,8 +74,8 @@ fn message_beyond_credits_sends_one_probe() {
     pair.post(A, send(1, 300));
     pair.post(A, send(2, 300));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B", "SendLast 0x102 44B?", "SendFirst 0x103 256B?"]);
-    // The first message is complete. A receive request exists for the second, whose first packet has not been
-    // accepted yet.
+    // The ACK completes the first message and grants a receive request to the second, even though the first packet of
+    // the second message has not been acknowledged yet.
     ack(&mut pair, 0x102, 1);
     assert_eq!(sent(&mut pair), ["SendLast 0x104 44B?"]);
 }
@@ -88,7 +88,7 @@ fn acknowledged_send_probe_resumes_message() {
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B?"]);
     ack(&mut pair, 0x101, 0);
     assert_eq!(sent(&mut pair), ["SendMiddle 0x102 256B", "SendLast 0x103 88B?"]);
-    // The next message exceeds the credits by two.
+    // The second message exceeds the credits by two until the first message is complete.
     ack(&mut pair, 0x103, 0);
     assert_eq!(sent(&mut pair), ["SendOnly 0x104 10B?"]);
     assert_eq!(pair.a.sends(), ok([1]));

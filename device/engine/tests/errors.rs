@@ -146,8 +146,7 @@ fn unwritable_receive_is_remote_operational_error() {
     assert_refused(&mut pair, Status::RemoteOperational, &[]);
 }
 
-/// Each case lists the packets that precede a request, and the request that the responder of an RC QP rejects
-/// as invalid.
+/// Each case is a series of packets, of which the responder of an RC QP rejects the last as an invalid request.
 #[test]
 fn malformed_requests_cause_invalid_request_nak() {
     use Operation as O;
@@ -400,8 +399,8 @@ fn own_address_check_drops_other_destinations() {
     }
 }
 
-/// An IPv6 header carries the GRH, and MAC addresses take the role of LIDs. A connection can have a GRH in one
-/// direction only.
+/// An IPv6 header carries the GRH, and MAC addresses take the role of LIDs. The GRH may be present in only one
+/// direction of a connection.
 #[test]
 fn one_way_grh_falls_back_to_source_mac_check() {
     use protocol::ids::MacAddr;
@@ -433,7 +432,7 @@ fn one_way_grh_falls_back_to_source_mac_check() {
     arrive(&mut pair, 0x100, MacAddr::default(), "fe80::ff:fe00:1", false);
     arrive(&mut pair, 0x100, peer, "fe80::ff:fe00:1", true);
 
-    // A path whose MAC address is not resolved yet.
+    // The MAC address of the path is not resolved yet, so packets of the other IP version are rejected.
     pair.modify_with(B, State::Rts, |modify| modify.attrs.path.dst_mac = MacAddr::default());
     arrive(&mut pair, 0x101, MacAddr::default(), "fe80::ff:fe00:1", false);
     arrive(&mut pair, 0x101, peer, "fe80::ff:fe00:1", false);

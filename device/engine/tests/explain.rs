@@ -275,7 +275,7 @@ fn incomplete_message_reports_expected_packet() {
         let frames = pair.frames(A);
         pair.deliver(B, &frames[0]);
         assert_eq!(explain(&mut pair, B).receive, Expecting::Rest { psn, received: 256 });
-        // A packet behind a missing one.
+        // This packet lies behind a missing one.
         pair.deliver(B, &frames[2]);
         let reason = explain(&mut pair, B);
         if service == Service::Rc {
@@ -296,7 +296,7 @@ fn cause_of_error_is_reported() {
     pair.modify(A, State::Err);
     assert_eq!(by(&mut pair, A), EndedBy::Software);
 
-    // Both ends of a refused WRITE.
+    // Both ends report why a WRITE was refused.
     let mut pair = Pair::new();
     let to = Remote { rkey: protocol::ids::Rkey::new(LOCKED), ..remote(0) };
     pair.post(A, request(1, SendOp::Write { remote: to, imm: None }, &[sge(0, 10)]));
@@ -305,7 +305,7 @@ fn cause_of_error_is_reported() {
     let refused = EndedBy::Peer { reason: DropReason::NoAccess, cause: Some(AccessError::Right) };
     assert_eq!(by(&mut pair, B), refused);
     assert_eq!(pair.b.engine.stats().drops.no_access, 1);
-    // Cleanup by software does not hide the cause.
+    // A later move to ERR by software does not replace the cause.
     pair.modify(B, State::Err);
     assert_eq!(by(&mut pair, B), refused);
 
@@ -338,7 +338,7 @@ fn fatal_nak_counts_drop_reason() {
     );
 }
 
-/// The name of each reason is that of its counter, and all names are unique.
+/// Each reason has the same name as its counter, and all names are unique.
 #[test]
 fn each_drop_reason_has_own_counter() {
     let mut names: Vec<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();

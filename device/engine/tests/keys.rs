@@ -9,7 +9,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
 use sim::host::{HostEvent, Key, KeyKind, Mapping};
 use sim::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 
-/// Complete keys of a fast-registration region and of a window. Software chooses the low 8 bits.
+/// Keys of a fast-registration region and of a window, including the low 8 bits that software chooses.
 const FAST: u32 = 0x2000_0000;
 const WINDOW: u32 = 0x2000_0100;
 
@@ -26,7 +26,7 @@ fn pair() -> Pair {
     with(|_, _| {})
 }
 
-/// Returns a pair in which both sides have an invalid fast-registration key and a type 2B window.
+/// Returns a pair in which both sides have a fast-registration key and a type 2B window, neither of them valid.
 fn with(tune: impl Fn(Node, &mut engine::QpAttrs)) -> Pair {
     let mut pair = Pair::with(tune);
     for side in [&mut pair.a, &mut pair.b] {
@@ -212,7 +212,7 @@ fn key_operations_complete_in_queue_order() {
     assert_eq!(pair.a.sends(), ok([1, 2, 3]));
 }
 
-/// Retransmission gathers the data of a packet again.
+/// A retransmission gathers data through the key again, so the key must stay valid until older requests are done.
 #[test]
 fn invalidation_waits_for_older_requests() {
     let mut pair = pair();
@@ -284,7 +284,7 @@ fn invalidated_key_blocks_message_in_progress() {
     }
 }
 
-/// The key is checked again because it may have been invalidated since the READ.
+/// A duplicate READ checks the key again, because the key may have been invalidated since the READ was executed.
 #[test]
 fn duplicate_read_checks_key_again() {
     let mut pair = registered();
@@ -383,7 +383,7 @@ fn owner() -> Pair {
     with(|_, attrs| attrs.flush = Flush::Owner)
 }
 
-/// E810 interface, section 14.2: the owner writes one completion per queue.
+/// E810 interface, section 14.2: for flushed requests, the owner writes a single completion per queue.
 #[test]
 fn owner_flush_reports_failed_send_only() {
     let mut pair = owner();
@@ -414,7 +414,7 @@ fn owner_flush_reports_failed_receive_only() {
     assert_eq!(pair.b.host.queues[&B.qpn().get()].recv.len(), 1);
 }
 
-/// The receive request fetched for the rejected message still counts as posted.
+/// The rejected WRITE has consumed no receive request, so only an event reports it.
 #[test]
 fn owner_flush_reports_rejected_request_by_event_only() {
     let mut pair = owner();
@@ -436,7 +436,7 @@ fn owner_flush_to_err_reports_nothing() {
     pair.frames(A);
     pair.modify_with(A, State::Err, |modify| modify.attrs.flush = Flush::Owner);
     assert_eq!((pair.a.sends(), pair.a.recvs(), pair.a.asyncs.len()), (vec![], vec![], 0));
-    // The engine does not poll for receive requests posted later either.
+    // The engine also ignores receive requests that are posted later.
     pair.post_recv(A, 12, 0x8000, 10);
     pair.advance(TIMEOUT);
     assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));

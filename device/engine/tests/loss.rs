@@ -471,7 +471,7 @@ fn duplicate_sequence_naks_cost_no_retry() {
     assert_eq!(pair.a.sends(), ok([2]));
 }
 
-/// The first duplicate arrives while a retry is pending. The second arrives later.
+/// The first NAK arrives while a retry is pending, and its duplicate arrives after the retry.
 #[test]
 fn duplicate_late_sequence_nak_is_ignored() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);

@@ -182,7 +182,7 @@ fn duplicates_without_ack_req_are_acknowledged() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn1"]);
 }
 
-/// Two packets are reordered. The NAK for the gap is sent even if the gap has been closed by then.
+/// Two packets are reordered. The NAK for the gap is sent even though the gap has been closed in the meantime.
 #[test]
 fn sequence_nak_is_not_withdrawn() {
     let mut pair = ready(2);
@@ -192,7 +192,7 @@ fn sequence_nak_is_not_withdrawn() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0", "B Acknowledge 0x101 msn2"]);
 }
 
-/// After one NAK, later packets are ignored until the expected one arrives; duplicates are answered.
+/// After one NAK, later packets are ignored until the expected one arrives. Duplicates are still answered.
 #[test]
 fn only_duplicates_are_answered_while_nak_is_outstanding() {
     let mut pair = ready(3);
@@ -200,7 +200,7 @@ fn only_duplicates_are_answered_while_nak_is_outstanding() {
     inject(&mut pair, 2, O::SendOnly, 0, 44);
     inject(&mut pair, 3, O::FetchAdd, 0, 0);
     pair.flow();
-    // The SEND is refused with an RNR NAK, which shows that the FETCH_ADD was executed.
+    // All packets before PSN 0x104 have been executed.
     for (n, operation, answers) in [
         (5, O::SendOnly, &["B Acknowledge 0x104 PsnSequence msn3"][..]),
         (5, O::SendOnly, &[]),
@@ -349,7 +349,7 @@ fn unexecuted_read_behind_psn_is_dropped() {
         // These READs have the PSNs of the SEND and of the WRITE.
         (0, Reth { dma_len: 8, ..reth }, 0),
         (read_at + 4, Reth { dma_len: 8, ..reth }, 0),
-        // These READs have PSNs from before the connection, one close and one distant.
+        // These READs have PSNs from before the connection, two of them close and one half the PSN space away.
         (0xff_ffff, Reth { dma_len: 8, ..reth }, 0),
         (0xff_ff00, reth, 0),
         (0x80_0006, reth, 0),
@@ -494,7 +494,7 @@ fn duplicate_read_with_invalid_key_is_dropped() {
         send_request(&mut pair, wrong);
         assert_eq!(pair.frames(B).len(), 0);
     }
-    // In the other case, the key becomes invalid before the response is built.
+    // Here, the key is valid in the request, but becomes invalid before the response is built.
     send_request(&mut pair, KEY);
     pair.b.host.regions.remove(&KEY);
     assert_eq!(pair.frames(B).len(), 0);

@@ -132,7 +132,7 @@ fn repeated_rnr_naks_increase_timer() {
     assert_eq!(pair.flow()[1], "B Acknowledge 0x101 RNR12 msn1", "another packet");
 }
 
-/// A receive request is being posted, and the host reports when it can be fetched.
+/// Software is still posting a receive request, and the host reports when that request can be fetched.
 #[test]
 fn rnr_nak_waits_for_receive_request_being_posted() {
     for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {
@@ -164,8 +164,8 @@ fn infinite_rnr_retries_never_fail() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// The RNR NAK answers a packet sent before the wait, or duplicates the NAK already handled. It arrives after
-/// the wait, but before anything is sent.
+/// A NAK that answers a packet sent before the wait, or duplicates the NAK already handled, is ignored. It may arrive
+/// during the wait, or after it but before anything has been sent.
 #[test]
 fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));

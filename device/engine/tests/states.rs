@@ -214,7 +214,7 @@ fn leaving_sqe_flushes_all_announced_requests() {
     let now = pair.now;
     let side = pair.side(A);
     side.engine.notify_send(now, A.qpn(), &mut side.host);
-    // This is one step, which reports the failure and flushes as many requests as one step can.
+    // This single step reports the failure and flushes as many requests as a step can.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));
@@ -245,7 +245,7 @@ fn failed_uc_send_reports_no_drain() {
     assert_eq!((pair.snapshot(A).state, pair.snapshot(A).draining), (State::Sqe, false));
 }
 
-/// A guest can link a request to itself.
+/// The steps must be bounded, because a guest can link a request to itself.
 #[test]
 fn endless_wqe_chains_run_in_bounded_steps() {
     struct Endless(sim::host::SimHost);
@@ -312,7 +312,7 @@ fn endless_wqe_chains_run_in_bounded_steps() {
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
     assert!((64..=1024).contains(&done), "{done} NOPs in one call");
-    // The engine requests another call immediately, and flushing is bounded too.
+    // The engine requests another call immediately. Flushing is bounded too.
     assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
     to(&mut engine, State::Err, &mut host);
     let flushed = std::iter::from_fn(|| engine.poll_event()).count();

@@ -13,7 +13,7 @@ use protocol::roce::{
 };
 use sim::host::{Key, KeyKind, Mapping, XrcSrq};
 
-/// XRC SRQs in the target's XRC domain. Their protection domain is that of the memory.
+/// XRC SRQs in the target's XRC domain. They are in the protection domain of the memory.
 const SRQ: Srqn = Srqn::new(5);
 const SECOND_SRQ: Srqn = Srqn::new(6);
 /// XRC SRQ in the target's XRC domain, but in another protection domain.
@@ -54,7 +54,7 @@ fn xrc_with(tune: impl Fn(Node, &mut QpAttrs)) -> Pair {
     pair
 }
 
-/// Returns the request with `srqn` as the SRQ that it names.
+/// Returns the request with `srqn` as the number of the SRQ that it names.
 fn to(srqn: Srqn, request: SendRequest) -> SendRequest {
     SendRequest { remote_srq: Some(srqn), ..request }
 }
@@ -92,7 +92,7 @@ fn received(pair: &mut Pair) -> Vec<Received> {
     done.map(|done| (done.qpn, done.srqn, done.wr_id, done.result.map(|_| ()))).collect()
 }
 
-/// Delivers a packet that the test makes up on behalf of the peer.
+/// Delivers a packet that the test forges in the name of the peer.
 fn inject(pair: &mut Pair, node: Node, operation: O, psn: Psn, srqn: Option<Srqn>, ext: Ext, payload: &[u8]) {
     let bth = Bth {
         opcode: Opcode::xrc(operation),
@@ -642,7 +642,7 @@ fn sqd_drains_initiator_and_is_empty_at_target() {
     frames.iter().for_each(|frame| pair.deliver(B, frame));
     pair.flow();
     assert_eq!((pair.a.sends(), &pair.a.asyncs[..]), (ok([1]), &[AsyncEvent::SqDrained][..]));
-    // The target still receives.
+    // The target still receives messages in SQD.
     assert_eq!(received(&mut pair).len(), 1);
     post_recv(&mut pair, SRQ, 2, 0x8000, 10);
     pair.modify(A, State::Rts);
@@ -679,7 +679,7 @@ fn packets_are_counted_by_xrc_opcodes() {
     assert_eq!(pair.b.engine.stats().received_ip.v4.octets, bytes);
 }
 
-/// Marked packets are answered like those of RC (IBTA annex A17).
+/// Both roles respond to marked packets as RC does (IBTA annex A17).
 #[test]
 fn both_xrc_roles_send_congestion_notifications() {
     let mut pair = xrc();

@@ -22,7 +22,7 @@ const FILES: usize = 3;
 const FILE_PAGES: u64 = 8;
 const FILE_LEN: u64 = FILE_PAGES * PAGE;
 
-/// A low limit, so that inputs reach it.
+/// Low limits, so that inputs reach them.
 const MAX_WINDOWS: usize = 3;
 const MAX_FILES: usize = 2;
 
@@ -160,7 +160,7 @@ impl Bench {
             _ => (1 + count % 3) * PAGE,
         };
         let start = address(first);
-        // A page is unmapped completely if any part of it is.
+        // A page is unmapped completely if any part of it is in the range.
         let (start, len) =
             if bits & 0x40 == 0 { (start, len) } else { (start + 7, len.min(u64::MAX - 9) / 2) };
         if len > 0 {
@@ -236,8 +236,8 @@ impl Bench {
         }
     }
 
-    /// Truncates a file and then accesses all of its pages. The client is then disconnected, and the next one
-    /// uses whole files.
+    /// Truncates a file and then accesses all mapped pages. Afterwards, unmaps all ranges and restores the length of
+    /// the file, as for a new client.
     fn cut_short(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
         ftruncate(&self.fds[file], left * PAGE).expect("nothing seals it");

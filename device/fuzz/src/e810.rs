@@ -34,7 +34,7 @@ use super::{OPERATIONS, TURNS};
 /// interface, section 5.6.
 const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 
-/// Maximum numbers of objects that the device may store, according to its capabilities and the size of its
+/// Maximum numbers of objects that the device may store. They follow from its capabilities and the size of its
 /// scheduler.
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
@@ -59,7 +59,7 @@ const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
 /// EtherType for local experiments, IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Address of three pages behind the guest's memory. The device may only read the middle one.
+/// Address of a page behind the guest's memory that the device may only read. It is the middle page of a sealed file.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
@@ -101,7 +101,7 @@ pub fn run(input: &[u8]) {
     bench.serves_still();
 }
 
-/// Executes operations on one device. Each takes its operands from the bytes that `fill` writes.
+/// Executes operations on one device. `fill` writes the bytes that determine each operation and its operands.
 pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
     let mut bench = Bench::new(0);
     let mut bytes = [0; 384];
@@ -153,7 +153,7 @@ impl Bench {
 
     /// Executes an operation on the attacker's device, then one turn of all devices.
     fn round(&mut self, operation: u8, input: &mut Input<'_>) {
-        /// Number of operations that are not admin commands. The first 32 are those of any machine.
+        /// Number of operations that do not concern the RDMA half.
         const OPERATIONS: u8 = 48;
         /// First operation of the RDMA half.
         const RDMA: u8 = 176;
@@ -175,7 +175,7 @@ impl Bench {
         }
     }
 
-    /// Replaces the driver with a new one that has no state.
+    /// Starts a new driver, which has no state, and initialises the device with it.
     fn start_anew(&mut self) {
         self.attacker.driver.hca.set_link(true);
         self.lend();
@@ -278,7 +278,7 @@ impl Nic {
         std::iter::from_fn(|| self.driver.receive()).map(|received| received.frame).collect()
     }
 
-    /// Receives and transmits framesuntil no work is left or the turns are used up.
+    /// Receives and transmits frames until no work is left or the turns are used up.
     fn turn(&mut self) {
         let machine = &mut self.driver.bus;
         for frame in received(&mut self.port) {

@@ -77,7 +77,7 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Returns the direction and length of a frame.
+/// Returns an origin for the frame, which depends on whether its length is even.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }
@@ -212,8 +212,8 @@ impl Bench {
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
-    /// Checks that held frames are forwarded in the end, even if their rules were removed, unless too many
-    /// frames were held.
+    /// Checks that held frames are forwarded in the end, even if their rules have been removed. Only if too many frames
+    /// are held may some be lost.
     fn finish(&mut self) {
         self.impairments.clear(None);
         let out = |known: &HashMap<_, Known>| known.values().map(|known| known.out).sum::<u64>();

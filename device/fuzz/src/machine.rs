@@ -28,7 +28,7 @@ pub(crate) const MEMORY: u64 = 1 << 20;
 /// First PSN in both directions, close to wrapping.
 pub(crate) const PSN: u32 = 0xff_fffe;
 
-/// What the peer's frames target.
+/// QPs and memory that the peer's frames target.
 #[derive(Clone, Copy)]
 pub(crate) struct Aim {
     /// QP numbers in the guest.
@@ -40,7 +40,7 @@ pub(crate) struct Aim {
     pub(crate) ends: [Identity; 2],
 }
 
-/// Identities derived from LIDs.
+/// Identities of the guest and its peer, derived from their LIDs.
 pub(crate) const LIDS: [Identity; 2] = [Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2))];
 
 impl Aim {
@@ -62,7 +62,7 @@ pub(crate) struct Machine<F: Frontend> {
 }
 
 impl<F: Frontend> Machine<F> {
-    /// Creates a device with memory. Bits of `watched` enable tracing, strict mode, and missed doorbells.
+    /// Creates a device with memory. Bits of `watched` enable strict mode, tracing and mapped doorbells.
     pub(crate) fn of(frontend: F, addresses: Addresses, watched: u8, aim: Aim) -> Self {
         let hca = Hca::new(frontend, addresses, None);
         let mut machine = Self { hca, now: Instant::ZERO, sent: Psn::new(PSN), aim };
@@ -90,8 +90,7 @@ impl<F: Frontend> Machine<F> {
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
-    /// Executes an operation that does not depend on the interface. Returns whether the operation is such an
-    /// operation.
+    /// Executes `operation` if it does not depend on the interface. Returns whether that is the case.
     pub(crate) fn operate(&mut self, operation: u8, input: &mut Input<'_>) -> bool {
         match operation {
             0 => {
@@ -142,8 +141,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Resets the device or disconnects its client. Returns whether a driver must initialise the device
-    /// again.
+    /// Resets the device or disconnects its client, and returns false. Alternatively, does neither and returns true.
+    /// The caller must then initialise the device again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -166,7 +165,7 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// Sends an operator's query.
+    /// Queries all tables and counters, as an operator would.
     fn look(&mut self, input: &mut Input<'_>) {
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
         for table in interfaces::tables() {

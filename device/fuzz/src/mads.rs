@@ -1,7 +1,7 @@
-//! Fuzzes the MADs sent to management: by the guest through MAD_IFC and its queue pairs, and from the fabric.
+//! Fuzzes the MADs that management receives: from the guest, through MAD_IFC and queue pairs, and from the fabric.
 //!
-//! Two HCAs share a fabric. After every input, the port answers its own software, every exchange ends, and no
-//! memory grows without limit.
+//! Two HCAs share a fabric. After every input, the port must answer its own software, every exchange must end, and no
+//! memory may grow without limit.
 
 use card::identity::Identity;
 use card::management::{
@@ -158,7 +158,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // This makes it a response to one of management's own first queries.
+    // This transaction ID makes the MAD a response to one of the first queries sent by management itself.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;
@@ -172,7 +172,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
             (mad[hop], mad[hop + 64]) = (port, port);
         }
     }
-    // The component mask, or the first reserved bytes of a directed-route SMP.
+    // These bytes are the component mask or, in a directed-route SMP, the first reserved bytes.
     mad[53..56].copy_from_slice(&[input.byte(), input.byte(), input.byte()]);
     // Overwrite random bytes.
     for _ in 0..input.byte() % 4 {

@@ -54,7 +54,7 @@ fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
     let setup = Setup { options: Options::default(), mac: own.mac, engine: engine::Config::default() };
-    // The doorbells of this interface always trap, so doorbells cannot be missed.
+    // Clear the bit that maps doorbells, because the doorbells of this interface always trap.
     let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched & !8, AIM), LAYOUT);
     bring_up(&mut guest);
     guest
@@ -138,7 +138,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
         25 => {
-            // Mailbox blocks that need not be correct.
+            // Overwrite part of a mailbox block, so that the block is rarely valid.
             let block = usize::from(input.byte() % 4);
             guest.post(0, &[0; 0x400], 0x400);
             guest.poke(LAYOUT.input(0, block) + 0x230, input.bytes(16));

@@ -72,7 +72,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             }
         }
         24 => {
-            // A doorbell record, valid or not.
+            // Write a doorbell record with a valid or an invalid counter.
             let (index, value) = (u32::from(input.byte()), input.word());
             guest.set_record(record(index), if value >> 31 == 0 { value % 64 } else { value });
         }
@@ -83,7 +83,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(EQ_ARM, 1 << eqn);
         }
         26 => {
-            // The datagram that a management WQE in the data region will send.
+            // Write the headers and the payload that a management WQE sends from the data region.
             let dlid = [2, 1, 0xffff, 0xbfff][usize::from(input.byte() % 4)];
             let bytes = guest::management(dlid, input.byte() % 2, input.bytes(255));
             guest.poke(DATA, &bytes);

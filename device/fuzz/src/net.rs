@@ -13,7 +13,7 @@ use protocol::roce::IcrcField;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Numbers of the port, of a static neighbour, and of an unknown host.
+/// Numbers that identify the port, a static neighbour and an unknown host.
 const OWN: u16 = 2;
 const TOLD: u16 = 3;
 const OTHER: u16 = 1;
@@ -157,7 +157,7 @@ fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     }
 }
 
-/// Corrects the checksums behind the addresses.
+/// Corrects the checksums in a packet, which starts with its EtherType.
 fn mend(packet: &mut [u8]) {
     let fill = |field: Option<&mut [u8]>, sum: u16| {
         if let Some(field) = field {

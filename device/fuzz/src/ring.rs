@@ -1,9 +1,9 @@
 //! Fuzzes the shared memory of two HCAs on a ring. An attacker writes random words, counters and frame
 //! lengths to it.
 //!
-//! The ring has an honest producer and an honest consumer, which both read every word from that memory. Every
-//! frame that is output must have a valid length. An end that detects an invalid word must report it instead
-//! of continuing.
+//! The ring has an honest producer and an honest consumer, both of which read every word from that memory. Every frame
+//! that is output must have a valid length. If the producer or the consumer detects an invalid word, it must report the
+//! word instead of continuing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
-//! Fuzzes the switch of a `udp` fabric. Peers are added and removed, send frames, stay silent and forge
-//! addresses. Frames must only go to existing peers, and the last sender can be answered without flooding. No
-//! peer can take over another peer's MAC, and the state stored for each peer is limited.
+//! Fuzzes the switch of a `udp` fabric. Peers are added and removed, send frames, stay silent and forge addresses.
+//! Frames must only go to existing peers, and an answer to the last sender must not be flooded. No peer may take over
+//! another peer's MAC, and the state stored for each peer is limited.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use super::input::Input;
 const LEARNED: usize = 512;
 /// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// Time for which a recently used MAC cannot move to another peer, regardless of which frame of a batch was
-/// looked up last.
+/// Time for which a recently used MAC cannot move to another peer, regardless of which frame in a batch was looked up
+/// last.
 const HELD: Duration = Duration::from_millis(1500);
 
 /// Number of peer addresses. Only some of them belong to peers.

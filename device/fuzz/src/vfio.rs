@@ -29,7 +29,7 @@ const BUDGET: usize = 8;
 /// Maximum number of turns until all work of one operation is done.
 const TURNS: usize = 1000;
 
-/// Time limit that only a descriptor left open exceeds.
+/// Time limit for closing all descriptors, exceeded only if one of them is left open.
 const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
@@ -60,7 +60,7 @@ struct Client {
     asked: VecDeque<[u8; 4]>,
     received: Vec<u8>,
     id: u16,
-    /// Whether the client has kept to the message framing, so that the connection must stay open.
+    /// Whether the client has respected the message framing, so that the connection must stay open.
     keeps_framing: bool,
 }
 
@@ -200,7 +200,7 @@ impl Bench {
     fn send(&mut self, command: u16, flags: u32, payload: &[u8], input: &mut Input<'_>) {
         let (kind, how) = (input.byte(), input.byte());
         let count = match how {
-            // A descriptor of the kind that the message requires.
+            // The number of descriptors that the message requires.
             0..128 if command == DMA_MAP => usize::from(kind % 8 != 7),
             0..128 if command == SET_IRQS => payload.get(16).map_or(0, |count| usize::from(*count % 24)),
             0..224 => 0,
@@ -242,7 +242,7 @@ impl Bench {
         panic!("it does not end");
     }
 
-    /// Like `settle`, but returns while replies are still pending.
+    /// Like `settle`, but the message that is being sent may still be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
@@ -280,8 +280,8 @@ impl Bench {
         drop(client);
         let Things { reader, pipe, .. } = things;
         drop(pipe);
-        // Another thread of this process may be starting a program, whose child process holds all descriptors
-        // until it calls exec.
+        // Another thread of this process may be starting a program. Until the child process calls exec, it holds copies
+        // of all descriptors.
         let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
         assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
     }

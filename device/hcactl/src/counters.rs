@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::table::Text;
 use crate::{Daemon, json, print};
 
-/// Minimum period, because each sample takes an iteration of the device's event loop.
+/// Minimum period. Each sample takes an iteration of the device's event loop, so a shorter period would slow it down.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Moves the cursor to the top left of the terminal and clears the screen below it.
@@ -130,7 +130,7 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns the totals as JSON, and the rates under the same keys.
+    /// Returns the totals as JSON, together with the rates under the same keys.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -162,7 +162,7 @@ impl Sample {
     }
 }
 
-/// Returns the rate of a counter. A counter that decreased was reset together with its device.
+/// Returns the rate of a counter. A counter that decreased was reset together with its device, so it started from zero.
 pub(crate) fn rate(earlier: u64, now: u64, seconds: f64) -> f64 {
     let gained = now.checked_sub(earlier).unwrap_or(now);
     #[expect(clippy::cast_precision_loss, reason = "for people, and far below 2^53")]

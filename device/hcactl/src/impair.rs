@@ -120,8 +120,7 @@ impl Add {
     }
 }
 
-/// Returns the cells of a row: number, direction, action, selectors, affected frames, and the numbers of
-/// frames that matched and that were affected.
+/// Returns the cells of a row, in the order of the headings in `table::impairments`.
 pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     let rule = &row.rule;
     let direction = match rule.direction {

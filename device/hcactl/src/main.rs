@@ -358,7 +358,7 @@ fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(sanitize::json(&serde_json::to_string(value)?) + "\n")
 }
 
-/// Prints the outcome of a change as JSON. As text, success prints nothing.
+/// Returns the outcome of a change as JSON. If text was requested, returns nothing.
 fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> anyhow::Result<String> {
     if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
 }
@@ -487,8 +487,8 @@ impl Daemon {
         })
     }
 
-    /// Requests pages from index 0 on. `take` returns the index of the next page, if another page follows.
-    /// `take` returns `None` if the response is not a page.
+    /// Requests pages, beginning at index 0, and passes each response to `take`. `take` returns the index of the next
+    /// page, if another page follows, or `None` if the response is not a page.
     fn each_page(
         &mut self,
         device: u16,

@@ -113,7 +113,7 @@ pub(crate) struct Records {
 }
 
 impl Capture {
-    /// Returns the request, and the destination of the capture once it has been executed.
+    /// Returns the request, and the destination of the capture after the request has been executed.
     pub(crate) fn request(&self, device: u16) -> anyhow::Result<(Request, Option<PathBuf>)> {
         Ok(match self {
             Self::On { file, bound: Bound { max, files }, frames } => {
@@ -141,7 +141,7 @@ impl Capture {
 }
 
 impl Trace {
-    /// Returns the request, and the destination of the trace once it has been executed.
+    /// Returns the request, and the destination of the trace after the request has been executed.
     pub(crate) fn request(&self, device: u16, json: bool) -> anyhow::Result<(Request, Option<PathBuf>)> {
         let format = if json { TraceFormat::Json } else { TraceFormat::Text };
         Ok(match self {

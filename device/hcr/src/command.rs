@@ -64,7 +64,7 @@ impl Mailboxes {
     /// Writes `outbox` to guest memory, unless it is empty.
     ///
     /// # Errors
-    /// As [`Inbox::fetch`].
+    /// The same as for [`Inbox::fetch`].
     pub fn send(&self, dma: &GuestMemory, at: u64) -> Result<(), CmdError> {
         if self.outbox.is_empty() {
             return Ok(());
@@ -94,9 +94,9 @@ pub struct CommandSet {
     pub name: fn(u16) -> Option<&'static str>,
     /// Describes parameters and mailboxes of a completed command, for a trace.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
-    /// Maps a status to the one that software sees.
+    /// Maps a status of the device to the status that software sees.
     pub reported_status: fn(CmdStatus) -> CmdStatus,
-    /// Statuses that the driver expects in normal operation, and that are not logged as warnings.
+    /// Statuses that the driver expects in normal operation, and which are therefore not logged as warnings.
     pub expected: &'static [CmdStatus],
 }
 

@@ -1,4 +1,4 @@
-//! Counters of a queue pair, as its front-end's observer updates them.
+//! Counters of a queue pair, updated by the observer of its front-end.
 
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};
@@ -22,7 +22,8 @@ pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     counters.failed += u64::from(completion.result.is_err());
 }
 
-/// Whether a request left its queue. A rejected request leaves it too, and completes with an error.
+/// Whether a request has left its queue. A rejected request leaves the queue as well, and completes with an
+/// error.
 fn is_taken<T>(fetch: &Fetch<T>) -> bool {
     matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. })
 }

@@ -228,17 +228,17 @@ impl Ring for CountedRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRing<R> {
     pub ring: R,
-    /// Events were lost, and the overflow event is not written yet.
+    /// Whether events were lost and the overflow event has not been written yet.
     overflowed: bool,
 }
 
 impl<R: Ring> EventRing<R> {
-    /// Creates a ring without lost events.
+    /// Creates a ring that has lost no events.
     pub fn new(ring: R) -> Self {
         Self { ring, overflowed: false }
     }
 
-    /// Whether events were lost and the overflow event is not written yet.
+    /// Whether events were lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }

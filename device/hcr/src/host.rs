@@ -21,7 +21,8 @@ pub trait Queues {
     /// Takes the next request from the receive queue or the SRQ of a QP.
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
 
-    /// As [`Queues::next_recv`], for a request that is flushed, so that its scatter list is not used.
+    /// Like [`Queues::next_recv`], but for a request that is to be flushed, whose scatter list is therefore
+    /// not used.
     fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         self.next_recv(qpn, cx)
     }
@@ -80,7 +81,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        // A sender that is a member receives its own datagram; software recognises and drops it.
+        // A sender that is a member receives its own datagram, which software recognises and drops.
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 

@@ -139,7 +139,8 @@ impl PageMap {
         })
     }
 
-    /// Calls `visit` for each part of a range that lies within one page. Callers pass at most one mailbox.
+    /// Calls `visit` for each part of a range, split at page boundaries. Ranges are at most as long as a
+    /// mailbox.
     fn pieces(
         &self,
         addr: IcmAddr,
@@ -257,7 +258,7 @@ mod tests {
         icm.translate(IcmAddr::new(addr)).map(Iova::get)
     }
 
-    /// Returns the three entries of the JingZhao interface, section 14.3.
+    /// Returns a map with the three entries of the example in the JingZhao interface, section 14.3.
     fn published() -> PageMap {
         let mut icm = PageMap::default();
         let entries = [

@@ -69,7 +69,7 @@ impl Notifier {
         }
     }
 
-    /// Raises an event at once, since the completion it was armed for is already present.
+    /// Raises an event at once, because the queue already contains the completion for which it is armed.
     pub fn fire(&mut self) -> Notify {
         self.armed = Armed::No;
         Notify::Yes(self.eqn)

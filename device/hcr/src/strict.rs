@@ -72,7 +72,7 @@ impl HcrWatch {
     }
 }
 
-/// An ICM table: name, location, and bytes per entry.
+/// An ICM table: its name, its location, and the number of bytes per entry.
 pub type NamedTable = (&'static str, Table, u16);
 
 /// Returns the names of tables that overlap.

@@ -18,7 +18,7 @@ pub struct WorkTag {
     pub wqe: u32,
     /// Opcode of the WQE.
     pub opcode: u8,
-    /// Software requested a completion.
+    /// Whether software requested a completion.
     pub signalled: bool,
     #[bits(7)]
     __: u8,
@@ -28,8 +28,8 @@ pub struct WorkTag {
 }
 
 impl WorkTag {
-    /// Whether a CQE reports this completion. Receives and failed requests always produce a CQE, sends only
-    /// if they were signalled.
+    /// Whether a CQE reports this completion. Receives and failed requests always produce a CQE. Successful
+    /// sends produce one only if they were signalled.
     pub fn wants_entry(completion: &Completion) -> bool {
         match completion.result {
             Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),

@@ -32,8 +32,8 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry a service level, so the service level
-/// determines the traffic class unless the context has one.
+/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry a service level. If the context has no traffic
+/// class, one is derived from its service level.
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),

@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// QPN as software uses it. The engine's completion may have it without high bits.
+    /// QPN with the high bits that software uses. The QPN in the engine's completion may lack these bits.
     const QPN: Qpn = Qpn::new(0x9c_0005);
 
     fn addresses() -> Addresses {

@@ -24,7 +24,7 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Creates the queue of a SW2HW_CQ. `cqn` is the whole number that software uses.
+    /// Creates the queue that a SW2HW_CQ command describes. `cqn` includes the high bits that software uses.
     pub fn new(cqn: Cqn, cqc: &Cqc, mem: &impl QueueMemory) -> Self {
         let ring = OwnedRing::new(buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, mem), 0, mem);
         let armed = match cqc.flags.arm() {
@@ -206,14 +206,14 @@ mod tests {
     #[test]
     fn entries_start_at_offset_in_context() {
         const START: u64 = 0x7f00_0000_1000;
-        // Two other entries precede the queue: start as an address, as an offset, and outside the region.
+        // The queue follows two other entries in its region. The start is an address, an offset, or outside the region.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;
             let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
             cq.push(&cqe(7), false, &mem).unwrap();
             assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
-            // The new buffer does not contain this address.
+            // The start of the context does not fit the region of the new buffer, so it is ignored.
             let mut other = Region::new(8 * LEN);
             (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
             (0..8).for_each(|slot| reap(&other, slot));

@@ -128,8 +128,8 @@ impl JingZhao {
         }
     }
 
-    /// Handles a send doorbell. Section 1.6: a doorbell of a QP that cannot send is discarded, since the verbs layer
-    /// reports that error when software posts.
+    /// Handles a send doorbell. Section 1.6: a doorbell of a QP that cannot send is discarded. The verbs layer has
+    /// already reported the error to the software that posts.
     fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
@@ -153,7 +153,8 @@ impl JingZhao {
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
             return Err(STALE_QPN);
         }
-        // Section 1.6: a doorbell is discarded before RTS. SQE and ERR flush its requests, and SQD keeps it until RTS.
+        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR its requests are flushed, and in SQD it waits
+        // for RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
             None | Some(QpState::Reset) => return Err(QP_RESET),

@@ -56,7 +56,7 @@ impl Doorbells {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Clears first halves (device reset).
+    /// Discards stored first halves, after a device reset.
     pub fn reset(&mut self) {
         self.split.reset();
     }

@@ -20,8 +20,8 @@ enum Arm {
     Disarmed,
     /// The next event interrupts.
     Once,
-    /// Every event interrupts until software first uses ARM_EQ: the context was armed, and the public driver
-    /// never writes that doorbell.
+    /// Every event interrupts until software first uses the ARM_EQ doorbell. This is the state of a queue whose context
+    /// was armed, since the public driver never uses that doorbell.
     UntilFirstDoorbell,
 }
 
@@ -133,7 +133,7 @@ impl EventQueue {
         self.ring.ring.producer()
     }
 
-    /// Whether the next event interrupts.
+    /// Whether the next event raises an interrupt.
     pub fn is_armed(&self) -> bool {
         self.arm != Arm::Disarmed
     }
@@ -148,7 +148,7 @@ impl EventQueue {
         self.mask
     }
 
-    /// Whether events were lost and the overflow event is not written yet.
+    /// Whether events have been lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
     }
@@ -193,7 +193,7 @@ mod tests {
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 
-    /// Creates a queue of two entries, preceded by 64 other bytes in its region.
+    /// Creates a queue of two entries that starts 64 bytes into its region.
     fn queue(armed: bool) -> (Region, EventQueue) {
         let mem = Region::new(64 + 2 * LEN);
         (0..2).for_each(|slot| reap(&mem, slot));
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// The start is an address (table 3-2-28).
+    /// The start of a queue is an address (table 3-2-28), but an offset is accepted too.
     #[test]
     fn events_start_at_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;

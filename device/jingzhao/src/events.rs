@@ -45,8 +45,8 @@ impl Resources {
         self.announce(cx, &event, Some(place), result);
     }
 
-    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost; if the CQ fails, the QP moves
-    /// to ERR.
+    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
+    /// the QP moves to ERR.
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
         let Self { ctx, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(completion.qpn)) else { return };
@@ -77,7 +77,7 @@ impl Resources {
         }
     }
 
-    /// Reports a CQ that lost a completion, in its context and by an event.
+    /// Reports that a CQ has lost a completion, both in the context of the CQ and by an event.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let status = match fault {
@@ -124,7 +124,7 @@ impl Resources {
         self.raise(cx, &Eqe::Qp { qpn, event });
     }
 
-    /// Raises the interrupt of an event that was written, or reports that it was lost.
+    /// Raises the interrupt for an event that was written, or reports that the event was lost.
     fn announce(
         &mut self,
         cx: &mut Context<'_>,
@@ -138,8 +138,8 @@ impl Resources {
             Ok(None) => {}
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
-                // Section 8.5: a full queue reports its own overflow. A queue whose memory is inaccessible
-                // cannot do so; this is reported as an internal error to any EQ that receives such events.
+                // Section 8.5: a full queue reports its own overflow. A queue whose memory is inaccessible cannot, so
+                // its loss is reported as an internal error to any EQ that receives internal errors.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);
@@ -149,8 +149,8 @@ impl Resources {
     }
 }
 
-/// Returns the unit that writes the CQE of a completion, its CQ, and the LID of the connected peer. RC sends
-/// complete when the acknowledgement is received, UC and UD sends when they are transmitted.
+/// Returns the channel of the unit that writes the CQE of a completion, the number of its CQ, and the LID of the
+/// connected peer. An RC send completes when it is acknowledged, and a UC or UD send when it is transmitted.
 fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

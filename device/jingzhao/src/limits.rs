@@ -105,7 +105,7 @@ impl Default for LimitsEntry {
     }
 }
 
-/// Limits that contradict each other or do not fit the format of WQEs.
+/// Error for limits that contradict each other or do not fit the format of WQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LimitsError {
     #[error("{key}: {len} is not a multiple of 16 between 16 and {most}")]
@@ -130,7 +130,7 @@ impl TryFrom<LimitsEntry> for Limits {
     type Error = LimitsError;
 
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
-        /// A link has six bits for the size in granules.
+        /// Maximum length of a send WQE. A link has six bits for the length in granules of 16 bytes.
         const MAX_SEND_LEN: u16 = 1008;
         /// Maximum slot size of a receive queue.
         const MAX_RECV_LEN: u16 = 4096;

@@ -29,6 +29,6 @@ pub(super) enum Observed<'a> {
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// A CQE was written to the free-running position `slot`, or lost.
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
-    /// An event was written to this position, or lost. It has no position if no EQ receives it.
+    /// An event was written to position `place`, or lost. There is no position if no EQ receives the event.
     Eqe { place: Option<EqSlot>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

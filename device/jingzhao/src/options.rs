@@ -88,8 +88,8 @@ impl Default for QueueOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// If a command fails, report the precise status code that only the public driver defines, instead of
-    /// 03h. The driver maps them to more specific errno values than EINVAL.
+    /// If a command fails, report one of the precise status codes that only the public driver defines, instead of 03h.
+    /// The driver maps these codes to more specific errno values than EINVAL.
     pub extended_status: bool,
     /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver never reuses a
     /// low page. With 2048 pages, doorbells are lost after the device has been opened about 2000 times.
@@ -104,8 +104,8 @@ pub struct Options {
     pub board_id: BoardId,
     /// J-29: meaning of the RNR timer codes in contexts.
     pub rnr_timer_table: RnrTimerTable,
-    /// J-42: RNR timer code used for QPs whose software set 0, and returned by QUERY_QP. Code 0 itself means
-    /// 655.36 ms. The public driver always sets it, regardless of the timer that its user requests.
+    /// J-42: RNR timer code used for a QP whose context has code 0, and returned by QUERY_QP. Code 0 itself means
+    /// 655.36 ms. The public driver always sets code 0, regardless of the timer that its user requests.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
     /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists
@@ -225,10 +225,10 @@ impl TryFrom<u8> for RdAtomicDepth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "u16")]
 pub enum UarPages {
-    /// 2048 (8 MiB), as the document has it.
+    /// 2048 (8 MiB), as the document specifies.
     #[default]
     Documented,
-    /// 4096 (16 MiB), as many as the public driver hands out.
+    /// 4096 (16 MiB), as many as the public driver allocates.
     Driver,
 }
 

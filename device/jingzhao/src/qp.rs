@@ -110,7 +110,7 @@ impl KeyData for SparseTable<Box<QueuePair>> {
     }
 }
 
-/// Returns the engine's modification for a command that led to this context.
+/// Returns the modification for the engine, for a command whose result is this context.
 pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
     use Transition::{Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
     let (RdQpNpst { next_psn, .. }, RdQpRst { expected_psn, .. }) = (key.read(), key.read());
@@ -125,8 +125,8 @@ pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbo
     }
 }
 
-/// Returns the attributes for the engine: the context fields that its units read. They are passed at each
-/// command, not for each packet, since only commands change them.
+/// Returns the attributes for the engine: the context fields that its units read. They are passed with each command
+/// instead of with each packet, since only commands change them.
 pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {
@@ -173,7 +173,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     }
 }
 
-/// Returns the QUERY_QP image: values in force, whether software or the device has chosen them.
+/// Returns the image for QUERY_QP, with the values in force, including those that the device has chosen.
 pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     let image = context.query();
     let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));
@@ -184,8 +184,8 @@ pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     image
 }
 
-/// Returns the path to the connected peer. Without a known peer, packets go to an unused address and time
-/// out, as on a real network.
+/// Returns the path to the connected peer. If the peer is unknown, packets go to an unused address, and requests time
+/// out as on a real network.
 fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Encap {
     connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
         if is_connected(sst) && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {

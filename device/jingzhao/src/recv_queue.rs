@@ -18,15 +18,15 @@
 //!
 //! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
-//! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not
-//! changed for `SETTLE_TIME`. That time starts when the slot is polled (`recv_watch`), not when the message
-//! arrives, so a receive that was posted well before its message is ready. UC and UD would lose the message;
-//! the slot is read a few more times and then taken as it is. The list may then be too short, but it never
-//! contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues
-//! need any of this. A flush takes the list as it is, since no data is written.
+//! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not changed for
+//! `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the message arrives, so a
+//! receive that software posted early enough is ready when its message arrives. UC and UD would lose the message. For
+//! them, the slot is read a few more times and then taken as it is, so its list may be too short, but never contains a
+//! wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues need any of this. A
+//! flush takes the list as it is, since no data is written.
 //!
-//! Without `rq_valid_bit`, slots of the first lap still have the contents that software left in them, and an
-//! empty slot may be a receive without elements. Such a slot is read a few more times as well.
+//! Without `rq_valid_bit`, slots of the first lap still have the contents that software left in them, so a slot that
+//! looks empty may be a receive without elements. Such a slot is read a few more times as well.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -49,8 +49,8 @@ use super::options::QueueOptions;
 use super::ring::Ring;
 use super::send_queue::sge;
 
-/// Time that the list of a slot must be unchanged before it counts as complete. It is longer than a virtual
-/// CPU is usually preempted.
+/// Time for which the list of a slot must not change before it counts as complete. It is longer than a virtual CPU is
+/// usually preempted.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 /// Number of times that a slot is read again if it is unknown whether it is complete. The device cannot sleep
@@ -70,7 +70,7 @@ const MAX_PREPARED: u32 = 16 << 20;
 /// Log2 of the bytes filled per write, at least one slot.
 const LOG_PREPARED_CHUNK: u8 = 14;
 
-/// Copy of a slot. Most have 128 to 512 bytes; larger ones are allocated.
+/// Copy of a slot. Most slots have 128 to 512 bytes; the copy of a larger one is allocated on the heap.
 type Slot = SmallVec<[u8; 512]>;
 
 /// Receive queue of one QP.
@@ -78,31 +78,31 @@ type Slot = SmallVec<[u8; 512]>;
 pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
-    /// A slot is posted only if it has the valid bit.
+    /// Whether a slot is posted only if it has the valid bit.
     valid_bit_required: bool,
     /// Index of the next slot.
     slot: u32,
-    /// The first lap since RESET is not finished.
+    /// Whether the first lap since RESET is still in progress.
     first_pass: bool,
     /// Number of consecutive slots, ending with the last consumed slot, whose data units were filled with
     /// [`UNTOUCHED`].
     untouched: u32,
     max_list: MaxListLength,
-    /// RC: the peer retries a message that finds no receive.
+    /// Whether the QP is RC, so that the peer retries a message that finds no receive.
     reliable: bool,
-    /// Number of elements in the next slot, and the time of its last change, while it is unknown whether the
-    /// list is complete.
+    /// Number of elements in the next slot, and the time when that number last changed. Set while it is unknown whether
+    /// the list is complete.
     unchanged_since: Option<(usize, Instant)>,
-    /// Consecutive consumed slots that still look posted.
+    /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
-    /// The last consumed slot had the valid bit.
+    /// Whether the last consumed slot had the valid bit.
     marked: bool,
 }
 
 /// Result of inspecting a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// Not posted, or not complete.
+    /// Not posted, or posted with an incomplete list.
     Free,
     /// Posted by software that does not use the valid bit.
     Unmarked,
@@ -111,7 +111,7 @@ enum SlotState {
 }
 
 impl RecvQueue {
-    /// Creates a queue as after RESET.
+    /// Creates a queue in its state after RESET.
     pub fn new(options: QueueOptions) -> Self {
         Self {
             options,
@@ -128,7 +128,7 @@ impl RecvQueue {
         }
     }
 
-    /// Discards buffer and position (RST2INIT, or transition to RESET).
+    /// Discards the buffer and the position, at RST2INIT or at a transition to RESET.
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
@@ -147,9 +147,8 @@ impl RecvQueue {
         }
     }
 
-    /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the
-    /// transition to RTR: all receives posted before this transition are complete, because the peer cannot
-    /// send yet.
+    /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the transition to
+    /// RTR, when all posted receives are complete, because the peer cannot send earlier.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -163,9 +162,9 @@ impl RecvQueue {
         }
     }
 
-    /// Marks all slots as free and untouched, at RST2INIT, since receives may be posted from INIT on. This discards
-    /// slots from an earlier use of the QP. It is skipped if slots without the valid bit may be posted, because such
-    /// software may rely on their contents.
+    /// Marks all slots as free and untouched. Called at RST2INIT, since receives may be posted from INIT on, to discard
+    /// the slots of an earlier use of the QP. If slots without the valid bit may be posted, nothing is written, because
+    /// such software may rely on the contents of its slots.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
@@ -198,18 +197,18 @@ impl RecvQueue {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// As [`RecvQueue::next`], for a request that is flushed, so that its list need not be complete.
+    /// Like [`RecvQueue::next`], but for a request that is flushed. Its list need not be complete.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
 
-    /// Returns the end of the settle time of the next slot, if it has begun.
+    /// Returns the time at which the settle time of the next slot ends, if it has begun.
     pub fn next_due(&self) -> Option<Instant> {
         self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
     }
 
-    /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether to go on
-    /// polling: the maximum list length is unknown, and messages depend on it.
+    /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether the queue must
+    /// be polled again, because the maximum list length is unknown and messages depend on it.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
         if !self.needs_watching() {
             return false;
@@ -221,12 +220,13 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Whether only the settle time may show that a list is complete, and the peer retries.
+    /// Whether a list can only be recognised as complete by the passage of the settle time, and the peer retries until
+    /// then.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
 
-    /// Allocates a copy of the next slot. `None` without a queue.
+    /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue.
     fn slot_copy(&mut self) -> Option<Slot> {
         let slots = self.ring.slots();
         // A queue that became shorter starts from slot 0.
@@ -278,12 +278,13 @@ impl RecvQueue {
         slot << self.ring.log_slot()
     }
 
-    /// Whether unwritten data units of the next slot are [`UNTOUCHED`].
+    /// Whether data units of the next slot that software has not written are [`UNTOUCHED`].
     fn shows_untouched(&self) -> bool {
         self.untouched >= self.ring.slots()
     }
 
-    /// Copies the next slot and determines its state. Only the extent of a marked slot is part of its list.
+    /// Copies the next slot and determines its state. In a marked slot, only the units within the extent belong to the
+    /// list.
     fn inspect(
         &mut self,
         now: Instant,
@@ -319,7 +320,8 @@ impl RecvQueue {
             reads += 1;
         };
         self.unchanged_since = None;
-        // A word of the copy may have been read during its store. The store is complete by now, so read again.
+        // A word of the copy may be torn, if it was read during its store. That store is complete by now, so read
+        // again.
         fence(Ordering::Acquire);
         let list = GRANULE * (1 + extent.units);
         self.ring.read(mem, at, bytes.get_mut(..list).unwrap_or_default())?;
@@ -356,7 +358,7 @@ impl RecvQueue {
         if known == Some(true) || !self.shows_untouched() || !self.next_is_begun(mem)? {
             return Ok(known);
         }
-        // The slot is complete now, and may have more elements than the copy.
+        // The slot is complete by now, and may have more elements than the copy, so read it again.
         let mut slot: Slot = SmallVec::from_elem(0, bytes.len());
         self.ring.read(mem, self.at(self.slot), &mut slot)?;
         if RecvWqe::extent(&slot, |key| mem.region_len(key).is_some()) != extent {
@@ -402,14 +404,13 @@ impl RecvQueue {
         let mut free: Slot = SmallVec::new();
         match found {
             SlotState::Marked(extent) => {
-                // Clear the whole next unit. Otherwise a linked slot of the library would keep a nonzero next
-                // unit. With data units but without the valid bit, it would look like a slot that the kernel
-                // driver posted.
+                // Clear the whole next unit. Otherwise a slot that the library has linked would keep a nonzero next
+                // unit, and with data units but no valid bit, it would look like a slot that the kernel driver posted.
                 free.extend_from_slice(&[0; GRANULE]);
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),
                     End::Terminator => GRANULE * (2 + extent.units),
-                    // Software may be about to write the following units.
+                    // Leave the units after the list alone, since software may be about to write them.
                     End::Slot | End::Untouched => GRANULE * (1 + extent.units),
                 };
                 free.resize(written.min(bytes.len()), 0xff);

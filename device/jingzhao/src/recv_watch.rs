@@ -1,8 +1,8 @@
 //! Polling of receive queues before a message arrives.
 //!
-//! For some lists only the passage of time shows that they are complete (see [`RecvQueue::watch`]). If that
-//! time started at the first message, the peer would get an RNR NAK even if the receive was posted long
-//! before. Such QPs are therefore polled until the maximum list length is known.
+//! The device can tell that some lists are complete only by the passage of time (see [`RecvQueue::watch`]). If that
+//! time started at the first message, the peer would get an RNR NAK even if the receive was posted long before. Such
+//! QPs are therefore polled until the maximum list length is known.
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!
@@ -16,7 +16,7 @@ use protocol::hca::jingzhao::qpc::QpState;
 use super::ctxmgt::message::RdQpState;
 use super::resources::Resources;
 
-/// The period is short compared with the settle time of a list, and long compared with the cost of a poll.
+/// The period of 50 ms is short compared with the settle time of a list, and long compared with the cost of a poll.
 pub(super) type RecvWatch = PollSet<50>;
 
 impl Resources {

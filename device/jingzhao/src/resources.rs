@@ -45,12 +45,12 @@ const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// delayed.
 const WRITE_BACKS_PER_TURN: usize = 1024;
 
-/// State of the device, and counters that survive CLOSE_HCA.
+/// State of the device, and its counters, which survive CLOSE_HCA.
 #[derive(Debug, Default)]
 pub struct DeviceState {
     /// `None` before INIT_HCA and after CLOSE_HCA.
     pub resources: Option<Resources>,
-    /// Counters while there are no resources.
+    /// Counters, kept here while there are no resources.
     stats: CtxStats,
 }
 
@@ -102,7 +102,7 @@ pub struct Regions {
 }
 
 impl Resources {
-    /// Creates the resources of a device with nothing mapped and nothing valid. `stats` are the counters so far.
+    /// Creates the resources of a device with nothing mapped and nothing valid. Counting continues from `stats`.
     fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self {
             ctx: CtxMgt::new(layout, stats),
@@ -169,8 +169,8 @@ impl Regions {
         }
     }
 
-    /// Returns the ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. The
-    /// result is then unmapped, or some other memory of the same guest.
+    /// Returns the ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. A wrapped address
+    /// is either unmapped or maps to other memory of the same guest.
     pub fn mpt_entry(&self, index: u32) -> IcmAddr {
         let offset = u64::from(index) * u64::from(DevLim::RECOMMENDED.mpt_len);
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))

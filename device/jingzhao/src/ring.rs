@@ -46,7 +46,7 @@ impl Ring {
         self.len.checked_shr(self.log_slot.into()).unwrap_or(0)
     }
 
-    /// Copies bytes out of the ring and wraps around at its end. `at` is inside the ring.
+    /// Copies bytes out of the ring, wrapping around at its end. `at` must be inside the ring.
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
@@ -67,9 +67,9 @@ impl Ring {
     }
 }
 
-/// Returns the length in bytes that software uses. J-08: the lengths that the kernel driver writes are not
-/// rounded, and differ from those that the user library uses. The length of the library's region is the
-/// effective one.
+/// Returns the length of a queue in bytes, as its software uses it. J-08: the kernel driver writes lengths that are not
+/// rounded and differ from those that the user library uses. For a queue of the library, the length of its region is
+/// the effective one.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

@@ -26,15 +26,15 @@ use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
 
-/// Maximum number of pending doorbells of a queue: the most WQEs that QUERY_DEV_LIM can advertise for a queue.
+/// Maximum number of pending doorbells of a queue, which is the largest queue length that QUERY_DEV_LIM can advertise.
 const MAX_DOORBELLS: usize = 1 << 16;
 
-/// Pending doorbells that every queue has room for, enough for the bursts of ordinary software.
+/// Number of pending doorbells for which every queue keeps room. It is enough for the bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Pending doorbells in addition to [`KEPT_DOORBELLS`], shared by all queues of a device: 12 MiB, enough to
-/// fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled queues would hold 96
-/// GiB.
+/// Number of pending doorbells, beyond the [`KEPT_DOORBELLS`] of each queue, that all queues of a device share. They
+/// take 12 MiB, enough to fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled queues
+/// would take 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// Maximum length of a WQE that is copied into a short buffer, which avoids zeroing a buffer for the longest WQE.
@@ -50,7 +50,7 @@ pub enum DoorbellOverflowError {
         /// Number of slots of the queue.
         slots: u32,
     },
-    /// Too many queues are stalled with pending doorbells.
+    /// Too many queues of the device are stalled with pending doorbells.
     #[error("too many pending doorbells across all send queues (maximum {POOLED_DOORBELLS})")]
     Device,
 }
@@ -80,7 +80,7 @@ pub struct Sender {
     pub qpn: Qpn,
     /// Fields that Doorbell Processing reads.
     pub sst: RdQpSst,
-    /// LID of the connected peer, as Requester Trans Control reads it.
+    /// LID of the connected peer, which Requester Trans Control reads.
     pub rlid: Lid,
 }
 
@@ -93,7 +93,7 @@ pub struct Entry {
     pub opcode: u8,
     /// Size in granules of 16 bytes.
     pub size: u8,
-    /// Wait for earlier READs and atomics.
+    /// Whether the WQE waits for earlier READs and atomics.
     pub fence: bool,
 }
 
@@ -104,7 +104,7 @@ pub struct FetchedWqe<'a> {
     pub entry: Entry,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
-    /// Its bytes in guest memory.
+    /// Bytes of the WQE, as read from guest memory.
     pub bytes: &'a [u8],
     /// The parsed WQE; `None` if its size is invalid or its QP has an unsupported service type.
     pub wqe: Option<&'a Result<SendWqe<'a>, WqeError>>,
@@ -144,7 +144,7 @@ impl SendQueue {
         }
     }
 
-    /// Discards buffer and doorbells (RST2INIT, or transition to RESET).
+    /// Discards the buffer and the doorbells, at RST2INIT or at a transition to RESET.
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
@@ -179,8 +179,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns the number of doorbells that the queue has allocated in addition to those it keeps, whether
-    /// used or not.
+    /// Returns the number of doorbells for which the queue has allocated room in addition to the room it keeps. Unused
+    /// room counts too.
     pub fn doorbells_taken(&self) -> usize {
         self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }
@@ -254,7 +254,7 @@ impl SendQueue {
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
-        // A chain that goes around the ring may pass slots twice.
+        // A chain may go around the ring and pass each slot more than once.
         self.linked_run = (before + 1).min(self.ring.slots());
         Some(entry)
     }
@@ -267,7 +267,8 @@ impl SendQueue {
             let run = std::mem::take(&mut self.linked_run);
             let behind = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&behind) {
-                // Doorbells arrive in slot order, so no doorbell for an earlier WQE will follow.
+                // Doorbells arrive in slot order, so no later doorbell is for a WQE that was executed through these
+                // links.
                 return Some(entry);
             }
             self.linked_run = behind - 1;
@@ -304,7 +305,7 @@ impl SendQueue {
         Some(Entry { position: position(self.unit)?, opcode, size, fence })
     }
 
-    /// Records the link from `entry` and the position after it.
+    /// Records the WQE to which `entry` links, and the position after `entry`.
     fn follow(&mut self, sst: &RdQpSst, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
         let ring = &self.ring;
         let slot = 1u64.checked_shl(ring.log_slot().into()).unwrap_or(0);

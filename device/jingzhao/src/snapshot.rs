@@ -12,7 +12,7 @@ use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
 
-/// Set in the index of rows of the TPT translation, which follow those of the context translation.
+/// Bit set in the row index of TPT ranges, so that they follow the ranges of the context translation.
 const TPT_ROWS: u64 = 1 << 63;
 
 impl Objects for Resources {

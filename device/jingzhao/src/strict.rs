@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the
-//! objects that it removes still exist. Its findings are reported only if it succeeds: a rejected command
-//! already has a status.
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
+//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
+//! status.
 //!
 //! # Spec
 //! JingZhao interface; [`rules`] cites the sections.
@@ -44,7 +44,7 @@ pub struct Strict {
     freed: VecDeque<Lkey>,
 }
 
-/// Result of checking a command, which takes effect if the command succeeds.
+/// Result of checking a command. It is reported and recorded only if the command succeeds.
 #[derive(Debug)]
 pub struct Examined {
     found: Findings,
@@ -60,7 +60,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA, and INIT_HCA, which implies it: all keys may be used again.
+    /// Handles CLOSE_HCA, and an INIT_HCA, which implies a CLOSE_HCA: all keys may be used again.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }
@@ -76,7 +76,7 @@ impl Strict {
     }
 }
 
-/// An initialised device, for a check.
+/// The parts of an initialised device that a check examines.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

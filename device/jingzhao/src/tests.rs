@@ -44,7 +44,7 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Returns the addresses of an HCA with this LID, 1 or 2. Its default peer is the other one.
+/// Returns the addresses of an HCA with LID 1 or 2. Its default peer is the HCA with the other LID.
 fn addresses(lid: u16) -> Addresses {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) }
@@ -53,7 +53,7 @@ fn addresses(lid: u16) -> Addresses {
 /// A guest with one HCA, and its driver.
 type Machine = Driver<Guest<JingZhao>>;
 
-/// Creates a machine after power-on; see [`addresses`] for its peer.
+/// Creates a machine in its state after power-on. [`addresses`] determines its peer.
 fn powered_on(lid: u16, options: Options) -> Machine {
     powered_on_with(setup(lid, options), addresses(lid))
 }

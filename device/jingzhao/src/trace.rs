@@ -100,7 +100,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
     let (at, units, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, &request.sges[..], false),
         Fetch::Refused { wr_id, .. } => (*wr_id, &[][..], true),
-        // The following CQE or NAK reports this.
+        // A CQE or a NAK that follows reports the reason.
         Fetch::Empty | Fetch::Broken => return,
     };
     trace.record(Kind::Wqe, "recv", |to| {
@@ -129,7 +129,7 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
     });
 }
 
-/// Records an event, and where it was written.
+/// Records an event, and the EQ and the slot to which it was written.
 pub(super) fn eqe(trace: &mut Trace, to: Option<EqSlot>, eqe: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, eqe.event_type().name(), |fields| {
         match to {

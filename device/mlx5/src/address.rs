@@ -9,7 +9,7 @@ use protocol::hca::mlx5::path::Path;
 use protocol::ids::Qpn;
 use protocol::roce::Encap;
 
-/// The path to a connected peer. Packets to an unknown destination are sent and lost, as on a real fabric.
+/// Returns the path to a connected peer. Packets to an unknown destination are sent and lost, as on a real fabric.
 pub fn path(addresses: &Addresses, to: &Path, local: Qpn, remote: Qpn) -> Encap {
     let grh = to.grh.then_some(Grh {
         dgid: to.gid,

@@ -1,4 +1,4 @@
-//! Memory of a queue: pages that the driver listed when it created the queue.
+//! Memory of a queue: pages that the driver lists when it creates the queue.
 //!
 //! # Spec
 //! mlx5 interface, sections 5, 8.1 and 10.1.
@@ -9,15 +9,15 @@ use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::{page_len, page_offset};
 use protocol::ids::Iova;
 
-/// Largest log page size of a context: 8 TiB. A larger one cannot name pages of a guest.
+/// Largest log page size of a context, for pages of 8 TiB. No guest has memory for larger pages.
 const MAX_LOG_PAGE: u8 = 31;
 
-/// Place of a queue in its pages.
+/// Position of a queue within its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Log2 of the page size, in units of 4 KiB.
     pub log_page_size: u8,
-    /// Bytes before the queue, in 64ths of a page.
+    /// Offset of the queue in its first page, in units of 1/64 of a page.
     pub page_offset: u8,
 }
 
@@ -26,14 +26,14 @@ pub struct Placement {
 pub struct QueueBuffer {
     pages: Box<[Iova]>,
     page_len: u64,
-    /// Offset of the queue in the pages.
+    /// Offset of the queue from the start of its pages.
     start: u64,
     len: u64,
 }
 
 impl QueueBuffer {
-    /// Takes the pages of a queue of `len` bytes, or returns `None` if they are too few. Pages behind the queue are
-    /// not kept.
+    /// Takes the pages of a queue of `len` bytes, or returns `None` if there are too few. Pages after the end of the
+    /// queue are not kept.
     pub fn new(pages: Pages<'_>, placement: Placement, len: u64) -> Option<Self> {
         let Placement { log_page_size, page_offset: offset } = placement;
         if log_page_size > MAX_LOG_PAGE {
@@ -47,7 +47,7 @@ impl QueueBuffer {
         Some(Self { pages: pages.iter().take(needed).collect(), page_len, start, len })
     }
 
-    /// Number of pages kept.
+    /// Returns the number of pages that are kept.
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
@@ -55,7 +55,8 @@ impl QueueBuffer {
     /// Copies bytes out of the queue.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] behind the queue, [`AccessError::Unmapped`] if the guest has not mapped the page.
+    /// [`AccessError::Bounds`] past the end of the queue, or [`AccessError::Unmapped`] if the guest has not mapped the
+    /// page.
     pub fn read(&self, dma: &GuestMemory, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, out.len())?;
         let (mut at, mut rest) = (offset, out);
@@ -69,10 +70,11 @@ impl QueueBuffer {
         Ok(())
     }
 
-    /// Writes an entry, its last byte last. A reader that sees that byte sees the rest and all earlier writes.
+    /// Writes an entry so that its last byte is written last. A reader that sees the last byte also sees the rest of
+    /// the entry and all earlier writes.
     ///
     /// # Errors
-    /// As [`QueueBuffer::read`]. The last byte is not written then.
+    /// The same as for [`QueueBuffer::read`]. The last byte is then not written.
     pub fn publish(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
         self.check(offset, entry.len())?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
@@ -99,7 +101,7 @@ impl QueueBuffer {
         }
     }
 
-    /// Address of a byte, and the number of bytes from it to the end of its page.
+    /// Returns the address of a byte, and the number of bytes from there to the end of its page.
     fn locate(&self, offset: u64) -> Result<(Iova, usize), AccessError> {
         let linear = self.start + offset;
         let (page, within) = (linear / self.page_len, linear % self.page_len);
@@ -116,7 +118,7 @@ fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }
 
-/// Number of pages that all queues and keys may have together.
+/// Number of pages that all queues and keys together may still take.
 #[derive(Debug)]
 pub struct PageBudget {
     left: usize,
@@ -158,7 +160,7 @@ mod tests {
         pages.iter().flat_map(|page| page.to_be_bytes()).collect()
     }
 
-    /// Trap M-2: an offset of 32 in pages of 8 KiB is 4096 bytes.
+    /// Trap M-2: the offset is in units of 1/64 of a page, so 32 means 4096 bytes in a page of 8 KiB.
     #[test]
     fn offset_counts_parts_of_large_page() {
         let dma = guest_memory(0, 8);

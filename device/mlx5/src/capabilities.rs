@@ -1,4 +1,4 @@
-//! Capabilities: the largest values, and the current ones, which the driver sets.
+//! Capabilities of the device: the maximum values, and the current values, which the driver sets.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -12,24 +12,25 @@ use super::limits::Limits;
 #[derive(Debug)]
 pub struct Capabilities {
     largest: GeneralCaps,
-    /// Area of the last SET_HCA_CAP, byte by byte: new drivers set bits that this device does not have.
+    /// Area of the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
+    /// define.
     general: Box<[u8; AREA_LEN]>,
     atomic: AtomicCaps,
 }
 
 impl Capabilities {
-    /// Creates the capabilities before the first SET_HCA_CAP.
+    /// Creates the capabilities as they are before the first SET_HCA_CAP.
     pub fn new(limits: &Limits) -> Self {
         let largest = limits.caps();
         Self { largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
     }
 
-    /// The largest general capabilities.
+    /// Returns the maximum general capabilities.
     pub const fn largest(&self) -> &GeneralCaps {
         &self.largest
     }
 
-    /// Returns an area.
+    /// Returns the capability area that a query selects.
     ///
     /// # Errors
     /// The type is unknown, or belongs to an Ethernet port.
@@ -46,7 +47,7 @@ impl Capabilities {
     /// Sets the current capabilities. Trap M-13: QUERY_HCA_CAP returns them as they were set.
     ///
     /// # Errors
-    /// The type is unknown, the area too short, or a value exceeds what the device has.
+    /// The type is unknown, the area is too short, or a value exceeds the capabilities of the device.
     pub fn set(&mut self, set: &SetHcaCap, area: &[u8]) -> Result<(), Rejection> {
         let short = || Check::CapArea.rejects(area.len() as u64);
         match set.cap_type() {

@@ -1,4 +1,4 @@
-//! Checks of commands. Each has a syndrome of its own, which the guest's driver logs with the status.
+//! Checks of commands. Each check has its own syndrome, which the guest's driver logs together with the status.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.3.
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 macro_rules! checks {
     ($($name:ident = $code:literal $status:ident $text:literal,)*) => {
-        /// A check of a command. The high byte of the syndrome is the family of commands.
+        /// A check of a command. The high byte of the syndrome identifies the family of commands.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the texts describe them")]
         pub enum Check {
@@ -34,7 +34,7 @@ macro_rules! checks {
                 }
             }
 
-            /// Reason of the rejection.
+            /// Text that describes why the command is rejected.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -78,7 +78,7 @@ checks! {
     CapLimit = 0x0403 ExceedsLimit "log2 of the number of QPs exceeds the capability",
     CapPort = 0x0404 BadParameter "port type cannot be changed",
 
-    // Simple resources.
+    // Resources without a context.
     PdLimit = 0x0501 ExceedsLimit "limit of PDs reached",
     Pd = 0x0502 BadResource "unknown PD",
     PdInUse = 0x0503 BadResourceState "PD in use",
@@ -176,7 +176,7 @@ checks! {
 }
 
 impl Check {
-    /// The rejection of a command whose argument `value` fails this check.
+    /// Returns the rejection of a command for which `value` fails this check.
     pub fn rejects(self, value: impl Into<u64>) -> Rejection {
         Rejection { check: self, value: value.into() }
     }
@@ -187,12 +187,12 @@ impl Check {
 pub struct Rejection {
     /// The check that failed.
     pub check: Check,
-    /// Value that failed it.
+    /// The value that failed the check.
     pub value: u64,
 }
 
 impl Rejection {
-    /// Header of the command's output.
+    /// Returns the header of the command's output.
     pub const fn header(&self) -> OutputHeader {
         OutputHeader::failed(self.check.status(), self.check.syndrome())
     }

@@ -1,4 +1,4 @@
-//! Slots of the command queue, and the mailboxes of their inputs and outputs.
+//! Slots of the command queue, and the mailboxes that hold their inputs and outputs.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.2.
@@ -20,18 +20,18 @@ const OUTPUT: u64 = 0x20;
 pub enum SlotFault {
     /// The slot is not in mapped memory.
     Unmapped,
-    /// The slot belongs to the driver, and stays as it is.
+    /// The slot belongs to the driver, and is left unchanged.
     NotOwned,
-    /// The input could not be read, or the output could not be written.
+    /// The command could not be delivered, so it was not executed.
     Undelivered(Undelivered),
 }
 
-/// Failed delivery of a command.
+/// A command that could not be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undelivered {
     /// The check that failed.
     pub rejection: Rejection,
-    /// Delivery status of the slot.
+    /// Delivery status, which is written to the slot.
     pub delivery: Delivery,
 }
 
@@ -53,10 +53,10 @@ pub struct Request {
 }
 
 impl Request {
-    /// Takes the command from the slot at an address. Each byte of it is read once.
+    /// Takes the command from the slot at an address. Each byte of the slot and its mailboxes is read once.
     ///
     /// # Errors
-    /// There is no command, or it cannot be delivered. The slot is then returned to the driver.
+    /// There is no command, or it cannot be delivered. In the latter case, the slot is returned to the driver.
     pub fn take(dma: &GuestMemory, at: Iova) -> Result<Self, SlotFault> {
         let mut bytes = [0; Slot::LEN];
         dma.read(at, &mut bytes).map_err(|_| SlotFault::Unmapped)?;
@@ -77,7 +77,7 @@ impl Request {
             let rejection = Rejection::from(error);
             let delivery = match rejection.check {
                 Check::SlotKind => Delivery::Kind,
-                // Delivery succeeded; the driver finds the error in the status field of the output.
+                // Delivery itself succeeded. The driver finds the error in the status field of the output.
                 _ => Delivery::Ok,
             };
             Undelivered { rejection, delivery }
@@ -108,8 +108,8 @@ impl Request {
         Ok(Self { at, input, output_len, output_blocks })
     }
 
-    /// Writes the output, and then returns the slot to the driver. The output is cut or padded with zeros to the
-    /// length that the driver expects (trap M-31). Returns whether the guest's memory could be written.
+    /// Writes the output, and then returns the slot to the driver. The output is truncated or zero-padded to the length
+    /// that the driver expects (trap M-31). Returns whether the guest's memory could be written.
     pub fn finish(&self, dma: &GuestMemory, output: &[u8]) -> bool {
         let rest = output.get(INLINE_LEN..).unwrap_or_default();
         let mut left = self.output_len.saturating_sub(INLINE_LEN);
@@ -140,8 +140,8 @@ fn release(dma: &GuestMemory, at: Iova, inline: &[u8; INLINE_LEN], delivery: Del
         && dma.publish(place(OWNER_BYTE as u64), &[delivery.owner_byte()]).is_ok()
 }
 
-/// A walk along the blocks of a mailbox. A block must carry the token of the slot and its number in the chain, so the
-/// walk ends even if the chain is circular.
+/// Walks along the blocks of a mailbox. A block must carry the token of the slot and its own number in the chain, so
+/// the walk ends even if the chain is circular.
 struct Chain {
     next: Iova,
     number: u32,
@@ -155,10 +155,10 @@ impl Chain {
         Self { next: first, number: 0, token, check, delivery }
     }
 
-    /// Address of the current block.
+    /// Returns the address of the current block, if it is aligned.
     fn aligned(&self) -> Result<Iova, Undelivered> {
         match self.next.get() {
-            // 0 ends a chain.
+            // An address of 0 marks the end of a chain.
             at if at == 0 || !at.is_multiple_of(BLOCK_ALIGN) => Err(self.inaccessible()),
             at => Ok(Iova::new(at)),
         }

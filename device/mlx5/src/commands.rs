@@ -26,18 +26,18 @@ use super::function::{Enabled, Function};
 use super::options::Setup;
 use super::resources::Resources;
 
-/// Output of a command, whose first eight bytes are zero.
+/// Output of a successful command. The first eight bytes are zero.
 pub type Output = Vec<u8>;
 
-/// Output of a command without results.
+/// Returns the output of a command that has no results.
 fn nothing() -> Output {
     vec![0; OutputHeader::LEN]
 }
 
-/// Parses an input.
+/// Parses the input of a command.
 ///
 /// # Errors
-/// The opcode is unknown, or the input too short for it.
+/// The opcode is unknown, the input is too short for it, or the command names a user context.
 pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
     // Without DevX no process has a user context of its own.
     if let Some(InputHeader { user: user @ 1.., .. }) = InputHeader::parse_prefix(input) {
@@ -89,7 +89,7 @@ pub fn execute(
     }
 }
 
-/// What a command that requires INIT_HCA can access.
+/// The state that is accessible to a command that requires INIT_HCA.
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     issi: u16,

@@ -23,7 +23,7 @@ use super::resources::Resources;
 use super::send_queue::SendTag;
 use super::trace;
 
-/// The CQE of a successful send request.
+/// Returns the CQE of a successful send request.
 fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
     Cqe::Sent(Sent {
         wqe_opcode: tag.opcode(),
@@ -38,7 +38,7 @@ fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
     })
 }
 
-/// What the CQE of a received message needs beside the message.
+/// Data for the CQE of a received message that is not in the message itself.
 struct Receiver {
     /// User index of the QP, or of an XRC SRQ.
     user_index: UserIndex,
@@ -46,7 +46,7 @@ struct Receiver {
     timestamp: u64,
 }
 
-/// The CQE of a received message.
+/// Returns the CQE of a received message.
 fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) -> Cqe {
     let pkey = || {
         let pkeys = cx.management.as_deref().map_or(&[][..], |management| management.pkeys());
@@ -76,7 +76,7 @@ fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) ->
 }
 
 impl Resources {
-    /// Writes the CQE of a completion. If the CQ fails, its QPs move to ERR.
+    /// Writes the CQE of a completion. If it cannot be written, all QPs of the CQ move to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Some(qp) = self.qps.get_mut(completion.qpn.get()) else { return };
         qp.count(completion);
@@ -88,7 +88,7 @@ impl Resources {
         let (cqn, user_index) = match (completion.queue, completion.srqn) {
             (Queue::Send, _) => (context.send_cqn, context.user_index),
             (Queue::Recv, None) => (context.recv_cqn, context.user_index),
-            // Trap M-11: XRC completions belong to the SRQ.
+            // Trap M-11: the CQE of an XRC receive goes to the CQ of the SRQ.
             (Queue::Recv, Some(srqn)) => match self.srqs.get(srqn.get()).and_then(|srq| srq.xrc()) {
                 Some(srq) => (srq.cqn, srq.user_index),
                 None => return limited!(debug, %srqn, "completion lost: the SRQ does not exist"),
@@ -185,7 +185,7 @@ impl Resources {
         self.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
     }
 
-    /// Reports an SRQ that cannot be read. The report is sent once, although each of its QPs detects the fault.
+    /// Reports an SRQ that cannot be read. It is reported only once, although every QP that uses it detects the fault.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         if self.srqs.get_mut(srqn.get()).is_some_and(|srq| srq.reports_fault()) {
             limited!(warn, %srqn, "cannot read receive requests from the SRQ");
@@ -193,7 +193,7 @@ impl Resources {
         }
     }
 
-    /// Reports SRQs that passed their limit in this turn.
+    /// Reports the SRQs that fell below their limit in this turn.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));

@@ -19,13 +19,13 @@ use super::uses::{Object, Used};
 /// Consumer indices of doorbells and records have 24 bits.
 const INDEX: u32 = 0xff_ffff;
 
-/// An entry was lost.
+/// Error for an entry that was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("completion lost: {fault}")]
 pub struct LostEntry {
     /// Cause of the loss.
     pub fault: Fault,
-    /// First loss of this queue, which an event reports. After it the queue takes no more entries.
+    /// Whether this is the first loss of the queue, which an event reports. The queue then accepts no more entries.
     pub first: bool,
 }
 
@@ -40,7 +40,7 @@ impl Ring {
         1 << self.log_entries
     }
 
-    /// Writes the entry with a free-running index.
+    /// Writes the entry at a free-running index.
     fn write(&self, index: u32, size: CqeSize, cqe: &Cqe, dma: &GuestMemory) -> Result<(), AccessError> {
         let entry = u64::from(index % self.entries()) * size.stride() as u64;
         let at = entry + size.fields_at() as u64;
@@ -56,7 +56,7 @@ pub struct CompletionQueue {
     ring: Ring,
     /// Free-running index of the next entry.
     producer: u32,
-    /// As last read from the doorbell record, 24 bits.
+    /// Consumer index as last read from the doorbell record, 24 bits.
     consumer: u32,
     armed: Armed,
     /// Index of the newest entry that is solicited or reports a failure.
@@ -80,33 +80,33 @@ impl CompletionQueue {
         }
     }
 
-    /// Bytes of a ring with this number of entries.
+    /// Returns the length in bytes of a ring with this number of entries.
     pub const fn ring_len(size: CqeSize, log_entries: u8) -> u64 {
         (size.stride() as u64) << log_entries
     }
 
-    /// Context with the current indices.
+    /// Returns the context with the current indices.
     pub fn context(&self, dma: &GuestMemory) -> CqContext {
         let consumer = self.recorded(dma).unwrap_or(self.consumer);
         CqContext { consumer, producer: self.producer & INDEX, ..self.context }
     }
 
-    /// UAR page of its doorbell.
+    /// Returns the UAR page of the queue's doorbell.
     pub const fn uar(&self) -> u32 {
         self.context.uar.get()
     }
 
-    /// EQ of its events.
+    /// Returns the EQ for the queue's events.
     pub const fn eqn(&self) -> Eqn {
         self.context.eqn
     }
 
-    /// Size of the entries.
+    /// Returns the size of the entries.
     pub const fn size(&self) -> CqeSize {
         self.size
     }
 
-    /// Free-running index of the next entry.
+    /// Returns the free-running index of the next entry.
     pub const fn producer(&self) -> u32 {
         self.producer
     }
@@ -115,12 +115,12 @@ impl CompletionQueue {
         self.ring.buffer.pages()
     }
 
-    /// Objects that the queue uses.
+    /// Returns the objects that the queue uses.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Uar(self.uar()), Object::Eq(self.eqn().get())])
     }
 
-    /// Consumer index in the doorbell record, or `None` if its memory is not accessible.
+    /// Returns the consumer index in the doorbell record, or `None` if the record is not accessible.
     fn recorded(&self, dma: &GuestMemory) -> Option<u32> {
         let mut record = [0; CqRecord::LEN];
         dma.read(self.context.record, &mut record).ok()?;
@@ -131,8 +131,8 @@ impl CompletionQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Arms the queue for one event. Returns true if the event is due at once, since an entry of the requested kind
-    /// is unread.
+    /// Arms the queue for one event. Returns true if an entry of the requested kind is unread, so that the event is due
+    /// at once.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> bool {
         let is_unread = |index: u32| index.wrapping_sub(arm.consumer) & INDEX < 1 << 23;
@@ -178,7 +178,7 @@ impl CompletionQueue {
         self.ring.write(self.producer, self.size, cqe, dma).map_err(|_| Fault::Access)
     }
 
-    /// Whether the ring has a free entry. The record is read only if it had none before.
+    /// Whether the ring has a free entry. The doorbell record is read only if the ring looks full.
     fn has_room(&mut self, dma: &GuestMemory) -> bool {
         if self.unread() >= self.ring.entries()
             && let Some(consumer) = self.recorded(dma)
@@ -188,7 +188,7 @@ impl CompletionQueue {
         self.unread() < self.ring.entries()
     }
 
-    /// Changes the moderation, which has no effect on this device.
+    /// Changes the moderation, which has no effect on this device, and whether overruns are ignored.
     pub fn moderate(&mut self, modify: &ModifyCq) {
         let (fields, new) = (modify.fields, &modify.context);
         if fields.contains(CqFields::PERIOD) {
@@ -205,11 +205,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves the queue to a new ring. The running index continues: the driver moves unread entry i of the old ring to
-    /// index i + 1 of the new one, behind the resize entry.
+    /// Moves the queue to a new ring. Indices continue to count: the driver moves the unread entry i of the old ring to
+    /// index i + 1 of the new ring, since the resize entry takes up an index.
     ///
     /// # Errors
-    /// The unread entries do not fit, or the queue's memory is not accessible. The queue is unchanged.
+    /// The unread entries do not fit in the new ring, the old ring has no room for the resize entry, or the memory of
+    /// the queue is not accessible. The queue then continues to use the old ring.
     pub fn resize(
         &mut self,
         new: &CqContext,
@@ -219,7 +220,7 @@ impl CompletionQueue {
         let inaccessible = || Check::CqRecordAccess.rejects(self.context.record.get());
         self.consumer = self.recorded(dma).ok_or_else(inaccessible)?;
         let unread = self.unread();
-        // Trap M-30.
+        // Trap M-30: the new ring must have room for the unread entries and one more.
         if unread >= 1 << new.log_entries {
             return Err(Check::CqUnread.rejects(unread));
         }
@@ -236,7 +237,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// The snapshot row of the queue.
+    /// Returns the snapshot row of the queue.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
     use crate::buffer::Placement;
 
-    /// The ring is in page 0, a new one in page 1, the record in page 2.
+    /// The doorbell record is in page 2. The ring is in page 0, and the ring after a resize in page 1.
     const RECORD: Iova = Iova::new(0x2000);
 
     fn ring(page: u64, log_entries: u8) -> QueueBuffer {

@@ -42,7 +42,7 @@ use super::trace::{self, Executed};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     pub starts: u64,
-    /// Resets that the driver requested by the NIC state.
+    /// Resets that the driver requested through the NIC state.
     pub resets: u64,
     /// Reads of unknown registers.
     pub unknown_registers: u64,
@@ -112,7 +112,7 @@ impl Mlx5 {
         }
     }
 
-    /// Executes the command in a slot within the store to the doorbell, and returns the slot to the driver.
+    /// Executes the command in a slot and returns the slot to the driver, before the store to the doorbell completes.
     fn execute(&mut self, cx: &mut Context<'_>, slot: usize) {
         let begun = Clock::now();
         let began = cx.monitor.trace().map(|trace| trace.now());
@@ -155,13 +155,13 @@ impl Mlx5 {
         self.complete(cx, slot, takers);
     }
 
-    /// The EQ that takes events of commands.
+    /// Returns the EQ that receives command events.
     fn command_eq(&self) -> Option<Eqn> {
         self.function.resources().and_then(|resources| resources.taker(EventMask::COMMAND))
     }
 
-    /// Reports a completed command, if the same EQ took such events before and after it. Trap M-7: the driver polls
-    /// for the command that creates the EQ, and for the one that destroys it.
+    /// Reports a completed command by an event, if the same EQ received command events before and after the command.
+    /// Trap M-7: the driver polls for the command that creates this EQ, and for the one that destroys it.
     fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
         if before.is_some()
             && before == self.command_eq()
@@ -242,7 +242,7 @@ impl Frontend for Mlx5 {
             pkeys: PKEYS,
             mtu: 5,
             capabilities: 0x0251_0a68,
-            // Section 14.1: no command opens the port.
+            // Section 14.1: the port is open from the start, and no command opens it.
             opened_by_software: false,
         })
     }
@@ -279,7 +279,7 @@ impl Frontend for Mlx5 {
         Mlx5Host { resources: self.function.resources_mut(), cx }
     }
 
-    /// The first block of a send WQE, or the number of a receive.
+    /// Returns the index of the first block of a send WQE, or the number of a receive.
     fn work_request(&self, wr_id: u64) -> u64 {
         SendTag::from_bits(wr_id).index().into()
     }
@@ -300,7 +300,7 @@ impl Frontend for Mlx5 {
         if let Some(resources) = self.function.resources_mut() {
             resources.end_turn(cx);
         }
-        // Contexts are updated from the engine when software queries them.
+        // Nothing is done for changed QPs, because the engine's state is read when software queries their contexts.
         while cx.engine.poll_dirty().is_some() {}
         false
     }
@@ -312,7 +312,8 @@ impl Frontend for Mlx5 {
         }
     }
 
-    /// Section 18.2: the driver polls the health buffer every two seconds, and starts over on a failure.
+    /// Injects a failure. Section 18.2: the driver polls the health buffer every two seconds, and restarts after a
+    /// failure.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.segment.health.fail();
     }

@@ -25,17 +25,17 @@ pub enum Doorbell {
     ArmEq(EqDoorbell),
     /// Reports the consumer index of an EQ.
     UpdateEq(EqDoorbell),
-    /// The doorbell record of a QP has a new send counter.
+    /// Announces that the doorbell record of a QP has a new send counter.
     Send(Qpn),
 }
 
-/// Splits an offset in the BAR into a UAR page and the offset in it. `None` below the first page.
+/// Splits a BAR offset into a UAR page and the offset within it. `None` if it is below the first page.
 pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
     let page = u32::try_from(offset / PAGE as u64).ok().filter(|page| *page >= FIRST_UAR)?;
     Some((UarIndex::new(page), offset % PAGE as u64))
 }
 
-/// First halves of CQ doorbells whose second halves are outstanding, by UAR page: software of 32 bits stores twice.
+/// First halves of CQ doorbells whose second halves are outstanding, by UAR page. 32-bit software needs two stores.
 ///
 /// Bound: one for each UAR page.
 #[derive(Debug, Default)]
@@ -69,7 +69,8 @@ impl Doorbells {
             (UarRegister::UpdateEq, &[a, b, c, d]) => {
                 Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
             }
-            // Trap M-16: the queue number is in the second word. The rest of a WQE is in guest memory as well.
+            // Trap M-16: the queue number is in the second word. Other words of a WQE have no effect, since the WQE is
+            // in guest memory too.
             (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _])
             | (UarRegister::Send { offset: 4, .. }, &[a, b, c, _]) => {
                 Some(Doorbell::Send(Qpn::new(u32::from_be_bytes([0, a, b, c]))))
@@ -81,7 +82,7 @@ impl Doorbells {
 }
 
 impl Resources {
-    /// Executes a doorbell in a UAR page that the device has handed out. Trap M-20: the object must belong to it.
+    /// Executes a doorbell in a UAR page that the device has allocated. Trap M-20: the object must belong to that page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),
@@ -142,7 +143,7 @@ impl Resources {
         if qp.context.uar != page {
             return Err(FOREIGN_PAGE);
         }
-        // A QP in error flushes what is posted to it.
+        // A QP in the error state accepts requests and flushes them.
         if !matches!(
             qp.context.state(),
             Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(None));
     }
 
-    /// Trap M-16 of the mlx5 interface.
+    /// Trap M-16: stores to the rest of the register copy a WQE and ring no doorbell.
     #[test]
     fn rest_of_wqe_is_no_doorbell() {
         let mut doorbells = Doorbells::default();

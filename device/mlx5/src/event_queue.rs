@@ -18,7 +18,7 @@ const INDEX: u32 = 0xff_ffff;
 /// Reason why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// The queue is full: the driver keeps one entry free.
+    /// The queue is full. One entry always remains free, as the interface requires.
     #[error("the event queue is full")]
     Full,
     /// The ring is not accessible.
@@ -33,7 +33,7 @@ pub struct EventQueue {
     buffer: QueueBuffer,
     /// Free-running index of the next entry.
     producer: u32,
-    /// As the driver reported it last, 24 bits.
+    /// Consumer index as the driver last reported it, 24 bits.
     consumer: u32,
     armed: bool,
     lost: bool,
@@ -45,17 +45,17 @@ impl EventQueue {
         Self { context, mask, buffer, producer: 0, consumer: 0, armed: false, lost: false }
     }
 
-    /// Bytes of the ring of a context.
+    /// Returns the length in bytes of the ring that a context describes.
     pub const fn ring_len(context: &EqContext) -> u64 {
         (eqe::LEN as u64) << context.log_entries
     }
 
-    /// Context with the current indices.
+    /// Returns the context with the current indices.
     pub const fn context(&self) -> EqContext {
         EqContext { consumer: self.consumer, producer: self.producer & INDEX, ..self.context }
     }
 
-    /// Events that the queue takes.
+    /// Returns the event types that the queue receives.
     pub const fn mask(&self) -> EventMask {
         self.mask
     }
@@ -64,7 +64,7 @@ impl EventQueue {
         self.buffer.pages()
     }
 
-    /// Objects that the queue uses.
+    /// Returns the objects that the queue uses.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Uar(self.context.uar.get())])
     }
@@ -73,12 +73,12 @@ impl EventQueue {
         1 << self.context.log_entries
     }
 
-    /// Free-running index of the next entry.
+    /// Returns the free-running index of the next entry.
     pub const fn producer(&self) -> u32 {
         self.producer
     }
 
-    /// Whether the next event interrupts.
+    /// Whether the next event raises an interrupt.
     pub const fn is_armed(&self) -> bool {
         self.armed
     }
@@ -96,7 +96,7 @@ impl EventQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Updates the consumer index, 24 bits.
+    /// Updates the consumer index, which has 24 bits.
     pub fn set_consumer(&mut self, consumer: u32) {
         self.consumer = consumer;
     }
@@ -112,7 +112,7 @@ impl EventQueue {
     /// Writes an event. Returns the vector to raise, if any.
     ///
     /// # Errors
-    /// The event is lost.
+    /// The event is lost, because the ring is full or not accessible.
     pub fn push(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<Option<u16>, WriteError> {
         let result = self.write(event, dma);
         self.lost |= result.is_err();
@@ -122,7 +122,7 @@ impl EventQueue {
 
     fn write(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<(), WriteError> {
         let entries = self.entries();
-        // Section 8.1: never more than size - 1 unread entries.
+        // Section 8.1: a queue of n entries holds at most n - 1 unread ones.
         if self.unread() >= entries.saturating_sub(1) {
             return Err(WriteError::Full);
         }

@@ -12,13 +12,13 @@ use super::resources::Resources;
 use super::trace;
 
 impl Resources {
-    /// The EQ that takes events of these types.
+    /// Returns the EQ that receives events of these types.
     pub fn taker(&self, events: EventMask) -> Option<Eqn> {
         let mut queues = self.eqs.iter_from(0);
         queues.find(|(_, queue)| queue.mask().contains(events)).map(|(eqn, _)| Eqn::new(eqn))
     }
 
-    /// Writes an asynchronous event to the EQ that takes it, or drops it if there is none.
+    /// Writes an asynchronous event to the EQ that receives its type. If there is none, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let taker = self.taker(event.mask());
         self.report(cx, taker, event);

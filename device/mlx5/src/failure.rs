@@ -6,7 +6,7 @@
 use engine::{AccessError, Status};
 use protocol::hca::mlx5::syndrome::Syndrome;
 
-/// Syndrome of a failed request.
+/// Returns the syndrome of a failed request.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
@@ -23,7 +23,7 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Vendor syndrome, which says why a local access was refused. 0 if the syndrome says it all.
+/// Returns the vendor syndrome, which says why a local access was refused. 0 if the syndrome already gives the reason.
 pub const fn vendor(status: Status) -> u8 {
     match status {
         Status::RetryExceeded => 0x81,

@@ -1,4 +1,4 @@
-//! The function between ENABLE_HCA and DISABLE_HCA.
+//! The state of the PCI function between ENABLE_HCA and DISABLE_HCA.
 //!
 //! # Spec
 //! mlx5 interface, sections 4 and 18.3.
@@ -22,7 +22,7 @@ pub enum Function {
 pub struct Enabled {
     pub issi: u16,
     pub caps: Capabilities,
-    /// Pages that the driver gave.
+    /// Pages that the driver has given to the device.
     pub pages: GivenPages,
     /// Byte order of the host, as the driver reported it.
     pub host_endianness: u32,
@@ -44,7 +44,7 @@ impl Enabled {
 }
 
 impl Function {
-    /// The objects; `None` unless initialised.
+    /// Returns the objects; `None` unless the function is initialised.
     pub fn resources(&self) -> Option<&Resources> {
         match self {
             Self::Disabled => None,
@@ -52,7 +52,7 @@ impl Function {
         }
     }
 
-    /// The objects; `None` unless initialised.
+    /// Returns the objects; `None` unless the function is initialised.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Disabled => None,

@@ -26,7 +26,7 @@ impl Groups {
         Self { members: BTreeMap::new(), most: 1_usize.checked_shl(log.into()).unwrap_or(0) }
     }
 
-    /// Adds a QP to a group. A member is not added again.
+    /// Adds a QP to a group. If it is already a member, nothing changes.
     ///
     /// # Errors
     /// The GID is not a multicast GID, or a limit is reached.
@@ -71,7 +71,7 @@ impl Groups {
         });
     }
 
-    /// QPs of a group.
+    /// Returns the QPs of a group.
     pub fn members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
         self.members.get(gid).cloned().unwrap_or_default()
     }

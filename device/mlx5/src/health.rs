@@ -13,9 +13,9 @@ const FIRMWARE_ERROR: u8 = 1;
 pub struct HealthReport {
     /// Whether an operator injected a failure.
     failed: bool,
-    /// State that the driver requested.
+    /// NIC state that the driver has requested.
     requested: Option<u8>,
-    /// Reads of the counter.
+    /// Number of times that the counter has been read.
     reads: u32,
 }
 
@@ -25,18 +25,18 @@ impl HealthReport {
         self.failed = true;
     }
 
-    /// Reports this state, until the driver restarts the device.
+    /// Reports this NIC state until the driver restarts the device.
     pub fn request(&mut self, state: u8) {
         self.requested = Some(state);
     }
 
-    /// Ends the report of a failure: the driver has written the address of the command queue. A failure that lasts
-    /// longer would end the recovery of the driver.
+    /// Stops reporting a failure, since the driver has written the address of the command queue. If the report
+    /// continued, the driver would give up its recovery.
     pub fn restart(&mut self) {
         (self.failed, self.requested) = (false, None);
     }
 
-    /// State in register 014h.
+    /// Returns the NIC state, as in the register at 014h.
     pub fn nic_state(&self) -> u8 {
         match self.failed {
             true => NicState::Disabled.code(),
@@ -44,7 +44,7 @@ impl HealthReport {
         }
     }
 
-    /// Word of the health buffer.
+    /// Returns a word of the health buffer.
     pub fn word(&self, offset: u32) -> u32 {
         let good = Health::good(FirmwareVersion::THIS.registers().0);
         let health = match self.failed {
@@ -56,7 +56,7 @@ impl HealthReport {
         word.map_or(0, |word| u32::from_be_bytes(*word))
     }
 
-    /// Reads the counter. Trap M-10: it differs at every read.
+    /// Returns the value of the health counter. Trap M-10: every read must return a different value.
     pub fn count(&mut self) -> u32 {
         self.reads = self.reads.wrapping_add(1);
         self.reads

@@ -13,7 +13,7 @@ use super::health::HealthReport;
 /// Effect of a register write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// None beyond the register.
+    /// The write has no effect beyond the register.
     None,
     /// Execute the commands in these slots.
     Commands(u32),
@@ -39,7 +39,7 @@ impl InitSegment {
             Register::CommandRevision => revision,
             Register::QueueAddressHigh => self.queue_high,
             Register::QueueAddressLow => QueueWord::read(self.queue_low, self.health.nic_state()),
-            // The doorbell is write-only, and the device has no phase of initialization.
+            // The doorbell is write-only, and the device needs no time for initialization.
             Register::CommandDoorbell | Register::Initializing => 0,
             Register::Health => self.health.word(within),
             Register::TimerHigh => high,
@@ -62,20 +62,20 @@ impl InitSegment {
                 }
             },
             Register::CommandDoorbell => return Effect::Commands(value),
-            // Read-only.
+            // The other registers are read-only.
             _ => {}
         }
         Effect::None
     }
 
-    /// Address of a command slot.
+    /// Returns the address of a command slot.
     pub fn slot(&self, index: usize) -> Iova {
         let queue = u64::from(self.queue_high) << 32 | u64::from(self.queue_low);
         Iova::new(queue.wrapping_add((index.min(SLOTS - 1) as u64) << LOG_STRIDE))
     }
 }
 
-/// Internal timer: 156.25 MHz, which is five ticks in 32 ns.
+/// Returns the internal timer. It runs at 156.25 MHz, which is five ticks in 32 ns.
 pub const fn ticks(now: Instant) -> u64 {
     let nanos = now.as_nanos();
     nanos / 32 * 5 + nanos % 32 * 5 / 32

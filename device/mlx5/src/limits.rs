@@ -1,4 +1,4 @@
-//! Limits that QUERY_HCA_CAP reports, and those that the device has beside them.
+//! Limits that QUERY_HCA_CAP reports, and limits of the device that it does not report.
 //!
 //! # Spec
 //! mlx5 interface, section 6.1.
@@ -12,23 +12,23 @@ use serde::Deserialize;
 pub const MAX_EQS: u32 = 64;
 /// Number of GIDs of the port.
 pub const GIDS: u8 = 8;
-/// Number of P_Keys of the port. The driver queries each block of them 32 times when it loads.
+/// Number of P_Keys of the port. When the driver loads, it queries each block of P_Keys 32 times.
 pub const PKEYS: u16 = 128;
-/// Number of sets of Q counters. Set 0 does not exist, and numbers have eight bits.
+/// Number of sets of Q counters. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
-/// Number of QPs in a multicast group.
+/// Maximum number of QPs in a multicast group.
 pub const MAX_GROUP_QPS: usize = 56;
 /// Log2 of the largest entry of a receive queue in bytes.
 pub const LOG_MAX_RECV_ENTRY: u8 = 9;
 /// Log2 of the largest entry of an SRQ in bytes: a link, and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
-/// First numbers of objects, as in the golden traces. Low numbers stay free, so that a zero is never valid.
+/// First numbers of objects, as in the golden traces. They leave low numbers unused, so that 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;
-    /// First QP. QPs 0 and 1 are those of the port.
+    /// First QP number. QPs 0 and 1 belong to the port.
     pub const QP: u32 = 0x80;
-    /// First memory key index. Keys below 100h, such as the one that ends lists, do not name an index.
+    /// First memory key index. Keys below 100h, such as the one that terminates lists, have no index.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
 }
@@ -75,7 +75,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The largest general capabilities.
+    /// Returns the maximum general capabilities.
     pub fn caps(&self) -> GeneralCaps {
         GeneralCaps {
             log_max_qps: self.max_qps.log(),
@@ -91,12 +91,12 @@ impl Limits {
         }
     }
 
-    /// Length of BAR0 in bytes.
+    /// Returns the length of BAR0 in bytes.
     pub const fn bar_len(&self) -> u64 {
         1 << (20 + self.bar_mib.log())
     }
 
-    /// Numbers of the first and the last UAR page that the device hands out.
+    /// Returns the numbers of the first and the last UAR page that the device may allocate.
     pub const fn uar_pages(&self) -> [u32; 2] {
         const PER_MIB: u32 = 256;
         [FIRST_UAR, (PER_MIB << self.bar_mib.log()) - 1]

@@ -1,4 +1,4 @@
-//! Memory keys: contexts, translation lists, and the regions behind them. Work requests change keys that permit it.
+//! Memory keys: their contexts, translation lists and regions. Work requests can change keys that permit it.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.
@@ -21,14 +21,15 @@ use super::numbered::Numbered;
 use super::translation_list::{TranslationList, UNIT_PAGES};
 use super::uses::{Object, Used};
 
-/// Bits of a page table entry number below the index of its key. The longest list, a whole input, has fewer pages.
+/// Number of low bits of a page table entry number that hold the position in a key's list. The high bits are the index
+/// of the key. A list must fit in one input, so it has far fewer entries than these bits can number.
 const LIST_BITS: u32 = 32;
 
 #[derive(Debug)]
 pub struct Mkey {
     /// Context as the driver sees it.
     pub context: MkeyContext,
-    /// List of CREATE_MKEY, or of work requests.
+    /// Translation list from CREATE_MKEY or from work requests.
     list: TranslationList,
 }
 
@@ -37,7 +38,7 @@ impl Mkey {
         self.list.pages()
     }
 
-    /// Objects that the key uses.
+    /// Returns the objects that the key uses.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Pd(self.context.pd.get())])
     }
@@ -46,13 +47,13 @@ impl Mkey {
 /// A change of a key by a work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// What to check and to change.
+    /// Specifies what to check and what to change.
     pub control: UmrControl,
     /// New values of the fields to change.
     pub context: MkeyContext,
     /// Part of the translation list to replace.
     pub list: Option<&'a [u8]>,
-    /// Keys of all protection domains can be changed, and moved to others.
+    /// Whether keys of any protection domain may be changed, and moved to another domain.
     pub any_pd: bool,
 }
 
@@ -61,7 +62,7 @@ pub struct Change<'a> {
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Never changes, because each change of a list also changes the key table.
+    /// Generation of the translation lists. It never changes, because each change of a list also changes the key table.
     generation: Generation,
 }
 
@@ -94,7 +95,7 @@ impl Mkeys {
         Ok(index)
     }
 
-    /// Makes a key valid, or makes it permit nothing.
+    /// Makes a key valid, with `region`. Without a region, the key exists but permits no access.
     fn set(
         &mut self,
         index: MkeyIndex,
@@ -129,7 +130,7 @@ impl Mkeys {
         if !old.umr_enabled {
             return Err(AccessError::Kind);
         }
-        // Trap M-5.
+        // Trap M-5: the checks for a used and for a free key.
         if control.check_used && old.free {
             return Err(AccessError::Invalid);
         }
@@ -156,7 +157,7 @@ impl Mkeys {
     /// Frees a key on behalf of a peer.
     ///
     /// # Errors
-    /// Section 13.3: the key does not permit it, or belongs to another QP. It is unchanged.
+    /// Section 13.3: the key does not permit it, or belongs to another QP. The key remains unchanged.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let index = MkeyIndex::of(key.get());
         let mkey = self.objects.get_mut(index.get()).ok_or(AccessError::Key)?;
@@ -181,7 +182,7 @@ impl Mkeys {
         self.set(index, &context, None).map_err(|_| AccessError::Key)
     }
 
-    /// Protection domain of a valid key.
+    /// Returns the protection domain of a valid key.
     pub fn pd_of(&self, key: Lkey) -> Option<Pdn> {
         self.keys.find(key).ok().map(|region| region.pd)
     }
@@ -195,12 +196,12 @@ impl Mkeys {
         self.objects.remove(index.get())
     }
 
-    /// Valid regions from an index on, in ascending order.
+    /// Returns the valid regions in ascending order, starting at an index.
     pub fn regions_from(&self, index: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
         self.keys.iter_from(index)
     }
 
-    /// Access to the memory behind keys.
+    /// Returns access to the memory behind the keys.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Self> {
         RegionAccess { keys: &self.keys, pages: self, dma }
     }
@@ -223,7 +224,7 @@ impl PageTable for &Mkeys {
 }
 
 impl Mkeys {
-    /// The list with an entry, and the place of the entry in it.
+    /// Returns the list that contains an entry, and the position of the entry in the list.
     fn entry(&self, entry: u64) -> Option<(&TranslationList, usize)> {
         let index = u32::try_from(entry >> LIST_BITS).ok()?;
         let place = usize::try_from(entry & ((1 << LIST_BITS) - 1)).ok()?;
@@ -234,7 +235,7 @@ impl Mkeys {
 /// Reads the page addresses of a list in the input of CREATE_MKEY.
 ///
 /// # Errors
-/// The list is shorter than the input says.
+/// The list is shorter than the input specifies.
 pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
     let len = usize::try_from(units).ok().and_then(|units| units.checked_mul(UNIT));
     let bytes = len.and_then(|len| bytes.get(..len)).ok_or_else(|| Check::MkeyList.rejects(units))?;
@@ -242,13 +243,13 @@ pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
     Ok(entries.iter().map(|entry| Mtt::parse(*entry).page).collect())
 }
 
-/// Bytes that the translation list of a key can cover.
+/// Returns the number of bytes that the translation list of a key can cover.
 fn capacity(context: &MkeyContext) -> u64 {
     let pages = u64::from(context.translation_units) * UNIT_PAGES as u64;
     pages.checked_shl(context.log_page.into()).unwrap_or(u64::MAX)
 }
 
-/// The region of a key at its creation; `None` for a key that permits no access until a UMR makes it valid.
+/// Returns the region of a new key; `None` for a key that permits no access until a UMR makes it valid.
 fn created_region(
     index: MkeyIndex,
     context: &MkeyContext,
@@ -266,7 +267,7 @@ fn created_region(
         AccessMode::Pages => {
             let size = || Check::MkeyPageSize.rejects(context.log_page);
             let page_shift = PageShift::new(context.log_page).ok_or_else(size)?;
-            // Section 13.2: the first byte has the page offset of the start address.
+            // Section 13.2: the first byte of the region has the page offset of the start address.
             let offset = context.start.get() & page_shift.offset_mask();
             let covered = (pages.len() as u64).checked_shl(page_shift.get().into()).unwrap_or(u64::MAX);
             if context.length64 || offset.checked_add(context.length).is_none_or(|end| end > covered) {
@@ -283,8 +284,8 @@ fn created_region(
     Ok(Some(region(index, context, translation)))
 }
 
-/// The region of a key after a UMR; `None` if it is free. The list may be shorter than the region: accesses behind its
-/// end fail.
+/// Returns the region of a key after a UMR; `None` if the key is free. The region may be longer than the list. Accesses
+/// past the end of the list fail.
 fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<MemoryRegion>, AccessError> {
     if context.free {
         return Ok(None);
@@ -306,13 +307,13 @@ fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<Memo
     Ok(Some(region(index, context, translation)))
 }
 
-/// Number of the first entry of a key's list.
+/// Returns the number of the first entry of a key's list.
 fn first_entry(index: MkeyIndex) -> u64 {
     u64::from(index.get()) << LIST_BITS
 }
 
 fn region(index: MkeyIndex, context: &MkeyContext, translation: Translation) -> MemoryRegion {
-    // A key of one QP is a window of type 2. Its parent is in its list, and checked with each access.
+    // A key that belongs to one QP is a window of type 2. Its parent key is in its list, and is checked at each access.
     let kind = if context.qpn == ANY_QP {
         Kind::Registered
     } else {
@@ -363,7 +364,7 @@ mod tests {
         AccessTarget::address(initiator, Lkey::new(key), Va::new(va))
     }
 
-    /// Trace ib-2: the first key of `ib_mad`.
+    /// Trace ib-2: the first key that `ib_mad` creates.
     #[test]
     fn physical_key_covers_guest_memory() {
         let dma = guest_memory(0x4000, 1);

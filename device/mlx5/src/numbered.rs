@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use card::sparse::{Capacity, SparseTable};
 
-/// Objects by number. A freed number is reused as late as possible, so that a late doorbell or packet does not reach
-/// the next object.
+/// Objects by number. A freed number is reused as late as possible, so that a late doorbell or packet for the old
+/// object does not reach a new one.
 #[derive(Debug)]
 pub struct Numbered<T> {
     objects: SparseTable<T>,
     /// The lowest number that was never used.
     fresh: u32,
     last: u32,
-    /// Freed numbers, the one that has been free for longest first. Bound: the range of numbers.
+    /// Freed numbers, in the order in which they were freed. Bound: the range of numbers.
     freed: VecDeque<u32>,
 }
 
@@ -25,7 +25,7 @@ impl<T> Numbered<T> {
         Self { objects: SparseTable::new(capacity), fresh: first, last, freed: VecDeque::new() }
     }
 
-    /// Returns the number of the next object, or `None` if the table is full.
+    /// Returns the number that the next object gets, or `None` if the table is full.
     pub fn next(&self) -> Option<u32> {
         if self.fresh <= self.last { Some(self.fresh) } else { self.freed.front().copied() }
     }
@@ -69,7 +69,7 @@ impl<T> Numbered<T> {
         self.objects.len()
     }
 
-    /// Objects from a number on, in ascending order.
+    /// Returns the objects in ascending order of their numbers, starting at a number.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         self.objects.iter_from(first)
     }

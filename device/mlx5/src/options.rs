@@ -63,7 +63,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// The model as PCI names it.
+    /// Returns the model under its PCI name.
     pub const fn pci(self) -> pci::Model {
         match self {
             Self::ConnectX4 => pci::Model::ConnectX4,

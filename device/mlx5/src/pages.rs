@@ -1,4 +1,5 @@
-//! Pages that the driver gave to the device. The device asks for none and uses none, but returns what it was given.
+//! Pages that the driver has given to the device. The device requests none and uses none, but returns those it was
+//! given.
 //!
 //! # Spec
 //! mlx5 interface, sections 4 and 5.1.
@@ -8,7 +9,7 @@ use protocol::ids::Iova;
 
 use super::check::{Check, Rejection};
 
-/// Bound: a driver gives what QUERY_PAGES asked for, which is nothing. 2^16 addresses take 512 KiB.
+/// Bound: QUERY_PAGES requests no pages, so a correct driver gives none. 2^16 addresses take 512 KiB.
 const MAX_PAGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ impl GivenPages {
         Ok(())
     }
 
-    /// Returns at most `most` pages to the driver. Trap M-14: exactly those that the device has.
+    /// Returns at most `most` pages to the driver. Trap M-14: only pages that the device still has are returned.
     pub fn take(&mut self, most: usize) -> Vec<Iova> {
         self.0.split_off(self.0.len().saturating_sub(most))
     }

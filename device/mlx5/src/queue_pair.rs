@@ -26,17 +26,17 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::TooMany;
 
-/// Log2 of the largest message in bytes, for the engine.
+/// Log2 of the maximum message length in bytes, for the engine.
 const LOG_MAX_MESSAGE: u8 = 30;
-/// Log2 of the most outstanding READs and atomics of a QP in one direction.
+/// Log2 of the maximum number of outstanding READs and atomics of a QP in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
 #[derive(Debug)]
 pub struct QueuePair {
     pub qpn: Qpn,
-    /// Context as the driver sees it, without live values of the engine.
+    /// Context as the driver sees it. The state and the PSNs are those of the last [`QueuePair::observe`].
     pub context: QpContext,
-    /// The receive queue, and behind it the send queue.
+    /// Memory of the receive queue, followed by that of the send queue.
     pub buffer: QueueBuffer,
     pub counters: QpCounters,
     send: SendQueue,
@@ -64,7 +64,7 @@ impl QueuePair {
         }
     }
 
-    /// Drops the requests of both queues, as RESET does.
+    /// Drops the requests of both queues, as a transition to RESET requires.
     pub fn clear(&mut self) {
         self.counters = QpCounters::default();
         self.send.clear();
@@ -85,7 +85,8 @@ impl QueuePair {
     /// Takes the next request from the send queue. `wr_id` is a [`SendTag`](super::send_queue::SendTag).
     pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
-            // Section 7: the record is often ahead of the doorbell. One that is not plausible announces nothing.
+            // Section 7: the record is often ahead of the doorbell. A record with an implausible counter announces
+            // nothing.
             let _ = self.learn(dma);
         }
         let taken = match self.send.take(&self.buffer, dma) {
@@ -134,8 +135,8 @@ impl QueuePair {
         }
     }
 
-    /// Transport service in the engine. A QP of service UMR sends and receives no packets: of all reliable services, an
-    /// XRC initiator alone receives no requests.
+    /// Returns the transport service for the engine. A UMR QP sends and receives no packets, and is an XRC initiator
+    /// for the engine, because that is the only reliable service that receives no requests.
     pub const fn engine_service(&self) -> Option<engine::Service> {
         Some(match self.service {
             Service::Rc => engine::Service::Rc,
@@ -149,12 +150,12 @@ impl QueuePair {
         })
     }
 
-    /// Service in the context.
+    /// Returns the service type of the QP.
     pub const fn service(&self) -> Service {
         self.service
     }
 
-    /// Objects that a QP with this context uses.
+    /// Returns the objects that a QP with this context uses.
     pub fn uses(context: &QpContext) -> Used {
         let mut used = Used::new();
         let mut add = |number: u32, object: Object| {
@@ -162,7 +163,8 @@ impl QueuePair {
                 used.push(object);
             }
         };
-        // The QP of service UMR has PD 0 until RST2INIT (trap M-33), and an XRC target has no UAR page.
+        // A number is 0 if there is no object: the UMR QP has PD 0 until RST2INIT (trap M-33), and an XRC target has no
+        // UAR page.
         add(context.pd.get(), Object::Pd(context.pd.get()));
         add(context.uar.get(), Object::Uar(context.uar.get()));
         add(context.send_cqn.get(), Object::Cq(context.send_cqn.get()));
@@ -176,7 +178,7 @@ impl QueuePair {
         used
     }
 
-    /// CQs of a context that exist unless they are 0.
+    /// Returns the CQs of a context. They exist, unless their number is 0.
     pub const fn cqs(context: &QpContext) -> [Cqn; 2] {
         [context.send_cqn, context.recv_cqn]
     }
@@ -189,7 +191,7 @@ impl QueuePair {
         self.context.recv_psn = live.recv_psn;
     }
 
-    /// Attributes for the engine. `None` for a QP that it does not know.
+    /// Returns the attributes for the engine; `None` for a QP whose service the engine does not have.
     pub fn attributes(&self, addresses: &Addresses) -> Option<QpAttrs> {
         let QpContext { primary, .. } = &self.context;
         let timer = RnrTimer::new(self.context.min_rnr_timer);
@@ -197,7 +199,7 @@ impl QueuePair {
             service: self.engine_service()?,
             pd: self.context.pd,
             alias: None,
-            // Before INIT2RTR there is no MTU, and no packet.
+            // Before INIT2RTR, the context has no MTU, and the QP sends no packets.
             mtu: Mtu::from_code(self.context.mtu).unwrap_or(Mtu::Mtu4096),
             max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
             remote_qpn: self.context.remote_qpn,
@@ -220,7 +222,7 @@ impl QueuePair {
                 read: self.context.remote_read,
                 write: self.context.remote_write,
                 atomic: self.context.remote_atomic,
-                // Section 13.3: the key decides.
+                // Section 13.3: whether a peer may invalidate a key depends on the key.
                 invalidate: true,
             },
             grh_area: GrhArea::InfiniBand,
@@ -230,7 +232,7 @@ impl QueuePair {
         })
     }
 
-    /// The engine's modification for a command that led to this context.
+    /// Returns the modification for the engine, for a command whose result is this context.
     pub fn modification(&self, transition: Transition, addresses: &Addresses) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();
@@ -244,7 +246,7 @@ impl QueuePair {
         })
     }
 
-    /// The snapshot row of the QP. `None` for one of service UMR, which is no transport service.
+    /// Returns the snapshot row of the QP; `None` for a UMR QP, which has no transport service.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<QpRow> {
         if self.service == Service::Umr {
             return None;
@@ -287,14 +289,14 @@ impl QueuePair {
     }
 }
 
-/// The doorbell record of a QP, or `None` if its memory is not accessible.
+/// Returns the doorbell record of a QP, or `None` if the record is not accessible.
 fn record(context: &QpContext, dma: &GuestMemory) -> Option<QueueRecord> {
     let mut record = [0; QueueRecord::LEN];
     dma.read(context.record, &mut record).ok()?;
     Some(QueueRecord::parse(&record))
 }
 
-/// Timeout of an ACK timeout code; 0 is infinite.
+/// Returns the timeout for an ACK timeout code; `None` is infinite, for code 0.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

@@ -1,5 +1,5 @@
 //! The receive queue of a QP: a ring of entries. There is no doorbell, so the device reads the doorbell record whenever
-//! it has taken all entries that it knows (trap M-12).
+//! it has taken all entries that the last record announced (trap M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::buffer::QueueBuffer;
 use super::work_queue::Counters;
 
-/// Copy of an entry. Larger ones are allocated.
+/// Copy of an entry. Copies of more than 512 bytes are allocated on the heap.
 pub type Entry = SmallVec<[u8; 512]>;
 
 /// Receive queue of one QP, at the start of its buffer.
@@ -30,7 +30,7 @@ impl RecvQueue {
         Self { entries, log_stride, counters: Counters::default() }
     }
 
-    /// Number of entries taken, modulo 2^16.
+    /// Returns the number of entries taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -51,7 +51,7 @@ impl RecvQueue {
         self.counters.waiting() != 0
     }
 
-    /// Takes the next entry, if one is posted. `wr_id` is its running number.
+    /// Takes the next entry, if one is posted. `wr_id` is the number of the entry, modulo 2^16.
     pub fn take(
         &mut self,
         buffer: &QueueBuffer,

@@ -34,7 +34,7 @@ use super::uses::Uses;
 
 #[derive(Debug)]
 pub struct Resources {
-    /// UAR pages that the device has handed out.
+    /// UAR pages that the device has allocated.
     pub uars: Numbered<()>,
     pub pds: Numbered<()>,
     pub xrcds: Numbered<()>,
@@ -47,11 +47,11 @@ pub struct Resources {
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
-    /// Which objects others use.
+    /// Counts how often each object is used by others.
     pub uses: Uses,
-    /// SRQs that passed their limit in this turn.
+    /// SRQs that fell below their limit in this turn.
     ///
-    /// Bound: one for each time that a command armed a limit.
+    /// Bound: one entry for each command that armed a limit.
     pub low_srqs: Vec<Srqn>,
     /// Pages that queues and keys may still take.
     pub budget: PageBudget,
@@ -71,7 +71,7 @@ impl Resources {
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
-            // Below 2^n, because the engine indexes its QPs by the low bits.
+            // QP numbers are below 2^n, because the engine indexes its QPs by the low bits.
             qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
@@ -81,10 +81,11 @@ impl Resources {
         }
     }
 
-    /// Takes the pages of a queue of `len` bytes. The caller returns them with [`Resources::release_pages`].
+    /// Takes the pages of a queue of `len` bytes from the budget. The caller gives them back with
+    /// [`Resources::release_pages`].
     ///
     /// # Errors
-    /// `too_few` if the list does not hold the queue, or too many pages of all queues.
+    /// `too_few` if the list has too few pages for the queue, or an error if all queues together have too many pages.
     pub fn buffer(
         &mut self,
         pages: Pages<'_>,
@@ -97,20 +98,20 @@ impl Resources {
         Ok(buffer)
     }
 
-    /// Counts pages of a queue or key.
+    /// Takes the pages of a queue or key from the budget.
     ///
     /// # Errors
-    /// All queues and keys have too many.
+    /// All queues and keys together have too many pages.
     pub fn take_pages(&mut self, pages: usize) -> Result<(), Rejection> {
         if self.budget.take(pages) { Ok(()) } else { Err(Check::QueueMemory.rejects(pages as u64)) }
     }
 
-    /// Uncounts pages of a queue or key.
+    /// Gives the pages of a queue or key back to the budget.
     pub fn release_pages(&mut self, pages: usize) {
         self.budget.give_back(pages);
     }
 
-    /// Copies state and PSNs of a QP from the engine to its context.
+    /// Copies the state and the PSNs of a QP from the engine to its context.
     pub fn observe(&mut self, engine: &Engine, qpn: Qpn) {
         if let (Some(qp), Some(live)) = (self.qps.get_mut(qpn.get()), engine.query_qp(qpn)) {
             qp.observe(&live);

@@ -1,4 +1,4 @@
-//! The send queue of a QP: WQEs of one or more blocks of 64 bytes.
+//! The send queue of a QP: WQEs that consist of one or more blocks of 64 bytes.
 //!
 //! # Spec
 //! mlx5 interface, sections 10.1 and 11.
@@ -12,24 +12,24 @@ use smallvec::SmallVec;
 use super::buffer::QueueBuffer;
 use super::work_queue::{Counters, TooMany};
 
-/// Units of WQE sizes in a block.
+/// Number of units in a block. The size of a WQE is given in units of 16 bytes.
 const UNITS: u8 = 4;
 const _: () = assert!(BLOCK == UNIT * UNITS as usize);
 
-/// Copy of a WQE. Most have 64 to 256 bytes; larger ones are allocated.
+/// Copy of a WQE. Most WQEs have 64 to 256 bytes; the copy of a larger one is allocated on the heap.
 pub type WqeBytes = SmallVec<[u8; 256]>;
 
-/// Contents of `wr_id`: what the completion of a send request needs.
+/// Contents of `wr_id`: the data that the completion of a send request needs.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct SendTag {
-    /// First block of the WQE, modulo 2^16.
+    /// Index of the first block of the WQE, modulo 2^16.
     pub index: u16,
     /// Opcode of the WQE.
     pub opcode: u8,
-    /// Success writes a CQE.
+    /// Whether a success writes a CQE.
     pub signaled: bool,
-    /// The CQE is solicited.
+    /// Whether the CQE is solicited.
     pub event: bool,
     #[bits(38)]
     __: u64,
@@ -50,18 +50,18 @@ impl SendTag {
 pub struct Taken {
     /// Tag for the completion.
     pub tag: SendTag,
-    /// The WQE, of the size that it states.
+    /// The bytes of the WQE. Their number is the size that the WQE states.
     pub bytes: WqeBytes,
 }
 
 /// Send queue of one QP, in its buffer.
 #[derive(Debug)]
 pub struct SendQueue {
-    /// Offset of the first block.
+    /// Offset in the buffer of the first block.
     start: u64,
     /// Number of blocks; 0 if the QP has no send queue.
     blocks: u32,
-    /// In blocks of 64 bytes.
+    /// Counters of posted and taken blocks.
     counters: Counters,
 }
 
@@ -71,7 +71,7 @@ impl SendQueue {
         Self { start, blocks, counters: Counters::default() }
     }
 
-    /// Number of blocks that are posted and not taken.
+    /// Returns the number of blocks that are posted but not taken.
     pub fn waiting(&self) -> u16 {
         self.counters.waiting()
     }
@@ -89,7 +89,7 @@ impl SendQueue {
         self.counters.learn(posted, self.blocks)
     }
 
-    /// Takes the next WQE. A WQE without a valid size is refused, and one block is taken (trap M-1).
+    /// Takes the next WQE. A WQE with an invalid size is refused, and takes up at least one block (trap M-1).
     pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<Taken> {
         if self.waiting() == 0 {
             return Fetch::Empty;
@@ -127,7 +127,7 @@ impl SendQueue {
         self.copy(index, ControlSegment::parse(&head).size, buffer, dma)
     }
 
-    /// Copies a WQE block by block, because it can continue at the start of the queue.
+    /// Copies a WQE block by block, because it may wrap around to the start of the queue.
     fn copy(
         &self,
         index: u16,
@@ -142,7 +142,7 @@ impl SendQueue {
         Ok(bytes)
     }
 
-    /// Offset of a block in the buffer.
+    /// Returns the offset of a block in the buffer.
     fn block(&self, index: u16) -> u64 {
         self.start + u64::from(u32::from(index) & self.blocks.saturating_sub(1)) * BLOCK as u64
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::buffer::Placement;
 
-    /// Four blocks behind a receive queue of 64 bytes.
+    /// Creates a send queue of four blocks, which follows a receive queue of 64 bytes.
     fn queue() -> (SendQueue, QueueBuffer) {
         let placement = Placement { log_page_size: 0, page_offset: 0 };
         let buffer = QueueBuffer::new(Pages::parse(&[0; 8]), placement, 5 * 64).unwrap();

@@ -8,7 +8,7 @@ use super::event_queue::EventQueue;
 use super::function::Function;
 use super::resources::Resources;
 
-/// Returns the tables of a device with this function. QPs of service UMR are not listed: they have no peers.
+/// Returns the tables of a device that has a [`Function`]. UMR QPs are not listed, since they have no peers.
 pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
@@ -33,7 +33,7 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     ]
 }
 
-/// Returns the objects and the number of the first row, unless that is past the last number.
+/// Returns the objects, and the number at which a page of the table starts. Nothing if no number is left.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

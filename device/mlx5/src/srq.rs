@@ -26,7 +26,7 @@ pub enum Context {
 }
 
 impl Context {
-    /// Log2 of the number of entries, and of their size in bytes.
+    /// Returns the log2 of the number of entries, and the log2 of the size of an entry in bytes.
     pub const fn logs(&self) -> [u8; 2] {
         match self {
             Self::Rmp(RmpContext { queue, .. }) => [queue.log_entries, queue.log_stride],
@@ -34,7 +34,7 @@ impl Context {
         }
     }
 
-    /// Place in the pages.
+    /// Returns the position of the queue within its pages.
     pub const fn placement(&self) -> Placement {
         let (log_page_size, page_offset) = match self {
             Self::Rmp(RmpContext { queue: WorkQueue { log_page_size, page_offset, .. }, .. })
@@ -44,7 +44,7 @@ impl Context {
         Placement { log_page_size, page_offset }
     }
 
-    /// Address of the doorbell record.
+    /// Returns the address of the doorbell record.
     pub const fn record(&self) -> Iova {
         match self {
             Self::Rmp(context) => context.queue.record,
@@ -52,7 +52,7 @@ impl Context {
         }
     }
 
-    /// Objects that the queue uses.
+    /// Returns the objects that the queue uses.
     pub fn uses(&self) -> Used {
         match self {
             Self::Rmp(context) => Used::from_slice(&[Object::Pd(context.queue.pd.get())]),
@@ -86,9 +86,9 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the next entry of the list.
+    /// Number of the entry at the head of the list, which is taken next.
     head: u16,
-    /// Whether the report that the queue cannot be read was sent.
+    /// Whether the event for a queue that cannot be read has been sent.
     reported_broken: bool,
 }
 
@@ -98,7 +98,7 @@ impl SharedReceiveQueue {
         Self { context, buffer, counters: Counters::default(), head: 0, reported_broken: false }
     }
 
-    /// The command that creates queues of this kind.
+    /// Returns the command that creates queues of this kind.
     pub const fn created_by(&self) -> Opcode {
         match self.context {
             Context::Rmp(_) => Opcode::CreateRmp,
@@ -107,7 +107,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Context with the current limit and number of entries.
+    /// Returns the context with the current limit and number of entries.
     pub fn context(&self, dma: &GuestMemory) -> Context {
         match self.context {
             Context::Rmp(context) => Context::Rmp(context),
@@ -116,7 +116,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Arms the limit: an event is due when fewer entries are available. 0 disarms it.
+    /// Arms the limit: an event is due when fewer than `limit` entries are available. 0 disarms the limit.
     pub fn set_limit(&mut self, limit: u16) {
         *self.context.limit_mut() = limit;
     }
@@ -125,12 +125,12 @@ impl SharedReceiveQueue {
         self.buffer.pages()
     }
 
-    /// Objects that the queue uses.
+    /// Returns the objects that the queue uses.
     pub fn uses(&self) -> Used {
         self.context.uses()
     }
 
-    /// The context of an XRC SRQ. `None` for other queues.
+    /// Returns the context of an XRC SRQ; `None` for other queues.
     pub const fn xrc(&self) -> Option<&SrqContext> {
         match &self.context {
             Context::Xrc(context) => Some(context),
@@ -138,10 +138,11 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Takes the first entry of the list, if one is posted. `wr_id` is its number.
+    /// Takes the entry at the head of the list, if one is posted. `wr_id` is the number of the entry.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, log_stride] = self.context.logs();
-        // The limit applies to the entries that are available now.
+        // The limit applies to all entries available now, so read the record again if the known ones would fall below
+        // it.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }
@@ -159,7 +160,8 @@ impl SharedReceiveQueue {
         Fetch::Ready(request(number, &entry.wqe))
     }
 
-    /// Whether to raise the limit event: fewer entries are available than the limit. Returns true once per arming.
+    /// Whether to raise the limit event, because fewer entries are available than the limit. Returns true once per
+    /// arming.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {
@@ -172,7 +174,7 @@ impl SharedReceiveQueue {
         passes
     }
 
-    /// Whether to report that the queue cannot be read. Returns true once.
+    /// Whether to report that the queue cannot be read. Returns true only the first time.
     pub fn reports_fault(&mut self) -> bool {
         !std::mem::replace(&mut self.reported_broken, true)
     }
@@ -185,14 +187,14 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Receive counter of the doorbell record.
+    /// Returns the receive counter of the doorbell record, or `None` if the record is not accessible.
     fn posted(&self, dma: &GuestMemory) -> Option<u16> {
         let mut record = [0; QueueRecord::LEN];
         dma.read(self.context.record(), &mut record).ok()?;
         Some(QueueRecord::parse(&record).received)
     }
 
-    /// Entries that the driver has posted and the device has not taken.
+    /// Returns the number of entries that the driver has posted and the device has not taken.
     fn available(&self, dma: &GuestMemory) -> u16 {
         self.posted(dma).map_or(0, |posted| posted.wrapping_sub(self.counters.taken))
     }

@@ -22,7 +22,7 @@ use super::event_queue::WriteError;
 use super::failure;
 use super::send_queue::SendTag;
 
-/// Name of the register at the start of an access.
+/// Returns the name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     if let Some((page, offset)) = doorbell::place(access.offset) {
         let page = page.get();
@@ -86,7 +86,7 @@ pub(super) struct Executed<'a> {
     pub command: Option<&'a Command<'a>>,
     /// Output, or the check that failed.
     pub result: Result<&'a [u8], &'a Rejection>,
-    /// Start time by the trace's clock.
+    /// Time at which the command started, by the clock of the trace.
     pub began: Duration,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn command(trace: &mut Trace, executed: &Executed<'_>) {
     });
 }
 
-/// Name of the status in the output of a command.
+/// Returns the name of the status in the output of a command.
 pub(super) const fn status_name(rejection: Option<&Rejection>) -> &'static str {
     match rejection {
         Some(rejection) => rejection.check.status().name(),
@@ -132,7 +132,7 @@ impl Describe for Output<'_> {
     }
 }
 
-/// Records an event, and the EQ and slot where it was written.
+/// Records an event, and the EQ and the slot to which it was written.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, event.name(), |fields| {
         match place {

@@ -10,12 +10,12 @@ use protocol::ids::{Iova, Lkey};
 
 use super::buffer::PageBudget;
 
-/// Page addresses in a translation unit.
+/// Number of page addresses in a translation unit.
 pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
-/// Work requests pad lists to this number of units.
+/// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
 
-/// The list of a key, as far as it was written.
+/// The list of a key. It ends with the last element that has been written.
 #[derive(Debug)]
 pub enum TranslationList {
     Pages(Vec<Iova>),
@@ -32,7 +32,7 @@ impl TranslationList {
         }
     }
 
-    /// Size of the list in page addresses.
+    /// Returns the size of the list, counted in page addresses.
     pub fn pages(&self) -> usize {
         match self {
             Self::Pages(pages) => pages.len(),
@@ -40,7 +40,7 @@ impl TranslationList {
         }
     }
 
-    /// A page address of the list.
+    /// Returns a page address of the list.
     pub fn page(&self, place: usize) -> Option<Iova> {
         match self {
             Self::Pages(pages) => pages.get(place).copied(),
@@ -48,17 +48,17 @@ impl TranslationList {
         }
     }
 
-    /// A range of the list. Trap M-19: the terminate key ends the list.
+    /// Returns a range of the list. Trap M-19: the terminate key ends the list.
     pub fn range(&self, place: usize) -> Option<KeyRange> {
         let Self::Ranges(ranges) = self else { return None };
         let klm = ranges.get(place).filter(|klm| klm.key != TERMINATE_KEY)?;
         Some(KeyRange { target: Some((Lkey::new(klm.key), klm.va)), len: klm.len() })
     }
 
-    /// Writes units of a list of `capacity` units, from `offset` on. Padding behind the capacity is not stored.
+    /// Writes units to a list of `capacity` units, starting at `offset`. Padding past the capacity is not stored.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`]: the units do not fit, or the lists of all keys are too long. Nothing is written then.
+    /// [`AccessError::Bounds`] if the units do not fit, or the lists of all keys are too long. Nothing is then written.
     pub fn write(
         &mut self,
         offset: u64,
@@ -113,7 +113,7 @@ mod tests {
         let units = |first: u64| {
             (0..8).flat_map(|page| ((first + page) << 12 | 3).to_be_bytes()).collect::<Vec<u8>>()
         };
-        // Trace ib-3: four units for a key of one.
+        // Trace ib-3: the work request has four units for a key with a list of one unit.
         assert_eq!(list.write(0, &units(1), 1, &mut budget), Ok(()));
         assert_eq!((list.pages(), list.page(1), list.page(2)), (2, Some(Iova::new(0x2000)), None));
         assert_eq!(list.write(1, &units(1), 1, &mut budget), Err(AccessError::Bounds));

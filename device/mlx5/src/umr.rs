@@ -1,7 +1,7 @@
 //! Work requests that change memory keys: registration, invalidation and binding of windows.
 //!
-//! The engine says when a UMR executes. The device then reads its WQE again, which belongs to the device until the
-//! request completes.
+//! The engine determines when a UMR executes. The device then reads the WQE again, which software does not change until
+//! the request completes.
 //!
 //! # Spec
 //! mlx5 interface, section 13.3.
@@ -20,7 +20,7 @@ use super::uses::{Object, Used};
 use super::work;
 
 impl Resources {
-    /// Executes the UMR of a token.
+    /// Executes the UMR that a token identifies.
     ///
     /// # Errors
     /// A check fails. The key is unchanged.
@@ -52,7 +52,7 @@ impl Resources {
             control: umr.control,
             context: umr.mkey,
             list,
-            // Only the kernel has such QPs. They move keys between protection domains.
+            // Only the kernel has a UMR QP, which moves keys between protection domains.
             any_pd: service == Service::Umr,
         };
         let Self { mkeys, budget, uses, .. } = self;

@@ -1,5 +1,5 @@
-//! Objects that other objects use. The device refuses to destroy them, because a queue would otherwise lose its events
-//! or memory without a sign.
+//! Tracks which objects other objects use. The device refuses to destroy such an object, because a queue would
+//! otherwise silently lose its events or its memory.
 //!
 //! # Spec
 //! mlx5 interface, section 4.3.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-/// An object that others can use.
+/// An object that other objects can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "named after the objects")]
 pub enum Object {
@@ -23,7 +23,7 @@ pub enum Object {
 /// Objects that one object uses.
 pub type Used = SmallVec<[Object; 6]>;
 
-/// Number of uses of each object.
+/// Number of uses of each object that is in use.
 ///
 /// Bound: one entry for each object.
 #[derive(Debug, Default)]

@@ -20,10 +20,10 @@ use smallvec::SmallVec;
 use super::recv_queue::sge;
 use super::send_queue::Taken;
 
-/// Converts a WQE of a QP.
+/// Converts a send WQE to a request of the engine.
 ///
 /// # Errors
-/// Status of its completion, if the WQE is malformed.
+/// The completion status of a malformed WQE.
 pub fn request(
     taken: &Taken,
     service: Service,
@@ -51,7 +51,7 @@ pub fn request(
             SendOp::FetchAdd { remote: remote(at), add: operands.swap_or_add }
         }
         (Operation::Umr(umr), _) => SendOp::Local(LocalOp {
-            // A key that was free has no earlier users.
+            // If the UMR requires that the key is free, no earlier request uses the key.
             wait_for_older: !umr.control.check_free,
             token: token(taken.tag.index()),
         }),
@@ -71,7 +71,7 @@ pub fn request(
     })
 }
 
-/// Status of a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
+/// Returns the completion status of a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
 fn malformed(taken: &Taken) -> Status {
     if taken.tag.opcode() == Opcode::Umr.code() {
         Status::MemoryManagement(AccessError::Kind)
@@ -80,18 +80,19 @@ fn malformed(taken: &Taken) -> Status {
     }
 }
 
-/// The token of a UMR: the first block of its WQE, which the device reads again when the UMR executes.
+/// Returns the token of a UMR: the first block of its WQE, which the device reads again when the UMR executes.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
 }
 
-/// First block of the WQE of a token.
+/// Returns the first block of the WQE that a token identifies.
 pub fn index_of(token: &LocalToken) -> Option<u16> {
     let LocalToken([index, ..]) = *token;
     u16::try_from(index).ok()
 }
 
-/// UMRs execute in order and before later requests start, so a small fence waits for nothing.
+/// Returns the fence of a request. A small fence waits for UMRs. They execute in order, before later requests start, so
+/// the engine needs no fence for it.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,

@@ -12,12 +12,12 @@ pub struct Counters {
     pub taken: u16,
 }
 
-/// A doorbell record announces more than the queue holds.
+/// Error of a doorbell record that announces more than the queue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
 impl Counters {
-    /// Number of units that are posted and not taken.
+    /// Returns the number of units that are posted and not taken.
     pub const fn waiting(self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
@@ -25,7 +25,7 @@ impl Counters {
     /// Updates the producer counter from the record of a queue of `most` units.
     ///
     /// # Errors
-    /// The counter is not plausible, and stays as it was.
+    /// The counter is implausible. The old value is kept.
     pub const fn learn(&mut self, posted: u16, most: u32) -> Result<(), TooMany> {
         if posted.wrapping_sub(self.taken) as u32 > most {
             return Err(TooMany);
@@ -34,7 +34,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Takes units. At most those that are waiting are taken.
+    /// Takes units, at most as many as are waiting.
     pub fn take(&mut self, units: u16) {
         self.taken = self.taken.wrapping_add(units.min(self.waiting()));
     }

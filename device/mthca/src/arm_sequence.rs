@@ -1,9 +1,9 @@
-//! Sequence numbers in CQ armings, which strict mode checks.
+//! Sequence numbers of CQ arm requests, which strict mode checks.
 //!
-//! Software counts the events of a CQ that it has received, starting from 1; the device counts those that it
-//! has written. A number lower than the device's count is valid as long as software has not received the
-//! remaining events. The driver has received the events that it has read from the EQ. A user program has
-//! received those that it fetched from the driver, which the device can only infer from its sequence numbers.
+//! Software counts the events of a CQ that it has received, starting from 1. The device counts those that it has
+//! written. A number lower than the device's count is valid as long as software may not have received the remaining
+//! events. The driver has received the events that it has read from the EQ. A user program has received those that it
+//! fetched from the driver. The device can only infer these from the sequence numbers that the program uses.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11.
@@ -11,11 +11,11 @@
 /// Event counts of a CQ.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ArmSequence {
-    /// Events written to the EQ.
+    /// Number of events written to the EQ.
     written: u32,
-    /// Events that software has certainly received.
+    /// Number of events that software is known to have received.
     seen: u32,
-    /// Index of the newest event in the EQ, until software has read it.
+    /// Free-running index of the newest event in the EQ, until software has read that event.
     newest: Option<u32>,
 }
 
@@ -26,7 +26,8 @@ impl ArmSequence {
         self.newest = Some(place);
     }
 
-    /// Updates the received events from a consumer index, if the CQ belongs to the owner of the EQ.
+    /// Records that software has read the EQ up to a consumer index. Called only if the CQ belongs to the owner of the
+    /// EQ.
     pub(super) fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
@@ -35,15 +36,16 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the two-bit sequence numbers that are valid now: the first one, and the number of further
-    /// ones.
+    /// Returns the two-bit sequence numbers that are valid now, as the first of them and the number of those that
+    /// follow.
     pub(super) fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(1) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
-    /// Whether a sequence number is valid now. If it is, software has received the events that the number counts.
+    /// Whether a sequence number is valid now. A valid number shows that software has received the events that it
+    /// counts.
     pub(super) fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;

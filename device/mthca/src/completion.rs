@@ -71,8 +71,8 @@ impl Resources {
         }
     }
 
-    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost; if the CQ fails, the QP moves
-    /// to ERR.
+    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
+    /// the QP moves to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Self { layout, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(completion.qpn.get())) else { return };
@@ -136,8 +136,8 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does the deferred work of a turn: reports SRQs that have passed their limit, and polls mapped
-    /// doorbells. Returns whether more work is pending.
+    /// Does the deferred work of a turn: reports SRQs that fell below their limit, and polls mapped doorbells. Returns
+    /// whether more work is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
@@ -153,7 +153,7 @@ impl Resources {
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
-    /// Reports an SRQ that cannot be read. The report is sent once, although each of its QPs detects the fault.
+    /// Reports an SRQ that cannot be read. It is reported only once, although every QP that uses it detects the fault.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));

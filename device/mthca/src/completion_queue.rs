@@ -15,26 +15,26 @@ use protocol::ids::{Cqn, Eqn};
 
 use super::arm_sequence::ArmSequence;
 
-/// A completion queue. Its entries have no phase bit; the consumer index is in a doorbell record.
+/// A completion queue. Its entries have no phase bit, so the consumer index is read from a doorbell record.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
     page: u32,
     consumer_record: u32,
     arm_record: u32,
-    /// The consumer index is updated from the doorbell record when it is needed.
+    /// Ring of entries. Its consumer index is updated from the doorbell record only when needed.
     ring: CountedRing,
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     notifier: Notifier,
-    /// The last arming found in the doorbell record, if doorbells are mapped.
+    /// The last arm request found in the doorbell record, if doorbells are mapped.
     recorded: Option<ArmCq>,
     /// Event counts for strict mode.
     pub(super) sequence: ArmSequence,
 }
 
 impl CompletionQueue {
-    /// Creates the queue of a SW2HW_CQ. `cqn` is the whole number that software uses.
+    /// Creates the queue that a SW2HW_CQ command describes. `cqn` includes the generation.
     pub fn new(cqn: Cqn, cqc: &Cqc) -> Self {
         let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
         Self {
@@ -65,8 +65,8 @@ impl CompletionQueue {
         (self.page, self.consumer_record)
     }
 
-    /// Returns the index of the doorbell record with the arm state. It is used only if doorbells are mapped,
-    /// since they may then be missed.
+    /// Returns the index of the doorbell record with the arm state. The record is used only if doorbells are mapped,
+    /// since arm doorbells may then be missed.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
@@ -81,16 +81,16 @@ impl CompletionQueue {
         self.notifier.eqn()
     }
 
-    /// Whether an entry was lost, after which the queue accepts no more entries.
+    /// Whether an entry was lost. The queue then accepts no more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }
 
-    /// Switches to another buffer and keeps the producer index: software moves its unread entries. `record` is the
-    /// current consumer index.
+    /// Switches to another buffer and keeps the producer index, since software moves its unread entries to the same
+    /// positions. `record` is the current consumer index.
     ///
     /// # Errors
-    /// BAD_SIZE if the unread entries do not fit.
+    /// BAD_SIZE if the unread entries do not fit in the new buffer.
     pub fn resize(&mut self, resize: &ResizeCq, record: Option<u32>) -> Result<(), CmdError> {
         let mut ring = self.ring;
         record.into_iter().for_each(|consumer| ring.set_consumer(consumer));
@@ -108,10 +108,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not
-    /// changed since the last call. Section 5.3: the sequence number distinguishes two armings, because
-    /// software increments it with every event that it receives. An unchanged record predates an event that
-    /// software has not received yet.
+    /// Returns the arm request in the doorbell record, or `None` if it has not changed since the last call. Section
+    /// 5.3: two requests have different sequence numbers, because software increments the number with every event that
+    /// it receives. If the record has not changed, software has not yet received the last event.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
@@ -137,7 +136,7 @@ impl CompletionQueue {
     }
 
     /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer
-    /// index.
+    /// when the ring looks full, and returns the consumer index.
     ///
     /// # Errors
     /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
@@ -174,7 +173,7 @@ impl CompletionQueue {
     }
 }
 
-/// Whether software with this consumer index has not read `entry` yet. Both are modulo 2^32.
+/// Whether software with this consumer index has yet to read `entry`. Both numbers are modulo 2^32.
 fn is_behind(entry: u32, consumer: u32) -> bool {
     entry.wrapping_sub(consumer) < 1 << 31
 }

@@ -40,8 +40,8 @@ use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
 
-/// First dword of the catastrophic error buffer. Section 2.6: the type is in the top byte, 0 for an internal error, and
-/// the dword must not be 0.
+/// First dword of the catastrophic error buffer. Section 2.6: the dword must not be 0, and its top byte is the type,
+/// which is 0 for an internal error.
 const INTERNAL_ERROR: u32 = 1;
 
 /// Counters specific to this interface.
@@ -133,13 +133,14 @@ impl Mthca {
         }
     }
 
-    /// Executes a command within the store that starts it (section 2.2, execution model).
+    /// Executes a command before the store that starts it completes (section 2.2, execution model).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         const COMMANDS: CommandSet = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             reported_status: |status| status,
-            // The driver requests local memory that the device does not have, and passes on MADs that have no response.
+            // The device rejects requests for local memory, which it does not have, and MADs that have no response. The
+            // driver issues both.
             expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;
@@ -288,7 +289,8 @@ impl Frontend for Mthca {
         }
     }
 
-    /// Section 2.6: the driver polls the buffer every five seconds, and resets the device on an error.
+    /// Reports an internal error. Section 2.6: the driver polls the buffer every five seconds, and resets the device on
+    /// an error.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.failed = true;
     }

@@ -64,12 +64,12 @@ impl Doorbells {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Clears first halves (device reset).
+    /// Discards stored first halves, after a device reset.
     pub fn reset(&mut self) {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2: eight bytes, or two halves. Returns `None` for a first half.
+    /// Handles a store to BAR2 of eight bytes, or of one half. Returns `None` for a first half.
     ///
     /// # Errors
     /// The register does not exist or does not have this width.
@@ -118,8 +118,8 @@ impl Resources {
             return Err(FOREIGN_PAGE);
         }
         qp.announced = doorbell.producer();
-        // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports requests
-        // posted in earlier states.
+        // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. Requests posted in earlier states are lost
+        // without a completion.
         match state {
             None | Some(State::Reset) => return Err(QP_RESET),
             Some(State::Init) => return Err(QP_INIT),

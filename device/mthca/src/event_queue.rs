@@ -12,7 +12,7 @@ use protocol::hca::mthca::eqc::{Eqc, Interrupt};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::Eqn;
 
-/// Number of event types: bits of the mask of MAP_EQ.
+/// Number of event types, which equals the number of bits in the mask of MAP_EQ.
 const TYPES: usize = 64;
 
 /// The valid event queues of a device.
@@ -20,7 +20,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// Bound: INIT_HCA rejects more than 2^6.
     queues: BTreeMap<u32, EventQueue>,
-    /// EQ by event type. The EQ may have been destroyed in the meantime.
+    /// Valid EQ to which each event type is mapped, if any.
     takers: [Option<Eqn>; TYPES],
 }
 
@@ -75,7 +75,7 @@ impl EventQueues {
         }
     }
 
-    /// Returns the queue that events of this type are mapped to.
+    /// Returns the queue to which events of this type are mapped.
     pub fn taker(&self, event: &Eqe) -> Option<Eqn> {
         self.takers.get(usize::from(event.event_type())).copied().flatten()
     }
@@ -91,12 +91,12 @@ impl EventQueues {
 pub struct EventQueue {
     events: EventRing<CountedRing>,
     interrupt: Interrupt,
-    /// Whether the next event interrupts.
+    /// Whether the next event raises an interrupt.
     armed: bool,
 }
 
 impl EventQueue {
-    /// Creates the queue of a SW2HW_EQ, in the armed state.
+    /// Creates the queue that a SW2HW_EQ command describes, in the armed state.
     pub fn new(eqc: &Eqc) -> Self {
         let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         let events = EventRing::new(CountedRing::new(buffer));
@@ -113,7 +113,7 @@ impl EventQueue {
         self.ring().producer().wrapping_sub(self.events.ring.unread())
     }
 
-    /// Whether the next event interrupts.
+    /// Whether the next event raises an interrupt.
     pub fn is_armed(&self) -> bool {
         self.armed
     }
@@ -122,7 +122,7 @@ impl EventQueue {
         self.interrupt
     }
 
-    /// Whether events were lost and the overflow event is not written yet.
+    /// Whether events have been lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.events.overflowed()
     }

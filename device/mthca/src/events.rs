@@ -14,7 +14,7 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 
 impl Resources {
-    /// Writes an asynchronous event to the EQ that its type is mapped to, or drops it if there is none.
+    /// Writes an asynchronous event to the EQ to which its type is mapped. If there is none, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         self.report(cx, self.eqs.taker(event), event);
     }

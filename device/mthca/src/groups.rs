@@ -12,8 +12,8 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Bound: entries visited for one packet. Software could link a chain to itself. The longest chain that 2^12 groups
-/// form by chance is far shorter.
+/// Bound: entries visited for one packet, since software could link a chain to itself. Among 2^12 groups, the longest
+/// chain that occurs by chance is far shorter.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
@@ -23,7 +23,7 @@ const MAX_CHAIN: usize = 256;
 pub struct Groups(BTreeMap<u32, Box<Mgm>>);
 
 impl Groups {
-    /// Returns the entry at an index; an empty one if it was never written.
+    /// Returns the entry at an index, or an empty entry if none has been written there.
     pub fn read(&self, index: u32) -> &Mgm {
         self.0.get(&index).map_or(&Mgm::EMPTY, |entry| entry)
     }
@@ -60,7 +60,7 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group in the same bucket: the hash XORs the words, so their order does not matter.
+    /// Another group in the same bucket. It has the words of [`GID`] in a different order, and the hash is their XOR.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
@@ -88,7 +88,7 @@ mod tests {
         groups.write(4096, entry(0, &GID, &[0x14, 0x1_0015]));
         assert_eq!(members(&groups, &GID), [0x14, 0x1_0015]);
         assert_eq!(members(&groups, &SAME_BUCKET), [0x16]);
-        // Detach: the overflow entry moves into the bucket, and leaves an unlinked copy behind.
+        // A detach moves the overflow entry into the bucket, and leaves an unlinked copy behind.
         groups.write(bucket, entry(0, &GID, &[0x14]));
         assert_eq!(members(&groups, &GID), [0x14]);
         assert!(members(&groups, &SAME_BUCKET).is_empty());

@@ -40,7 +40,7 @@ impl Queues for Resources {
         let memory = DeviceMemory { layout, regions, dma: cx.dma };
         let mut shared = None;
         let fetch = if qp.qpc.responder.srq() {
-            // Software destroys an SRQ after its QPs.
+            // Correct software does not destroy an SRQ while QPs use it.
             let Some(srq) = srqs.get_mut(layout.srqc.index(qp.qpc.srqn.get())) else {
                 return Fetch::Broken;
             };

@@ -111,7 +111,7 @@ impl Default for LimitsEntry {
     }
 }
 
-/// A list length that does not fit in a WQE, or is too short for the driver's management datagrams.
+/// Error for a list length that does not fit in a WQE, or is too short for the driver's management datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {sges} is not between 4 and 30")]
 pub struct LimitsError {

@@ -23,8 +23,9 @@ pub struct PageEntries {
 /// Returns the region of an entry, and its MTT entries if it has pages.
 ///
 /// # Errors
-/// BAD_INDEX for the key that terminates scatter lists, BAD_PARAM for misaligned MTT entries, EXCEED_LIM for more than
-/// 2^24 pages.
+/// - BAD_INDEX for the key that terminates scatter lists.
+/// - BAD_PARAM for misaligned MTT entries.
+/// - EXCEED_LIM for more than 2^24 pages.
 pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError> {
     if mpt.key == END_KEY {
         return Err(CmdError::new(

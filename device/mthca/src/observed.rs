@@ -19,7 +19,7 @@ use super::srq::SharedReceiveQueue;
 /// An object is mutable if it holds data of the observers: its counters, or the events that strict mode
 /// tracks.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived and has no effect yet. `qp` is the QP that it names, and `state` its state.
+    /// A send doorbell arrived and has no effect yet. `qp` is the QP that the doorbell names, and `state` its state.
     SendDoorbell {
         qp: Option<&'a QueuePair>,
         state: Option<State>,
@@ -29,7 +29,7 @@ pub(super) enum Observed<'a> {
     },
     /// The record of a send queue has advanced while doorbells are mapped. There is no doorbell to check.
     SendRecord { qp: &'a QueuePair, record: Record },
-    /// An arm doorbell arrived and has no effect yet. `cq` is the CQ that it names.
+    /// An arm doorbell arrived and has no effect yet. `cq` is the CQ that the doorbell names.
     ArmDoorbell {
         cq: Option<&'a mut CompletionQueue>,
         eqs: &'a EventQueues,
@@ -58,7 +58,7 @@ pub(super) enum Observed<'a> {
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
     /// The device is about to write the next entry of an EQ.
     EqSlot { eqn: Eqn, queue: &'a EventQueue, memory: DeviceMemory<'a> },
-    /// An event was written to this EQ and free-running position, or lost. It has no place if no EQ receives
-    /// it.
+    /// An event was written to this EQ at this free-running position, or lost. `place` is `None` if no EQ receives the
+    /// event.
     Eqe { place: Option<(Eqn, u32)>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

@@ -26,7 +26,7 @@ use super::recv_queue::{RecvQueue, sge};
 use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
 
-/// Maximum payload of a management datagram: one packet.
+/// Maximum payload of a management datagram in bytes. The datagram must fit in a single packet.
 const MAX_MANAGEMENT_LEN: usize = 2048;
 
 /// A QP outside RESET.
@@ -42,7 +42,7 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// Counters since the QP left RESET.
     pub counters: QpCounters,
-    /// Producer counter of the latest doorbell, modulo 2^16, whether it was accepted or not.
+    /// Producer counter of the latest doorbell, modulo 2^16, even if the doorbell was not accepted.
     pub announced: u16,
 }
 
@@ -128,8 +128,8 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram, whose headers software has built. Their values are used for the headers of the
-    /// frame.
+    /// Converts a management datagram, whose headers software has built. The headers of the frame get their values from
+    /// the headers of software.
     fn management(
         &self,
         wr_id: u64,
@@ -203,7 +203,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the engine's modification for a command that led to this context.
+    /// Returns the modification for the engine, for a command whose result is this context.
     pub fn modification(
         &self,
         transition: Transition,
@@ -260,8 +260,7 @@ impl QueuePair {
     }
 }
 
-/// Returns the transport service of a QP. `None` for management datagrams if the QP is not declared as QP0 or
-/// QP1.
+/// Returns the transport service of a QP. `None` for a management QP that has not been declared as QP0 or QP1.
 pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Option<Service> {
     Some(match kind {
         QpKind::Service(ServiceType::Rc) => Service::Rc,
@@ -273,7 +272,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Returns the timeout of an ACK timeout code; 0 is infinite.
+/// Returns the timeout for an ACK timeout code; `None` is infinite, for code 0.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

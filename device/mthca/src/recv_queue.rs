@@ -1,7 +1,7 @@
 //! The receive queue of a QP: a ring of slots.
 //!
-//! There is no doorbell. The producer counter is in the doorbell record, which the device reads whenever it
-//! has taken all requests announced so far.
+//! There is no doorbell. The producer counter is in the doorbell record, which the device reads whenever it has taken
+//! all requests that the last record announced.
 //!
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.
@@ -21,7 +21,7 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Creates a queue as after RESET.
+    /// Creates a queue in its state after RESET.
     pub fn new(queue: WorkQueue) -> Self {
         Self { queue, counters: Counters::default() }
     }
@@ -59,7 +59,7 @@ impl RecvQueue {
     }
 }
 
-/// Copy of a slot. Most have 64 to 512 bytes; larger ones are allocated.
+/// Copy of a slot. Most slots have 64 to 512 bytes; the copy of a larger one is allocated on the heap.
 pub(super) type Slot = SmallVec<[u8; 512]>;
 
 /// Copies a slot from guest memory.

@@ -45,8 +45,9 @@ impl Regions {
     /// Makes an MPT entry valid, and copies the MTT entries of its pages.
     ///
     /// # Errors
-    /// BAD_RES_STATE if it is already valid, BAD_PARAM if its MTT entries are not in mapped ICM, EXCEED_LIM for more
-    /// regions or pages than the device supports.
+    /// - BAD_RES_STATE if the entry is already valid.
+    /// - BAD_PARAM if its MTT entries are not in mapped ICM.
+    /// - EXCEED_LIM for more regions or pages than the device supports.
     pub fn validate(&mut self, dma: &GuestMemory, mpt: &Mpt) -> Result<(), CmdError> {
         let index = self.keys.index(mpt.key);
         if self.keys.get(index).is_some() {
@@ -70,7 +71,7 @@ impl Regions {
     /// Makes an MPT entry invalid.
     ///
     /// # Errors
-    /// BAD_INDEX, or BAD_RES_STATE if it is not valid.
+    /// BAD_INDEX if the index exceeds the table, or BAD_RES_STATE if the entry is not valid.
     pub fn invalidate(&mut self, index: u32) -> Result<MemoryRegion, CmdError> {
         if !self.keys.contains_index(index) {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
@@ -87,7 +88,7 @@ impl Regions {
         Some(Record::parse(record))
     }
 
-    /// Reads the counter, which is the first half of a doorbell record. `None` if its memory is not accessible.
+    /// Reads the counter in the first half of a doorbell record. `None` if the memory of the record is not accessible.
     pub fn record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<u32> {
         let mut counter = [0; 4];
         self.icm.read(dma, layout.record(page, index), &mut counter).ok()?;
@@ -96,7 +97,7 @@ impl Regions {
 
     /// Copies MTT entries from ICM.
     fn take_over(&mut self, dma: &GuestMemory, entries: &PageEntries) -> Result<(), CmdError> {
-        /// Entries per ICM page.
+        /// Number of MTT entries per ICM page.
         const AT_ONCE: usize = 512;
         let PageEntries { first, count } = *entries;
         let unmapped = CmdError::param("MTT entry", first);

@@ -88,7 +88,7 @@ impl DeviceState {
     /// Maps ICM pages (MAP_ICM).
     ///
     /// # Errors
-    /// EXCEED_LIM, see [`PageMap::map`].
+    /// EXCEED_LIM under the conditions that [`PageMap::map`] describes.
     pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         self.icm().map(ranges)
     }
@@ -96,7 +96,7 @@ impl DeviceState {
     /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
     ///
     /// # Errors
-    /// EXCEED_LIM, see [`PageMap::unmap`].
+    /// EXCEED_LIM under the conditions that [`PageMap::unmap`] describes.
     pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.icm().unmap(pages.clone())?;
         if let Some(resources) = self.resources_mut() {
@@ -136,7 +136,7 @@ pub struct Resources {
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
     /// Queues by UAR page.
     pub uar: UarQueues,
-    /// SRQs that passed their limit in this turn. They are reported at its end.
+    /// SRQs that fell below their limit in this turn. They are reported at its end.
     pub low_srqs: Vec<Srqn>,
     pub groups: Groups,
 }

@@ -1,9 +1,8 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size and fence. These are in the WQE of the preceding slot, where
-//! software adds them when it posts the next WQE. For the first WQE of a doorbell they are also in the
-//! doorbell. Each WQE is copied from guest memory once; if the next one is already posted, the link to it
-//! comes from the same copy.
+//! A WQE does not contain its own opcode, size and fence. These are in the WQE of the preceding slot, where software
+//! adds them when it posts the next WQE. A doorbell repeats them for its first WQE. Each WQE is copied from guest
+//! memory once. If the next WQE is already posted, the link to it comes from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
@@ -18,7 +17,7 @@ use thiserror::Error;
 
 use super::work_queue::{Advance, Counters, WorkQueue};
 
-/// A doorbell announces more requests than the queue has slots.
+/// Error for a doorbell that announces more requests than the queue has slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("too many posted requests for a send queue with {0} slots")]
 pub struct SqOverflowError(u16);
@@ -27,7 +26,7 @@ pub struct SqOverflowError(u16);
 pub enum Work {
     /// WQE of an ordinary QP.
     Ordinary(SendWqe),
-    /// WQE of a management QP: a datagram with its headers.
+    /// WQE of a management QP, which contains a datagram with its headers.
     Management(MlxWqe),
 }
 
@@ -36,7 +35,7 @@ pub enum Work {
 pub struct FetchedWqe {
     /// Tag for the completion.
     pub tag: WorkTag,
-    /// Wait for earlier READs and atomics.
+    /// Whether the WQE waits for earlier READs and atomics.
     pub fence: bool,
     pub work: Work,
 }
@@ -46,7 +45,7 @@ pub struct FetchedWqe {
 pub struct SendQueue {
     queue: WorkQueue,
     kind: QpKind,
-    /// All requests are signalled.
+    /// Whether all requests are signalled.
     signal_all: bool,
     counters: Counters,
     /// Link to the next WQE, if known.
@@ -88,7 +87,8 @@ impl SendQueue {
         self.queue.offset(count)
     }
 
-    /// Returns offset and link of the next WQE without taking it. `None` if there is none or it cannot be read.
+    /// Returns the offset of the next WQE and the link to it, without taking the WQE. `None` if there is none or the
+    /// link cannot be read.
     pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
         let count = self.counters.taken;
         let link = || self.next.or_else(|| self.read_link(count, mem).ok());
@@ -104,7 +104,7 @@ impl SendQueue {
     }
 
     /// Handles a doorbell, together with the current doorbell record. Section 5.2: stores to UAR pages are posted, so
-    /// the record is often ahead of the doorbell. Returns whether there are new requests.
+    /// the record is often ahead of the doorbell. Returns whether the two announce new requests.
     ///
     /// # Errors
     /// The doorbell is lost.
@@ -114,7 +114,7 @@ impl SendQueue {
         record: Option<u32>,
     ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
-        // Section 5.2: the doorbell describes its first WQE. The others are described in their preceding slots.
+        // Section 5.2: the doorbell describes its first WQE. Each of the others is described in the slot before it.
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;
             self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });

@@ -21,12 +21,12 @@ pub struct SharedReceiveQueue {
     counters: Counters,
     /// Offset of the next WQE.
     next: u32,
-    /// Whether the report that the queue cannot be read was sent.
+    /// Whether the event for a queue that cannot be read has been sent.
     pub reported_broken: bool,
 }
 
 impl SharedReceiveQueue {
-    /// Creates the queue of a SW2HW_SRQ.
+    /// Creates the queue that a SW2HW_SRQ command describes.
     pub fn new(context: Srqc) -> Self {
         let geometry = Geometry { log_slots: context.log_slots, log_slot: context.log_slot };
         let queue = WorkQueue { pd: context.pd, lkey: context.lkey, base: 0, geometry };
@@ -47,7 +47,7 @@ impl SharedReceiveQueue {
         self.context.lkey
     }
 
-    /// Returns the number of slots. Software never posts one of them.
+    /// Returns the number of slots. Software always leaves one of them unused.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }
@@ -73,7 +73,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to the requests that are pending now, so read the record again.
+        // The limit applies to all requests pending now, so read the record again if the known ones would fall below
+        // it.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -88,7 +89,7 @@ impl SharedReceiveQueue {
         request(offset, &slot)
     }
 
-    /// Sets the limit below which an event is raised once; 0 disables it.
+    /// Sets the limit. If fewer requests than that are pending, an event is raised once. 0 disables the event.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;
     }

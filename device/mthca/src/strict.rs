@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the
-//! objects that it removes still exist, and its findings are reported only if it succeeds: a rejected command
-//! already has a status.
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
+//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
+//! status.
 //!
 //! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only values in
 //! memory that are older than the doorbell are violations.
@@ -65,7 +65,7 @@ impl BringUp {
     }
 }
 
-/// An initialised device, for a check.
+/// The parts of an initialised device that a check examines.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

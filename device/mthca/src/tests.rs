@@ -35,7 +35,7 @@ use self::probe::replay;
 use super::device::Mthca;
 use super::options::{Options, Setup};
 
-/// Bus address behind ICM address 0. Pages are contiguous on the bus.
+/// Bus address to which ICM address 0 is mapped. Pages are contiguous on the bus.
 const ICM: u64 = 0x1_0000_0000;
 /// Size of all tables (section 4.3).
 const ICM_LEN: u64 = 0x2685_4000;
@@ -48,12 +48,12 @@ const MTT_BUS: u64 = 0x1234_0000;
 /// Bus addresses of the buffers of the completion, async and command EQs, by EQ number.
 const EQ_BUFFERS: [u64; 4] = [0, 0x200_0000, 0x300_0000, 0x300_2000];
 
-/// Returns the EQ for command completions, starting with this token.
+/// Returns the EQ for command completions. The first command has this token.
 const fn command_events(token: u16) -> Option<CommandEvents> {
     Some(CommandEvents { buffer: EQ_BUFFERS[3], token, read: 0 })
 }
 
-/// A guest whose program is the driver.
+/// A driver, which is the only program of its guest.
 type Driver = driver::Driver<Guest<Mthca>>;
 
 fn setup(lid: u16, options: Options) -> Setup {
@@ -70,7 +70,7 @@ fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
 
-/// Creates a driver after power-on, with MSI-X enabled and eventfds for three vectors.
+/// Creates a driver in its state after power-on, with MSI-X enabled and eventfds for three vectors.
 fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }
@@ -90,7 +90,7 @@ fn initialised() -> Driver {
     driver
 }
 
-/// As [`initialised`], with the port open and its event consumed.
+/// Like [`initialised`], but with the port open and its event consumed.
 fn with_port() -> Driver {
     let mut driver = initialised();
     open_port(&mut driver);

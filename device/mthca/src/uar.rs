@@ -1,11 +1,11 @@
 //! Doorbells in UAR pages that are mapped into the guest, so that stores do not trap.
 //!
-//! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In
-//! a mapped page, that store is just a word in memory. The device finds it later, or not at all if the
-//! doorbell of another queue overwrites it. A word that is found therefore only shows which page has been
-//! used. The device polls the doorbell record of the queue that the word names, and then those of all other
-//! queues of the page, in rounds. The device ignores everything else in the word, since a 32-bit guest stores
-//! the word in two halves and the device may find only one of them.
+//! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In a mapped
+//! page, that store is just a word in memory. The device finds the word later, or not at all if the doorbell of another
+//! queue overwrites it. A word that is found therefore only shows which page has been used. The device polls the
+//! doorbell record of the queue that the word names, and then, in rounds, those of all other queues of the page. It
+//! ignores everything else in the word. A 32-bit guest stores the word in two halves, and the device may find only one
+//! of them.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -26,19 +26,20 @@ use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
 
-/// Bound: records polled as soon as a word is found. A program with no more queues than this is served within the turn.
+/// Bound: records polled as soon as a word is found. If the page has no more queues than this, all are served within
+/// the turn.
 const POLLS_AT_ONCE: usize = 16;
 /// Bound: records polled at the end of a turn.
 const POLLS_PER_TURN: usize = 256;
 
-/// A register of a UAR page, with its own set of queues.
+/// A UAR page and one of its registers, which together have their own set of queues.
 type UarSlot = (u32, UarRegister);
 
 /// The queues of each UAR page.
 #[derive(Debug, Default)]
 pub struct UarQueues {
     places: BTreeMap<UarSlot, Queues>,
-    /// Slots with an active round. The queue may also contain slots whose round has ended.
+    /// Slots with an active round. May also contain slots whose round has already ended.
     rounds: VecDeque<UarSlot>,
 }
 
@@ -50,7 +51,7 @@ struct Queues {
     round: bool,
     /// The last queue polled in this round; `None` at its start.
     last: Option<u32>,
-    /// Another word was found during the round, so the queues already polled are polled again.
+    /// Whether another word was found during the round, so that the queues polled before are polled again.
     again: bool,
 }
 
@@ -70,13 +71,13 @@ impl UarQueues {
         }
     }
 
-    /// Appends the BAR2 offsets of the doorbells of all queues. BAR2 has `pages` pages.
+    /// Appends the BAR2 offsets of the doorbells of all queues. `pages` is the number of pages in BAR2.
     pub fn words(&self, pages: u32, words: &mut Vec<u64>) {
         let word = |(page, register): &UarSlot| u64::from(*page) * UAR_PAGE + register.offset();
         words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
     }
 
-    /// Starts a round over all queues of a slot. Skips it if the only queue was polled just now, as `seen`.
+    /// Starts a round over all queues of a slot. Does nothing if its only queue is `seen`, which has just been polled.
     fn begin(&mut self, place: UarSlot, seen: Option<u32>) {
         let Some(queues) = self.places.get_mut(&place) else { return };
         if queues.round {
@@ -125,7 +126,7 @@ impl Resources {
         }
     }
 
-    /// Continues active rounds. Returns whether there were any, in which case another turn is needed.
+    /// Continues the active rounds. Returns whether there were any, in which case another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if self.uar.rounds.is_empty() {
             return false;
@@ -137,7 +138,7 @@ impl Resources {
                 None => drop(self.uar.rounds.pop_front()),
             }
         }
-        // Start the next turn with another slot.
+        // Rotate the slots, so that the next turn starts with another one.
         if self.uar.rounds.len() > 1 {
             self.uar.rounds.rotate_left(1);
         }

@@ -8,8 +8,8 @@ use engine::AccessError;
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::ids::{Lkey, Pdn};
 
-/// Maximum log2 of the number of slots. With 16-bit counters, more slots would make full and empty, or new
-/// and stale, indistinguishable.
+/// Maximum log2 of the number of slots. With more slots, 16-bit counters could not distinguish a full queue from an
+/// empty one, or a new counter from a stale one.
 const MAX_LOG_SLOTS: u8 = 15;
 
 /// Location of a queue's slots.
@@ -35,8 +35,8 @@ impl WorkQueue {
         1 << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Returns the offset of the slot with a free-running index. The base comes from the guest, so the sum
-    /// may wrap. The result is then outside the region, or some other memory of the same guest.
+    /// Returns the offset of the slot with a free-running index. The base comes from the guest, so the sum may wrap. A
+    /// wrapped offset is either outside the region or refers to other memory of the same guest.
     pub fn offset(&self, count: u16) -> u32 {
         let slot = u32::from(count & (self.slots() - 1));
         self.base.wrapping_add(slot << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT))
@@ -54,7 +54,7 @@ impl WorkQueue {
 /// Free-running producer and consumer counters, modulo 2^16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Number of requests posted, as of the last record or doorbell.
+    /// Number of requests posted, according to the last record or doorbell.
     pub posted: u16,
     pub taken: u16,
 }
@@ -64,9 +64,9 @@ pub struct Counters {
 pub enum Advance {
     /// New requests are posted.
     More,
-    /// Nothing new: the counter is the current one or older.
+    /// No new requests are posted, because the counter has not changed or is older.
     Nothing,
-    /// Ignored: more requests than the queue has slots.
+    /// The counter is ignored, because it announces more requests than the queue has slots.
     TooMany,
 }
 
@@ -82,8 +82,8 @@ impl Counters {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
     }
 
-    /// Updates the producer counter. Section 5.2: it never moves backwards, since doorbells may arrive after the device
-    /// has read the record that already includes them.
+    /// Updates the producer counter. Section 5.2: the counter never moves backwards, since a doorbell may arrive after
+    /// the device has read a record that already includes it.
     pub fn advance(&mut self, posted: u16, slots: u16) -> Advance {
         const OLDER: u16 = 1 << 15;
         match posted.wrapping_sub(self.posted) {

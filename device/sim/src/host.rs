@@ -28,7 +28,7 @@ pub enum KeyKind {
     Window(WindowKind),
 }
 
-/// A key that work requests make valid and invalid. The index is in the bits above the low 8.
+/// A key that work requests can make valid and invalid. The key without its low 8 bits is its index.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// Current value of the complete key.
@@ -45,9 +45,9 @@ pub struct Key {
 pub struct Mapping {
     /// Key of the region.
     pub region: u32,
-    /// Address of the first byte in the region.
+    /// Address in the region of the first byte that the key covers.
     pub first: u64,
-    /// Address of the first byte in accesses through the key.
+    /// Address of this byte in accesses through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -104,7 +104,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns the permissions of this key, and the mapping for a window to be bound to it.
+    /// Returns the permissions of this key, and the mapping of a window that is bound to it.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
@@ -136,7 +136,7 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of its requests, and of the memory accesses of requests that name the SRQ.
+    /// Protection domain of the SRQ's requests, and of memory accesses by requests that name the SRQ.
     pub pd: Pdn,
 }
 
@@ -189,7 +189,7 @@ pub enum HostEvent {
     },
 }
 
-/// Regions by key and work queues by QP number.
+/// Memory and work queues of a simulated host.
 #[derive(Clone, Debug, Default)]
 pub struct SimHost {
     pub regions: BTreeMap<u32, Region>,
@@ -299,7 +299,8 @@ impl SimHost {
         self.keys.get_mut(&index(key)).ok_or(AccessError::Key)
     }
 
-    /// In the simulation, the bus address of a page is an address in a region.
+    /// Executes a fast registration. In the simulation, the bus address encodes the key of a region and an offset in
+    /// it.
     fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let found = self.key_mut(of.key.get())?;
         if found.kind != KeyKind::Fast {

@@ -1,4 +1,4 @@
-//! Operations on keys that simulated work requests can request.
+//! Key operations that simulated work requests can carry.
 
 use engine::{LocalOp, LocalToken, Rights};
 use protocol::ids::{Iova, Lkey, Rkey, Va};

@@ -34,8 +34,8 @@ impl Faults {
     }
 }
 
-/// Maximum number of consecutive losses in one direction. The next constant is the maximum number of losses
-/// of one packet (same QP, PSN and opcode).
+/// Maximum number of consecutive losses in one direction, and maximum number of losses of one packet (same QP, PSN and
+/// opcode).
 ///
 /// A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens
 /// once in a few thousand requests. Because the simulation requires all requests to succeed, it rules out

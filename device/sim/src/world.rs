@@ -161,7 +161,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Moves both sides from RESET to RTS, or side 1 to RTR if that moves to RTS later.
+    /// Moves both sides from RESET to RTS. If side 1 moves to RTS later, moves it only to RTR.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Creates the memory of shared queues, and the multicast groups.
+    /// Creates the shared queues with their memory, and the multicast groups.
     fn make_shared(&mut self) {
         for (&srq, &len) in &self.plan.slots {
             let (node, pd) = (node_of_srq(srq), pd_of_srq(srq));
@@ -340,8 +340,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ that a packet names when it arrives. If the plan changes the SRQ within the message,
-    /// it is another one than the packet was sent with.
+    /// Returns the SRQ that a packet names when it arrives. If the plan changes the SRQ within the message, this is not
+    /// the SRQ with which the packet was sent.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
@@ -360,8 +360,8 @@ impl<'a> World<'a> {
         Some(named)
     }
 
-    /// Occasionally injects a READ that duplicates no request. It must arrive without delay, because at the expected
-    /// PSN it would be a valid request of the peer.
+    /// Occasionally injects a READ that duplicates no request. The READ bypasses the network, because after a delay its
+    /// PSN could be the expected one, which would make it a valid request of the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, ConfigError};
 use crate::interfaces;
 
-/// How errors name a configuration that has no file.
+/// Name of a configuration without a file in error messages.
 pub const COMMAND_LINE: &str = "command line";
 
 /// Heading of these options in the help text.
@@ -113,7 +113,7 @@ impl DeviceArgs {
     }
 }
 
-/// Replaces the configuration key at the start of a message with the option.
+/// Replaces the configuration key at the start of a message with the corresponding option.
 fn in_options(problem: &str) -> String {
     const OPTIONS: &[(&str, &str)] = &[
         ("devices[0].frontend", "--frontend"),

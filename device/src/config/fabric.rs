@@ -145,7 +145,8 @@ pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigErro
 }
 
 impl FabricConfig {
-    /// Checks the fabric. `own` is the MAC of the HCA.
+    /// Checks the fabric configuration. `own` is the MAC of the HCA. `key` is the fabric's configuration key,
+    /// which error messages contain.
     pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),

@@ -21,7 +21,8 @@ pub(crate) enum Use {
 }
 
 impl DeviceConfig {
-    /// Creates the directory of the device's ring if it is missing. `name` is the device's name in messages.
+    /// Creates the directory of the device's ring if it is missing. `name` is the device's configuration key,
+    /// which error messages contain.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -35,12 +36,14 @@ impl DeviceConfig {
         }
     }
 
-    /// Yields every path that is created for the device, with keys prefixed by `name`.
+    /// Yields every path that is created for the device. Each comes with its configuration key, prefixed by
+    /// `name`.
     pub(crate) fn paths_of(&self, name: &str) -> impl Iterator<Item = (String, PathBuf, Use)> {
         self.paths().map(move |(key, path, used)| (format!("{name}.{key}"), path, used))
     }
 
-    /// Yields every path that is created for the device, with its key. Standard error is not included.
+    /// Yields every path that is created for the device, with its configuration key. A trace to standard
+    /// error has no path and is omitted.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf, Use)> {
         let files = |key, keep: Option<&Keep>| {
             let paths: Vec<_> = keep.into_iter().flat_map(Keep::files).collect();
@@ -63,7 +66,8 @@ impl DeviceConfig {
 }
 
 impl Config {
-    /// Yields every path that is created, with its key. Standard error is not included.
+    /// Yields every path that is created, with its configuration key. A trace to standard error has no path
+    /// and is omitted.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let of_devices =
             self.devices.iter().enumerate().flat_map(|(index, device)| {
@@ -82,7 +86,7 @@ impl Config {
         control.into_iter().chain(metrics)
     }
 
-    /// Creates the directories of sockets without a configured path, and the directories of rings.
+    /// Creates the directories of rings, and the runtime directory if sockets are created in it.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -104,19 +108,19 @@ impl Config {
         }
     }
 
-    /// Returns whether devices use rings, or may do so later.
+    /// Returns whether any device uses a ring, or a device added later may use one.
     pub(crate) fn may_have_rings(&self) -> bool {
         self.confinement.ring
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }))
     }
 
-    /// Returns whether devices use UDP, or may do so later.
+    /// Returns whether any device uses UDP, or a device added later may use it.
     pub(crate) fn may_have_udp(&self) -> bool {
         self.confinement.udp
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
     }
 
-    /// Returns the default directory of files that `hcactl` requests.
+    /// Returns the default directory for files that hcad writes at the request of `hcactl`.
     pub(crate) fn own_folder(&self) -> Option<PathBuf> {
         match (&self.confinement.writable, &self.control_socket) {
             (None, Some(control)) => Some(control.with_extension("files")),
@@ -124,7 +128,7 @@ impl Config {
         }
     }
 
-    /// Returns directories that are created at start-up if they are missing.
+    /// Returns the directories that are created at start-up if they are missing.
     pub(super) fn made_folders(&self) -> Vec<PathBuf> {
         let rings = self.devices.iter().filter_map(|device| match &device.fabric {
             FabricConfig::Ring { folder, .. } => Some(folder.clone()),

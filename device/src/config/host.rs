@@ -30,8 +30,8 @@ impl Config {
 }
 
 impl DeviceConfig {
-    /// Checks for directories, interfaces and permissions that the device lacks. `name` is the device's key
-    /// in messages. `made` lists directories that hcad will create.
+    /// Checks for directories, interfaces and permissions that the device lacks. `name` is the device's
+    /// configuration key, which error messages contain. `made` lists directories that hcad will create.
     ///
     /// # Errors
     /// [`ConfigError::Value`] for the first one missing.

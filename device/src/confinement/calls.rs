@@ -48,7 +48,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    // Sockets of the families below.
+    // Sockets. Their address families are restricted below.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -78,7 +78,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_restart_syscall,
-    // Memory, not executable.
+    // Memory. None of these calls can make memory executable.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -115,7 +115,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_getrandom,
 ];
 
-/// Older equivalents, which exist only on this architecture.
+/// Older equivalents of calls listed above, which exist only on x86-64.
 #[cfg(target_arch = "x86_64")]
 const OLD_NAMES: &[i64] = &[
     libc::SYS_stat,
@@ -131,7 +131,8 @@ const OLD_NAMES: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_NAMES: &[i64] = &[];
 
-/// Descriptor flags, duplication, and the seals of memory files.
+/// Operations of `fcntl` on descriptor flags, duplicates, the seals of memory files, and the capacity of
+/// pipes.
 const FCNTL: &[i32] = &[
     libc::F_GETFD,
     libc::F_SETFD,
@@ -148,7 +149,8 @@ const FCNTL: &[i32] = &[
     clippy::cast_possible_truncation,
     reason = "requests are of 32 bits, whatever type a libc gives them"
 )]
-/// Blocking mode and inheritance of descriptors, queries by libc about standard streams, and tap interfaces.
+/// Requests of `ioctl` for the blocking mode and inheritance of descriptors, for libc's queries about
+/// standard streams, and for tap interfaces.
 const IOCTL: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
@@ -159,15 +161,15 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// Operations for the names of threads and memory, the auxiliary vector of the process (such as the page
-/// size), and the timer slack of a thread.
+/// Operations of `prctl` on the names of threads and memory, the auxiliary vector of the process (which
+/// contains the page size, for example), and the timer slack of a thread.
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
 /// Value from `linux/prctl.h`, which the libc crate does not define.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Calls permitted because of the configuration.
+/// Settings that determine which further calls are permitted.
 #[derive(Clone, Debug)]
 pub(super) struct Permitted {
     /// Groups to which sockets may be assigned.
@@ -176,7 +178,8 @@ pub(super) struct Permitted {
     pub(super) ring: bool,
     /// Whether devices may use UDP.
     pub(super) udp: bool,
-    /// A socket that may connect, but cannot send.
+    /// Descriptor of the socket that probes whether other sockets are in use. It may connect, but cannot
+    /// send.
     pub(super) probe: Option<RawFd>,
 }
 
@@ -232,8 +235,8 @@ struct Condition {
     value: u32,
 }
 
-/// Returns the calls that are permitted with certain arguments only. Each call has a list of alternatives, of
-/// which one must have all its conditions met.
+/// Returns the calls that are permitted only with certain arguments. Each call has a list of alternatives.
+/// The call is permitted if all conditions of one alternative are met.
 fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
@@ -244,7 +247,7 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
     // The upper bits of a socket type are flags.
     let socket = |family, kind| vec![masked(0, -1, family), masked(1, 0xf, kind)];
-    // Created files are readable and writable by their owner only: not executable, and not setuid.
+    // Created files may be readable and writable by their owner only. They are neither executable nor setuid.
     let open = |flags, mode| {
         let made = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
         vec![vec![masked(flags, made, 0)], vec![masked(mode, !0o600, 0)]]
@@ -252,8 +255,8 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // No TCP, raw or netlink sockets, and no Unix datagram sockets, because each message of the latter could
-    // have a different destination.
+    // TCP, raw and netlink sockets are not permitted. Neither are Unix datagram sockets, because each of
+    // their messages could have a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
     if through.udp {
         sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
@@ -273,19 +276,20 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
                 .collect(),
         ),
         (libc::SYS_prctl, one_of(0, PRCTL)),
-        // Written memory is never executable.
+        // New and changed mappings must not be executable.
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         // New threads are permitted, but not new processes. The arguments of clone3 are in memory, which a
         // filter cannot inspect. clone3 is therefore not listed, so a libc that tries it first falls back to
         // clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
-        // Signals and limits of this process only.
+        // Only signals to this process, and only its own limits.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
     if let Some(probe) = through.probe {
-        // The descriptor number of the probe must not be reused.
+        // The probe's descriptor must not be closed or replaced, because `connect` is permitted for its
+        // number.
         let other = |argument| {
             let value = probe.cast_unsigned();
             vec![vec![Condition { argument, is: SeccompCmpOp::Ne, value }]]
@@ -315,7 +319,7 @@ mod tests {
 
     const GROUP: u32 = 4711;
 
-    /// Runs `test` in a thread, which is the only one that is confined.
+    /// Runs `test` in a new thread, and confines only that thread.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
         let filter = filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
         let thread = thread::spawn(move || {

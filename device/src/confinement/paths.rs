@@ -20,18 +20,18 @@ use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 /// The newest landlock ABI that this module uses. Older kernels apply only the rights that they support.
 const WRITTEN_FOR: ABI = ABI::V9;
 
-/// A directory in which sockets are created, checked and removed. The directory is opened in order to lock
-/// it.
+/// Rights to a directory in which sockets are created, checked and removed. hcad opens the directory in order
+/// to lock it.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
-/// A directory in which files are created and written. Existing files can be written too, but not read: landlock does
-/// not distinguish new files from old ones.
+/// Rights to a directory in which files are created and written. They also permit writing to existing files,
+/// because landlock does not distinguish new files from existing ones. They do not permit reading.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
-/// A regular file in the configuration.
+/// Rights to a regular file in the configuration.
 const FILE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate});
 
-/// A FIFO or a device in the configuration.
+/// Rights to a FIFO or a device file in the configuration.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile});
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile});
@@ -63,7 +63,7 @@ impl Grant {
     }
 }
 
-/// The restrictions in force.
+/// The file access restrictions in force.
 #[derive(Debug)]
 pub(super) struct Paths {
     abi: i32,
@@ -104,7 +104,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             })?;
         }
     }
-    // Grant access only to the file, because its directory may contain unrelated files.
+    // Grant access only to the configuration file itself, because its directory may contain unrelated files.
     if let Some(origin) = origin {
         let _ = grant(origin, READ);
     }
@@ -124,7 +124,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
             }
-            // Creating the socket or files in this directory fails as well, and reports the error.
+            // Creating the socket or files in this directory will fail as well, and will report the error.
             Err(_) => {}
         }
     }
@@ -160,7 +160,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     Ok(grants)
 }
 
-/// Returns whether the user of this thread has all granted permissions.
+/// Returns whether the user of this thread has the permissions for all grants.
 pub(super) fn are_usable(grants: &[Grant]) -> bool {
     grants.iter().all(Grant::is_usable)
 }

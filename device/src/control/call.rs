@@ -34,7 +34,7 @@ pub const ANSWER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
-    /// Returns a page of a table that starts at an index.
+    /// Returns the page of a table that starts at the given index.
     List(&'static TableSpec, u64, oneshot::Sender<Page>),
     /// Explains what a QP is waiting for.
     Explain(Qpn, oneshot::Sender<Explanation>),
@@ -43,14 +43,14 @@ pub enum Call {
     SetPort(PortState, oneshot::Sender<()>),
     /// Injects a device error.
     Fail(oneshot::Sender<()>),
-    /// Sets or removes the capture. Returns the previous one, because files are opened and closed on the main
-    /// thread.
+    /// Sets or removes the capture. Returns the previous capture, because files are opened and closed on the
+    /// main thread.
     SetCapture(Option<Box<Capture>>, oneshot::Sender<Option<Capture>>),
     /// Returns the contents of the capture ring.
     KeptFrames(oneshot::Sender<Option<Vec<u8>>>),
     /// Returns the contents of the trace ring.
     KeptRecords(oneshot::Sender<Option<Vec<u8>>>),
-    /// Sets or removes the trace. Returns the previous one.
+    /// Sets or removes the trace. Returns the previous trace, as for captures.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
     /// Restarts the device and begins to record its session.
     BeginRecord(Box<Recorder>, oneshot::Sender<Begun>),
@@ -98,7 +98,8 @@ pub struct Status {
     pub record: Option<PathBuf>,
 }
 
-/// The previous record, or the new record and the reason why it did not begin.
+/// Result of starting a record. On success, contains the previous record, if there was one. On failure,
+/// contains the unused new record, and the reason why it did not begin.
 pub type Begun = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
 /// Why a record did not begin.
@@ -114,7 +115,7 @@ pub enum StartRecordError {
     NotMade(String),
 }
 
-/// Why a call was not answered.
+/// Why a call received no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
     /// The device's thread has ended, or is waiting to restart the device.
@@ -141,7 +142,7 @@ pub struct Health {
     pub life: Life,
     /// Number of restarts, including a pending one.
     pub restarts: u64,
-    /// Reason of the last failure.
+    /// Reason for the last failure.
     pub problem: Option<String>,
 }
 
@@ -207,7 +208,7 @@ impl<T> Answer<T> {
 }
 
 impl Handle {
-    /// Requests the thread to stop at its next turn.
+    /// Requests that the thread stop at its next turn.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.wake();
@@ -246,13 +247,13 @@ impl Handle {
     }
 
     fn wake(&self) {
-        // Fails only if the counter is full, and then the thread is about to wake up.
+        // This fails only if the counter is full, in which case the thread is about to wake up anyway.
         let _ = rustix::io::write(&self.shared.wakeup, &1_u64.to_ne_bytes());
     }
 }
 
 impl Mailbox {
-    /// Returns whether the thread has been requested to stop.
+    /// Returns whether a stop has been requested.
     pub fn is_stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
     }
@@ -272,9 +273,10 @@ impl Mailbox {
         }
     }
 
-    /// Takes the pending calls whose callers still wait. Later calls make the mailbox readable again.
+    /// Takes the pending calls whose callers are still waiting. Later calls make the mailbox readable again.
     pub fn take(&mut self) -> impl Iterator<Item = Call> {
-        // Reset the counter before taking the first call: a later caller increments it again.
+        // Reset the counter before taking the first call, so that any later caller makes the mailbox readable
+        // again.
         let _ = rustix::io::read(&self.shared.wakeup, &mut [0_u8; 8]);
         std::iter::from_fn(|| self.calls.try_recv().ok()).take(CALLS).filter(|call| !call.is_abandoned())
     }

@@ -21,7 +21,7 @@ pub enum PeerCall {
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 
-/// The peers on a fabric, which depend on its kind.
+/// The peers on a fabric. A UDP fabric has configured peers, and a ring has members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerList {
     /// Peers of the UDP fabric.
@@ -57,8 +57,9 @@ impl PeerCall {
         }
     }
 
-    /// Executes the request and answers it. An error from `send` means that the requester has disconnected.
-    /// As at start-up, the addresses derived from a configured MAC are added to the port, or removed from it.
+    /// Executes the request and answers it. If the peer has a configured MAC, the addresses derived from it
+    /// are added to the port or removed from it, as at start-up. An error from `send` means that the
+    /// requester has disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {

@@ -43,8 +43,8 @@ pub type Devices = Arc<[Arc<Device>]>;
 /// The current set of devices.
 pub type DeviceRegistry = watch::Receiver<Devices>;
 
-/// A request that changes the set of devices. Requests are executed one after another. If a request fails,
-/// nothing has changed, and the error is one line of text.
+/// A request that changes the set of devices. Requests are executed one after another. A request that fails
+/// has changed nothing, and its error is one line of text.
 #[derive(Debug)]
 pub enum Change {
     /// Adds a device from its configuration entry. Returns its ID and socket path.

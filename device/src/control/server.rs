@@ -35,7 +35,7 @@ use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
 
 /// Maximum number of concurrent clients. A further client replaces the one that has been idle the longest, if
-/// that has been idle for longer than [`IDLE_LIMIT`]. Otherwise the new client receives an error.
+/// its idle time exceeds [`IDLE_LIMIT`]. Otherwise the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
 /// Time for which an idle client keeps its slot when all slots are taken.
@@ -48,8 +48,7 @@ const MAX_REQUEST_LEN: u64 = 4 << 20;
 /// Size of the request buffer that a client keeps between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
-/// are left.
+/// Time for which no client is accepted after `accept` has failed, which means that no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The resources with which the control server answers requests.
@@ -84,7 +83,8 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         slots.retain(|slot| !slot.task.is_finished());
         reserve.refill();
         if slots.len() >= MAX_CLIENTS && !make_room(&mut slots) {
-            // A line fits into the buffer of a new socket. If it does not, the client only sees the connection close.
+            // The error fits into the send buffer of a new socket. If it did not, the client would only see
+            // the connection close.
             let _ = stream.try_write(&line(&Response::Error(format!(
                 "too many control clients, maximum is {MAX_CLIENTS}"
             ))));
@@ -158,7 +158,7 @@ async fn client(mut stream: UnixStream, service: &Service, idle: &IdleSince) -> 
             return Ok(());
         }
         if request.last() != Some(&b'\n') {
-            // The connection ends, because the start of the next request is unknown.
+            // The start of the next request is unknown, so the connection has to be closed.
             let problem =
                 format!("request exceeds {MAX_REQUEST_LEN} bytes or is not terminated by a newline");
             return writer.write_all(&line(&Response::Error(problem))).await;
@@ -444,8 +444,8 @@ async fn start_capture(
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
-    // If another client has started a capture in the meantime, that capture ends here: the later request
-    // wins.
+    // If another client has started a capture in the meantime, that capture ends here, because the later
+    // request takes effect.
     device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
     Ok(())
 }
@@ -465,7 +465,7 @@ async fn start_trace(
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // As with captures, the later request wins.
+    // As with captures, the later request takes effect.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A device with one register that does nothing. It shows the minimum that an interface must provide to be
-//! configured, listed, counted and checked.
+//! A device with one register and no function. It shows the minimum that an interface must provide to be configured,
+//! listed, counted and checked.
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 

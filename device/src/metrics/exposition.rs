@@ -21,7 +21,7 @@ pub enum Kind {
     Counter,
     /// Can increase and decrease.
     Gauge,
-    /// Counts values by upper bound.
+    /// Counts values in buckets with upper bounds.
     Histogram,
 }
 

@@ -35,7 +35,8 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// Writes a sample of a device, with the labels that distinguish it in the family.
+/// Writes a sample of a device, with labels that distinguish it from the device's other samples in the
+/// family.
 type Words<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 
 struct Writer<'a> {

@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::exposition::{Exposition, Kind};
 
-/// Files of proc(5), kept openbecause the sandbox permits access to these files, while the kernel may create
-/// others at the same paths.
+/// Files of proc(5). They are kept open, because the sandbox permits access only to these files, and the
+/// kernel may create new ones at the same paths.
 #[derive(Debug)]
 pub struct Process {
     began: Duration,
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn process_metrics_are_read_anew() {
         let mut process = Process::new();
-        // Other tests open and close descriptors too, but not in such a way that every attempt fails.
+        // Other tests open and close descriptors at the same time, so single attempts may fail.
         let are_counted = (0..100).any(|_| {
             let before = process.open_descriptors().unwrap();
             let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();

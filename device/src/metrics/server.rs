@@ -33,11 +33,10 @@ use crate::control::call::{self, Answer, Call, CallError, Status};
 use crate::control::registry::{Device, DeviceRegistry};
 use crate::descriptors::Reserve;
 
-/// Maximum number of concurrent clients. A further client disconnects the oldest client, which has had enough
-/// time by then.
+/// Maximum number of concurrent clients. A further client causes the oldest to be disconnected.
 const MAX_CLIENTS: usize = 8;
 
-/// Maximum length of a request's head in bytes. The head of a Prometheus request has about 300.
+/// Maximum length of a request's head in bytes. The head of a Prometheus request has about 300 bytes.
 const MAX_HEAD_LEN: usize = 4096;
 
 /// Maximum number of bytes received but not yet parsed. This is the smallest value that hyper permits.
@@ -46,7 +45,7 @@ const MAX_BUFFER_LEN: usize = 8192;
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time limit for a client to send its request, and then to receive the response.
+/// Time limit for a client to send its request, and again to receive the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for which the text is reused for further scrapes.
@@ -229,7 +228,7 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
     timeout(CLIENT_TIMEOUT, connection).await?.map_err(io::Error::other)
 }
 
-/// Returns the response to a request. hyper has already rejected malformed requests, and sends no text in
+/// Returns the response to a request. hyper has already rejected malformed requests, and omits the body in
 /// response to HEAD.
 async fn respond(request: &Request<Incoming>, source: &Mutex<Source>) -> Response<String> {
     let (status, content_type, text) = match status(request) {
@@ -314,7 +313,7 @@ mod tests {
         });
     }
 
-    /// Returns the response to these bytes, after which the client sends nothing more.
+    /// Sends a request, closes the client's sending side, and returns the response.
     async fn exchange(source: &Mutex<Source>, request: &str) -> String {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         ours.write_all(request.as_bytes()).await.unwrap();

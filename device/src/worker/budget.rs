@@ -23,7 +23,8 @@ const SHARE: f64 = 0.05;
 const SHARED_SAVINGS: f64 = 2.0;
 const OWN_SAVINGS: f64 = 0.25;
 
-/// Intervals of this length are accounted at once, as reading the thread's processor time is a system call.
+/// Length of the intervals that are accounted at once, because reading the thread's processor time is a
+/// system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Interval at which a paused device checks whether it may continue.
@@ -49,7 +50,7 @@ impl Shared {
         Self { devices: 0, left: SHARED_SAVINGS, since: Instant::ZERO }
     }
 
-    /// Adds what was earned until `now`, and takes what a device has spent.
+    /// Adds the time earned until `now`, and subtracts the time that a device has spent.
     fn spend(&mut self, now: Instant, rate: f64, spent: f64) {
         let earned = rate * now.saturating_since(self.since).as_secs_f64();
         self.since = self.since.max(now);

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// Number of bytes moved from which a transfer counts as bulk. The sum is halved at each pause.
+/// Number of recently moved bytes from which on a transfer counts as bulk. The number is halved at each
+/// pause.
 const BULK: usize = 32 << 10;
 
 /// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes several
@@ -41,7 +42,7 @@ pub(super) struct BusyPoll {
     limit: Duration,
     /// Duration of the last sleep.
     slept: Duration,
-    /// Bytes of frames, halved at each pause.
+    /// Number of recently moved bytes of frames, halved at each pause.
     moved: usize,
     /// Time until which the thread does not yield.
     no_yield_until: Instant,
@@ -160,7 +161,8 @@ mod tests {
         busy_poll
     }
 
-    /// Returns whether the thread polls before each of `pauses` sleeps, while small messages arrive.
+    /// Returns the number of successive sleeps, at most `pauses`, before which the thread polls while small
+    /// messages arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let look = |_: &usize| {
             busy_poll.moved(64);

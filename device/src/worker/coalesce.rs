@@ -37,7 +37,7 @@ const FIRST_SLEEPS: u32 = 3;
 /// Minimum average number of messages that must accumulate per sleep.
 const MIN_MESSAGES: u64 = 2;
 
-/// Number of sleeps over which this is checked after the trial.
+/// Number of sleeps over which [`MIN_MESSAGES`] is checked after the trial.
 const LATER_SLEEPS: u32 = 16;
 
 /// Time after which the rate without coalescing is measured again.
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn request_response_is_hardly_delayed() {
         let mut load = Load::new(SLEEP);
-        // Two seconds; the pauses between trials are 50, 100, 200, 400 and 800 ms.
+        // The sleeps take two seconds. The pauses between trials are 50, 100, 200, 400 and 800 ms.
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
         assert_eq!(coalesced, 6 * FIRST_SLEEPS);
         let coalesced = load.sleep(400_000, (25, 1), (85, 1));

@@ -77,7 +77,7 @@ fn blocked_fabric_gets_every_frame_later() {
     let (sent, arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };
 
-    // The stub's QPs send to LID 1, so from LID 9 the frame takes the fabric.
+    // The stub's QPs send to LID 1, so on an HCA with LID 9 the frame goes to the fabric.
     let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
     let (server, mut client) = UnixStream::pair().unwrap();
     let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();

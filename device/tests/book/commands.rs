@@ -37,7 +37,7 @@ pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns every line with `program` on the pages.
+/// Returns every command on the pages that runs `program`.
 pub(crate) fn of(repository: &Path, program: &str) -> Vec<Printed> {
     let mut found = Vec::new();
     for path in pages(repository) {

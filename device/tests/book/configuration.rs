@@ -19,7 +19,7 @@ object. `hcad` rejects unknown keys. To find errors in the configuration and req
 `hcad --config FILE --check`. The JSON schema `configs/config.schema.json` lets your editor complete keys and report mistakes.
 ";
 
-/// Objects that are not described yet, by path, and the paths of those already described.
+/// Objects that are still to be described, with their paths, and the paths of all objects found so far.
 #[derive(Default)]
 struct Places<'a> {
     queue: VecDeque<(String, Node<'a>)>,
@@ -37,7 +37,7 @@ pub(crate) fn page(schema: &Schema) -> String {
 }
 
 impl<'a> Places<'a> {
-    /// Returns the path under which an object is described, which is `place` for a new object.
+    /// Returns the path under which an object is described. For a new object, this is `place`.
     fn of(&mut self, place: String, node: Node<'a>) -> String {
         let known = self.known.entry(node.identity()).or_insert_with(|| {
             self.queue.push_back((place.clone(), node));

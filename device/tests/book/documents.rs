@@ -12,7 +12,7 @@ use super::links::{pages, text_lines};
 const LENGTHS: [(&str, usize); 3] =
     [("README.md", 150), ("device/ARCHITECTURE.md", 200), (".github/CONTRIBUTING.md", 130)];
 
-/// Number of equal words in sequence that count as a repetition.
+/// Number of consecutive words that count as a repetition if they occur twice.
 const RUN: usize = 25;
 
 /// Returns the texts by their path in the repository.

@@ -1,4 +1,4 @@
-//! The table of limits: those reported to drivers, and those of configurations and processes.
+//! Generates the tables of limits: those reported to drivers, and those of configurations and processes.
 //!
 //! Structures are destructured completely, so that a new limit does not compile until it is listed.
 
@@ -27,7 +27,7 @@ const EXISTS: &str = "major FFFFh, minor 4 (exists)";
 const NO_ROOM: &str = "major FFFFh, minor 5 (no room)";
 /// Status of a failed admin command.
 const NO_SPACE: &str = "ENOSPC";
-/// The driver counts these objects itself.
+/// The driver itself counts these objects and rejects further ones.
 const DRIVER: &str = "rejected by the driver";
 /// The limit belongs to a module parameter of the driver, not to the device.
 const MODULE_PARAMETER: &str = "ignored by the driver, which uses a module parameter";
@@ -64,7 +64,7 @@ impl Page {
         let _ = writeln!(self.0, "| {what} | {default} | {key} | {range} | {silicon} | {next} |");
     }
 
-    /// Adds a count with a key.
+    /// Adds a row for a count that a configuration key sets.
     fn count<const MIN: u8, const MAX: u8>(
         &mut self,
         what: &str,
@@ -77,7 +77,7 @@ impl Page {
         self.row(what, power(count.get().into()), key, &format!("{least} to {most}"), silicon, next);
     }
 
-    /// Adds a count without a key, whose binary logarithm is reported to the driver.
+    /// Adds a row for a fixed count, whose binary logarithm is reported to the driver.
     fn log(&mut self, what: &str, log: u8, silicon: &str, next: &str) {
         self.row(what, power(1 << log), FIXED, "", silicon, next);
     }

@@ -101,7 +101,7 @@ fn every_link_resolves() {
     for path in &all {
         let page = with_inclusions(path);
         for target in targets(&page) {
-            // The target is a URL.
+            // URLs and empty targets are not checked.
             if target.contains("://") || target.starts_with("mailto:") || target.is_empty() {
                 continue;
             }

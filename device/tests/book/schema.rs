@@ -10,7 +10,7 @@ static BARE: Value = Value::Bool(true);
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     root: &'a Schema,
-    /// The part at its place of use, whose description precedes that of its type.
+    /// The schema at the place of use, whose default takes precedence over that of the type.
     place: &'a Value,
     value: &'a Value,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Shape<'a> {
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a str,
     pub(crate) required: bool,
-    /// Its description in addition to that of its type.
+    /// Description of the member, which takes precedence over that of its type.
     pub(crate) description: &'a str,
     pub(crate) node: Node<'a>,
 }
@@ -64,12 +64,12 @@ impl<'a> Node<'a> {
         self.value
     }
 
-    /// Returns the description of its type.
+    /// Returns the description of the value's type.
     pub(crate) fn description(&self) -> &'a str {
         self.value["description"].as_str().unwrap_or_default()
     }
 
-    /// Returns its default as JSON.
+    /// Returns the default of the value as JSON.
     pub(crate) fn default(&self) -> Option<&'a Value> {
         self.place.get("default").or_else(|| self.value.get("default")).filter(|value| !value.is_null())
     }
@@ -142,7 +142,7 @@ impl<'a> Node<'a> {
         members.collect()
     }
 
-    /// Describes a value without parts.
+    /// Describes a value that has no members.
     fn words(&self) -> String {
         let types = &self.value["type"];
         let name = types.as_str().or_else(|| types.as_array()?.first()?.as_str()).unwrap_or_default();

@@ -22,7 +22,7 @@ const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const OUT: u64 = 0xc00;
 const IN: u64 = 0xe00;
-/// Size of a buffer at [`IN`] for each round.
+/// Size of the buffers at [`IN`], of which there is one for each round.
 const IN_LEN: u32 = 128;
 const LOG_CQES: u8 = 5;
 
@@ -130,7 +130,7 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
         }
         assert_eq!(completed, [true; 2], "a completion of either queue");
     }
-    // One packet per message in each direction.
+    // Each message took one packet, so the PSNs have advanced by the number of rounds.
     let psn = (FIRST_PSN + ROUNDS) & 0xff_ffff;
     for offset in [0x6c, 0x7c, 0x84] {
         assert_eq!(machine.context_word(qpn(n), offset), psn, "PSN at {offset:#x} in the context");
@@ -146,7 +146,7 @@ fn ten_thousand_connections_work_together() {
     let mut from = vec![0; QPS as usize];
     (0..QPS).for_each(|n| from[to[n as usize] as usize] = n);
 
-    // With three regions and a CQ each.
+    // Each QP takes seven commands, including those for its three regions and its CQ.
     let commands = 7 * u64::from(QPS);
     measured("QPs of the first HCA, connected", QPS.into(), commands, 2048, || bring_up(&mut a, &to));
     measured("QPs of the second HCA, connected", QPS.into(), commands, 2048, || bring_up(&mut b, &from));

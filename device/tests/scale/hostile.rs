@@ -37,7 +37,7 @@ fn hostile_driver_memory_use_stays_bounded() {
     let began = work_time();
     device_fuzz::e810::endure(operations, |bytes| {
         done += 1;
-        // By then, the device most likely stores the maximum number of all objects.
+        // By now, the device most likely stores the maximum number of all objects.
         if done == operations / 4 {
             settled = own_memory();
         }

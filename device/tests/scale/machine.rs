@@ -38,10 +38,11 @@ pub(crate) struct Guest {
 }
 
 /// Returns an initialised device with LID `lid`, whose default peer has the other one of LIDs 1 and 2. Its
-/// tables have the public driver's sizes, and are mapped in chunks of 256 KiB, as by that driver.
+/// tables have the sizes that the public driver uses, and are mapped in chunks of 256 KiB, as that driver
+/// does.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
-    /// Numbers of pages of the tables in their order.
+    /// Number of pages of each table, in the order of the tables.
     const PAGES: [u16; 5] = [4096, 1024, 1, 2048, 2048];
     let mut machine = powered_on(lid, options);
     machine.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
@@ -54,7 +55,7 @@ pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     machine
 }
 
-/// Returns the device before INIT_HCA.
+/// Returns a device before INIT_HCA, with bus mastering enabled and its memory mapped.
 pub(crate) fn powered_on(lid: u16, options: Options) -> Machine {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     let addresses = Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) };

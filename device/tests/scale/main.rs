@@ -53,7 +53,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
 }
 
-/// Interface, sections 3.3 and 12 (J-09).
+/// JingZhao interface, sections 3.3 and 12 (J-09).
 #[test]
 fn default_profile_allows_all_qps() {
     const QPS: u32 = 1 << LOG_QPS;
@@ -87,7 +87,8 @@ fn default_profile_allows_all_cqs() {
     machine.create_cq(&cqc(CQS, 1, 7));
 }
 
-/// Interface, section 7: when a CQ is created, the device checks whether software gave it all entries.
+/// JingZhao interface, section 7: when a CQ is created, the device checks that software has marked all its
+/// entries as owned by the device.
 #[test]
 fn largest_cq_is_initialized_in_one_command() {
     const LOG_CQES: u8 = 16;
@@ -139,7 +140,7 @@ fn default_profile_allows_all_mtt_entries() {
     assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "QPN of the CQE of a NOP");
 }
 
-/// Interface, section 1.6 (J-02): each QP uses its own doorbell page.
+/// JingZhao interface, section 1.6 (J-02): each QP uses its own doorbell page.
 #[test]
 fn every_uar_page_accepts_doorbells() {
     const PAGES: u32 = 4096;
@@ -190,7 +191,7 @@ fn maximum_dma_ranges_map_and_unmap() {
     assert_eq!(memory.window_count() as u64, RANGES);
 }
 
-/// Interface, section 3.3: the largest tables, in which few entries are used.
+/// JingZhao interface, section 3.3: the largest tables, in which few entries are used.
 #[test]
 fn sparse_tables_cost_only_used_entries() {
     let _alone = alone();

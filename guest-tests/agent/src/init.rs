@@ -1,4 +1,4 @@
-//! The program for PID 1 of a small initramfs. It mounts file systems, loads modules, and then runs the agent.
+//! The program that runs as PID 1 of a small initramfs. It mounts file systems, loads modules, and then runs the agent.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -59,7 +59,7 @@ fn prepare() -> Result<()> {
     {
         fs::create_dir_all(target).with_context(|| format!("cannot create {target}"))?;
         match mount(kind, target, kind, 0, "") {
-            // The kernel may have mounted it already.
+            // The kernel may have mounted this file system already.
             Err(error) if is_busy(&error) => {}
             other => other?,
         }
@@ -68,8 +68,8 @@ fn prepare() -> Result<()> {
     let paths: Vec<String> =
         list.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
     for path in &paths {
-        // A module that fails to load must not prevent the host from connecting, because the host may want to find out
-        // why.
+        // A module that fails to load must not prevent the host from connecting, because the host may need to diagnose
+        // the failure.
         if let Err(error) = guest::load_modules(std::slice::from_ref(path)) {
             guest::say(&format!("{error:#}"));
         }

@@ -1,4 +1,5 @@
-//! The program that runs in a guest: the step runner, and a user-space driver for the JingZhao HCA over vfio-pci.
+//! The program that runs in a guest. It executes steps for the host, and contains a user-space driver for the JingZhao
+//! HCA over vfio-pci.
 //!
 //! The host harness compiles [`wire`] too, so that both ends use the same types. The driver follows only the interface
 //! specification and shares no code with the device, so that the tests are independent of the device.

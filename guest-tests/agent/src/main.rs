@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If standard error is closed as well, the message is lost.
+            // If standard error is closed, the message is lost.
             let _ = writeln!(std::io::stderr(), "guest-agent: {error:#}");
             ExitCode::FAILURE
         }

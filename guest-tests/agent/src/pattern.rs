@@ -1,15 +1,16 @@
-//! Payload content: 64-bit words that depend on a seed and their position, cheap to write and to check.
+//! Payload content: 64-bit words that depend only on a seed and a position, and are cheap to write and to check.
 //!
-//! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ... A memory range
-//! is filled with the stream from position 0, wherever the range starts. Missing, shifted or stale bytes and bytes of
-//! other messages do not match.
+//! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ... The content of
+//! a message starts at position 0 of its stream, regardless of its address in memory. Bytes that are missing, shifted,
+//! stale or from another message therefore do not match.
 
 /// Size of a word of the stream in bytes.
 const WORD: usize = 8;
 
 /// Returns the `index`-th 64-bit word of the stream of `seed`.
 pub const fn word(seed: u64, index: u64) -> u64 {
-    // Two odd multipliers separate neighbouring seeds and positions. The shift spreads high bits downwards.
+    // The two odd multipliers make the words of neighbouring seeds and positions differ. The shifts spread high bits
+    // downwards.
     let x =
         seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -17,7 +17,7 @@ use crate::wire::{
     Verified,
 };
 
-/// Maximum number of bytes that a Peek returns.
+/// Maximum number of bytes that a `Peek` step returns.
 const PEEK_MAX: u32 = 65536;
 
 /// State that the agent keeps between steps.
@@ -25,7 +25,7 @@ const PEEK_MAX: u32 = 65536;
 pub struct Agent {
     hca: Option<Hca>,
     programs: Programs,
-    /// The shutdown that a step has requested. It happens after the step has been answered.
+    /// The shutdown that a step has requested. It happens after the answer to that step has been sent.
     ending: Option<ShutdownKind>,
 }
 

@@ -1,4 +1,4 @@
-//! Reference for shared memory: one thread that copies repeatedly from one buffer to another.
+//! Reference figures for shared memory. One thread repeatedly copies one buffer to another.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ pub(crate) const LONG: usize = 16 << 20;
 /// Returns the bandwidth of copies between buffers of `len` bytes, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 pub(crate) fn bandwidth(len: usize, time: Duration) -> f64 {
-    // No byte is 0, because the kernel allocates pages only when they are first written.
+    // Fill the buffers with values other than 0, so that the kernel allocates all their pages now.
     let (from, mut to) = (vec![1_u8; len], vec![2_u8; len]);
     // Number of copies between two readings of the clock.
     let rounds = (LONG / len).max(1);

@@ -18,8 +18,8 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon with these devices. It serves metrics on a port of 127.0.0.1 and runs on a single CPU, if these
-    /// are given. The names of its files in `folder` start with `name`.
+    /// Starts a daemon with these devices. It serves metrics on port `metrics` of 127.0.0.1, and runs only on
+    /// `processor`, if these are given. The names of its files in `folder` start with `name`.
     pub(crate) fn start(
         folder: &Path,
         name: &str,
@@ -59,7 +59,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Returns the CPU time of the daemon's threads with this name, or of all its threads.
+    /// Returns the CPU time of the daemon's threads with this name, or of all its threads if no name is given.
     pub(crate) fn time(&self, thread: Option<&str>) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
@@ -83,7 +83,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns the CPU time in nanoseconds, which is the first of the three numbers.
+/// Returns the CPU time in nanoseconds, which is the first number in a schedstat file.
 fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }

@@ -66,8 +66,8 @@ impl RunResult {
         rate(self.bytes, self.elapsed_ns) / 1e6
     }
 
-    /// Returns the message rate per second, followed by four CPU times per message in nanoseconds: device and driver of
-    /// the sender, device and driver of the receiver.
+    /// Returns the message rate per second, followed by four CPU times per message in nanoseconds: those of the
+    /// sender's device and driver, and those of the receiver's device and driver.
     pub(crate) fn rate_and_costs(&self) -> [f64; 5] {
         let each = |time| nanos_each(time, self.messages);
         let [near, far] = self.spent;
@@ -127,7 +127,7 @@ pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow
 
 /// Returns the flow for one queue pair.
 pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
-    // Every outstanding message has its own place in the region.
+    // If messages are spread over the region, each outstanding message needs its own place in it.
     let room = u32::try_from(region.len / u64::from(plan.len)).unwrap_or(u32::MAX);
     let slots = room.min(plan.depth);
     SendFlow {

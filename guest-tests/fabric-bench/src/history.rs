@@ -1,5 +1,5 @@
-//! The history of ratios: a file in the repository with one entry per line, oldest first. It reveals what has become
-//! slower on a similar machine, and never fails a test.
+//! The history of ratios: a file in the repository with one entry per line, oldest first. It reveals which figures have
+//! become worse on a similar machine, and never fails a test.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Figure, print};
 
-/// Relative decrease beyond which a ratio is reported.
+/// Relative deterioration beyond which a ratio is reported.
 const FALL: f64 = 0.1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ struct Entry {
     /// Date of the run in UTC.
     date: String,
     machine: Machine,
-    /// Ratios by the names of figure and reference.
+    /// Ratios, keyed by the names of the figure and its reference.
     ratios: BTreeMap<String, Ratio>,
 }
 
@@ -102,7 +102,7 @@ fn ratios(figures: &[Figure]) -> BTreeMap<String, Ratio> {
     let others = figures.iter().filter(|figure| figure.name != figure.against && figure.ratio.is_finite());
     others
         .map(|figure| {
-            // Measurements are not precise beyond four digits.
+            // Measurements are not precise beyond four decimal places.
             let ratio = (figure.ratio * 1e4).round() / 1e4;
             (format!("{}/{}", figure.name, figure.against), Ratio { ratio, cost: figure.is_cost() })
         })

@@ -26,7 +26,7 @@ const MOST: usize = 64;
 const MESSAGES: u32 = 100_000;
 const RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 7 };
 const DEPTH: u32 = 64;
-/// How long an idle daemon is measured.
+/// Duration for which idle daemons are measured.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// How HCAs are distributed over processes.
@@ -127,12 +127,12 @@ impl Network {
             members[next].node.connect(peer, qp, Some(u16::try_from(own + 1)?))?;
         }
         let mut network = Self { members, daemons };
-        // Switches flood frames until they have learned all addresses.
+        // Send one message per HCA first, because switches flood frames until they have learned all addresses.
         network.exchange(1)?;
         Ok(network)
     }
 
-    /// Returns the message rate of all HCAs per second, and the CPU time per message of both devices in nanoseconds.
+    /// Returns the message rate of all HCAs per second, and the CPU time of the two devices per message in nanoseconds.
     fn rate(&mut self) -> Result<[f64; 2]> {
         let share = MESSAGES / u32::try_from(self.members.len())?;
         let before = self.device_time()?;

@@ -124,8 +124,8 @@ impl Node {
         report
     }
 
-    /// Returns a channel that is notified when the next flows have posted their first requests, and closed if they
-    /// fail.
+    /// Returns a channel that is notified when the next flows have posted their first requests. It is closed if the
+    /// flows fail before that.
     pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
         let (posted, waiting) = mpsc::channel();
         self.agent.announce(posted)?;
@@ -142,8 +142,7 @@ impl Node {
         Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
 
-    /// Creates queue pairs. As many of them as possible share two completion queues, one for sends and one for
-    /// receives.
+    /// Creates queue pairs. As many of them as fit share one completion queue for sends and one for receives.
     pub(crate) fn queue_pairs(&mut self, count: usize, rings: Rings) -> Result<Vec<Qp>> {
         let Rings { log_slots, log_slot_bytes } = rings;
         let cq = CreateCq { log_entries: self.log_cq, ..CreateCq::default() };
@@ -168,13 +167,15 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to one of the HCA with number `peer_id`, or of the default peer.
+    /// Connects a queue pair to the queue pair `peer` of the HCA with number `peer_id`. If `peer_id` is `None`, that
+    /// HCA is the default peer.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [
             Transition::ToInit { pkey_index: 0, qkey: 0 },
             Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
-            // A quarter of a second exceeds the scheduling delays of a busy host that runs many daemons.
+            // This timeout of a quarter of a second exceeds the scheduling delays of a busy host that runs many
+            // daemons.
             Transition::ToRts { psn: 0, timeout: 16, retry: 7, rnr_retry: 7 },
         ] {
             self.call(ModifyQp { qp: qp.id, transition })?;
@@ -192,12 +193,12 @@ pub(crate) fn device(id: usize, socket: &Path, fabric: &Value) -> Value {
     json!({ "id": id, "socket_path": socket, "frontend": { "jingzhao": {} }, "fabric": fabric })
 }
 
-/// Returns the fabric configuration of an HCA. Its own address, if it has one, has index `own`.
+/// Returns the fabric configuration of an HCA. With UDP, its own address is the one with index `own`.
 pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: usize) -> Value {
     match wire {
         Wire::Udp => {
             let peers = addresses.iter().enumerate().filter(|&(other, _)| other != own);
-            // No devices are configured for the peers, because their addresses are learned.
+            // The entries have no `id`, because the peers' addresses are learned.
             let peers: Vec<_> = peers.map(|(_, addr)| json!({ "addr": addr })).collect();
             json!({ "udp": { "bind": addresses[own], "peers": peers } })
         }
@@ -215,6 +216,6 @@ pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
 /// Returns the CPU time of the calling thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither part is ever negative.
+    // Neither field is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -22,7 +22,7 @@ const SECONDS: &str = "4";
 const QPS: usize = 16;
 const MESSAGES: u32 = 100_000;
 
-/// Names of threads, and what the threads are called in figures.
+/// Name of each thread, followed by its name in figures.
 const THREADS: [(&str, &str); 4] = [
     ("hca1", "sender_device"),
     ("hca2", "receiver_device"),
@@ -149,7 +149,7 @@ fn group(text: &str) -> Samples {
     samples
 }
 
-/// An address in a program or in the kernel.
+/// A symbol in a program or in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Symbol<'a> {
     is_kernel: bool,

@@ -25,9 +25,9 @@ const MESSAGES: u32 = 200_000;
 /// Ring sizes and number of outstanding messages per queue pair, which are the same for 1 queue pair and for 16,384.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
-/// Number of messages in a run, regardless of the number of queue pairs. It fills the largest number of queue pairs
-/// once. With fewer messages, the initial burst would dominate. With a fixed number per queue pair, the bursts would
-/// have different weights.
+/// Number of messages in a run, regardless of the number of queue pairs. With the largest number of queue pairs, each
+/// of them posts its full depth once. With fewer messages, the initial burst would dominate. With a fixed number per
+/// queue pair, the bursts would have different weights.
 const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
 /// Number of queue pairs in the measurements with memory regions.
 const MR_QPS: usize = 16;

@@ -71,7 +71,7 @@ impl Yardstick {
         Ok(Self { bandwidth, rate: udp_rate, latency, datagram })
     }
 
-    /// Measures more lengths for the charts: UDP payloads up to one path MTU, and memory copies.
+    /// Measures further lengths for the charts: UDP payloads of less than one path MTU, and memory copies.
     fn points(cli: &Cli, bandwidth: &Reference, figures: &mut Figures) -> Result<()> {
         for len in SIZES.map(|len| len as usize) {
             if len < 4096 {

@@ -1,4 +1,5 @@
-//! Packages that users add to the root file system of their own guests. Guests of scenarios do not contain them.
+//! Packages that users add to the root file system of their own guests. They are not installed in the guests of
+//! scenarios.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,8 +37,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // apt-get removes a package if a dash follows its name, and installs it if a plus does. No other useful package
-        // name ends in these characters.
+        // apt-get removes a package if a dash follows its name, and installs it if a plus follows. No other useful
+        // package name ends in these characters.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {

@@ -1,4 +1,5 @@
-//! Downloads Debian packages with apt and private state. It needs no root privileges and changes nothing on the host.
+//! Downloads Debian packages with apt, using private state. It needs no root privileges and changes nothing on the
+//! host.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -237,11 +238,12 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns configuration that apt reads after the machine's own. The machine's proxies and certificates stay in effect.
+/// Returns the configuration that apt reads after the machine's own. The machine's proxies and certificates stay in
+/// effect.
 ///
-/// Hooks are cleared, because they would clean up or notify the host. As root, apt would switch to a user without write
-/// access to this directory. Its sandbox protects the root file system, but this instance writes only to its own
-/// directory.
+/// Hooks are cleared, because they would clean up or notify the host. The sandbox is disabled, because its user could
+/// not write to this directory if apt runs as root. The sandbox is not needed, because this instance writes only to its
+/// own directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(

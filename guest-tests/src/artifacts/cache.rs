@@ -16,8 +16,8 @@ pub(super) struct Work {
     pub(super) scratch: PathBuf,
 }
 
-/// Returns the entry `name` of `cache`. If the entry is missing, `make` creates it. Its directory must not be changed
-/// afterwards.
+/// Returns the entry `name` of `cache`. If the entry is missing, `make` creates it. The entry's directory must not be
+/// changed afterwards.
 ///
 /// # Errors
 /// The entry cannot be created.
@@ -61,7 +61,7 @@ fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()
     make(&work)?;
     fs::rename(&work.entry, entry)
         .with_context(|| format!("cannot move a new cache entry to {}", entry.display()))?;
-    // The process that creates the next entry removes what remains.
+    // If this fails, the process that creates the next entry removes the directory.
     let _ = fs::remove_dir_all(&folder);
     Ok(())
 }

@@ -29,20 +29,20 @@ const SEGMENT_FORMAT: [u8; 4] = [1, 3, 0, 0];
 const SEGMENT_E810: u32 = 0x10;
 /// Name of the segment.
 const SEGMENT_ID: &str = "hcad";
-/// Length of the field for the segment's name, and of that for a package's name.
+/// Length of the field for the segment's name, followed by the length of the field for the package's name.
 const SEGMENT_ID_LEN: usize = 32;
 const NAME_LEN: usize = 28;
 /// Size of a buffer, which the driver downloads as a unit.
 const BUFFER_LEN: usize = 4096;
-/// Type of the section with version and name.
+/// Type of the section that contains the package's version and name.
 const SECTION_METADATA: u32 = 1;
-/// Type of the section with the parser's tunnel entries, and the length of an entry.
+/// Type of the section with the parser's tunnel entries, followed by the length of one entry.
 const SECTION_TUNNELS: u32 = 56;
 const TUNNEL_LEN: usize = 88;
-/// Type of the section with labels, which the driver keeps, and the length of a label.
+/// Type of the section with labels, which the driver keeps for itself, followed by the length of one label.
 const SECTION_LABELS: u32 = 0x8000_0018;
 const LABEL_LEN: usize = 64;
-/// Labels of physical function 0's tunnel entries, and their indices.
+/// Labels of the tunnel entries for physical function 0, each with the index of its entry.
 const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
 /// The vendor's tracking number, which the driver does not display.
 const TRACK_ID: u32 = 0xc000_0001;
@@ -74,7 +74,7 @@ pub fn synthetic() -> Vec<u8> {
         buffer(&[(SECTION_LABELS, &labels)]),
     ];
 
-    /// Length of a segment's type, format, size and name, followed by the lengths of its three tables.
+    /// Total length of a segment's type, format, size and name, and of the entry counts of its three tables.
     const SEGMENT: usize = 12 + SEGMENT_ID_LEN + 12;
     let segment_len = u32::try_from(SEGMENT + buffers.len() * BUFFER_LEN).expect("a package is some KiB");
     let mut package = Vec::new();
@@ -94,8 +94,8 @@ pub fn synthetic() -> Vec<u8> {
     package
 }
 
-/// Returns a buffer of sections. It contains the number of sections, the end of the data, each section's type, offset
-/// and size, and the contents of the sections.
+/// Returns a buffer of sections. It contains the number of sections, the end offset of the data, the type, offset and
+/// size of each section, and then the contents of the sections.
 fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
     let short = |number: usize| u16::try_from(number).expect("a buffer has 4 KiB");
     let mut at = 4 + 8 * sections.len();

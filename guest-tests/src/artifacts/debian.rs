@@ -307,7 +307,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
                 folders.push(path);
             } else if kind.is_file() && path != Path::new("vmlinuz") {
                 let target = to.join(&path);
-                // The user's own kernel may be on a different file system from the cache.
+                // If the user's own kernel is on a different file system from the cache, its files are copied.
                 fs::hard_link(entry.path(), &target)
                     .or_else(|_| fs::copy(entry.path(), &target).map(drop))
                     .with_context(|| format!("cannot copy {}", entry.path().display()))?;
@@ -333,14 +333,14 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
             }
         }
     }
-    // An inode has 256 bytes. The remainder is for bitmaps, descriptors and indexed directories.
+    // An inode has 256 bytes. The additional blocks are for bitmaps, descriptors and indexed directories.
     let blocks = (bytes + (files + 64) * 256) / BLOCK * 103 / 100 + 1024;
     let mke2fs = Unpacked::new(tools, "usr/sbin/mke2fs", None);
     let mut command = mke2fs.command();
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0"]);
     command.args(["-b", &BLOCK.to_string(), "-N", &(files + 64).to_string(), "-d"]);
     command.arg(tree).arg(image).arg(blocks.to_string());
-    // The host's own configuration could select features other than those of the package's configuration.
+    // Use the package's configuration, because the host's own could select other features.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
     run(&mut command).with_context(|| format!("cannot create the image {}", image.display()))?;
     ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());

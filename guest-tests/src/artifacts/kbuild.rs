@@ -1,7 +1,7 @@
 //! The tool chain for modules of the guests' kernel: the kernel's headers and scripts, its compiler, and make.
 //!
-//! The programs belong to the kernel's Debian release rather than the host's, and start each other by name. Each is
-//! therefore replaced by a script that starts it with its own loader and libraries.
+//! The programs belong to the kernel's Debian release rather than the host's, and start each other by name. Each
+//! program is therefore replaced by a script that starts it with the loader and the libraries of that release.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
-/// Name prefixes of the needed packages, among the dependencies of the kernel headers.
+/// Name prefixes of those dependencies of the kernel headers that are needed.
 const WANTED: &[&str] =
     &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
 /// Directories with programs that other programs start.
@@ -71,7 +71,7 @@ impl ModuleBuild {
                 copy_headers(&own, &made.join("usr"))?;
                 made
             } else {
-                // The cache entry predates the practice of fetching headers together with their kernel.
+                // This cache entry was created before the lab fetched headers together with their kernel.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
                         "cannot download the headers of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its headers",
@@ -146,7 +146,7 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adapts the files unpacked below `made` to `root`, their final location.
+/// Adapts the files unpacked below `made` to their final location, `root`.
 fn relocate(made: &Path, root: &Path) -> Result<()> {
     let mut folders = Vec::new();
     for path in PROGRAMS {

@@ -131,7 +131,7 @@ fn release_of(modules: &Path) -> String {
 }
 
 /// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. For a user's own kernel,
-/// it is that of the default suite.
+/// the busybox of the default suite is returned.
 pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     let suite = match choice {
         KernelChoice::Stock(suite) => *suite,

@@ -37,7 +37,7 @@ pub struct Overrides {
     /// A QEMU program, which is executed directly.
     pub qemu: Option<PathBuf>,
     pub kernel: KernelChoice,
-    /// An image with the root file system for guests that have one, in a format that stock kernels mount as ext4.
+    /// An image of the root file system, for guests that have one. Stock kernels must be able to mount it as ext4.
     pub root: Option<PathBuf>,
     /// Packages to add to the lab's own.
     pub added: Added,

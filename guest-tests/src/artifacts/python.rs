@@ -1,5 +1,5 @@
 //! Python bytecode, which maintainer scripts would otherwise generate. Without it, the first Python program in an
-//! emulated guest would spend seconds on compilation, and on a read-only file system every program would.
+//! emulated guest would spend seconds on compilation. On a read-only file system, every Python program would.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -29,8 +29,7 @@ const RELEASES: [&str; 12] = [
     "oldoldstable",
 ];
 
-/// Options of an entry that concern trust in the archive and access to it. They apply to the archive's other suites
-/// too.
+/// Options of an entry that affect how the archive is verified. They apply to the archive's other suites too.
 const KEPT_OPTIONS: [&str; 3] = ["signed-by", "trusted", "check-valid-until"];
 
 /// A Debian archive that this machine uses.

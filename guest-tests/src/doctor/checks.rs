@@ -141,7 +141,7 @@ fn archive(findings: &Findings) -> Check {
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
-    // Parts that cannot be fetched are reported in lines of their own.
+    // This check covers only the archive. Parts that cannot be fetched are reported by checks of their own.
     if is_complete {
         limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {

@@ -42,11 +42,11 @@ pub(super) struct Findings {
 pub(super) enum Kvm {
     /// The file `/dev/kvm` does not exist.
     Absent,
-    /// The user has no permission to open it.
+    /// The user has no permission to open `/dev/kvm`.
     Denied,
-    /// Opening it fails for another reason.
+    /// Opening `/dev/kvm` fails for another reason.
     Unusable(String),
-    /// It can be opened. The first boot will show whether it can run a guest.
+    /// `/dev/kvm` can be opened. The first boot will show whether it can run a guest.
     Untested,
     /// A guest has booted under KVM.
     Works,

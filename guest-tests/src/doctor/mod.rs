@@ -44,7 +44,7 @@ enum State {
 struct Check {
     name: &'static str,
     state: State,
-    /// What was found, and what follows from it.
+    /// The finding and its consequences.
     found: String,
     /// How to fix the problem, if there is one.
     remedy: Option<String>,

@@ -37,7 +37,7 @@ pub(super) enum Operation {
 /// Offsets of messages in the memory of requester and responder. Both are unaligned.
 const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
 const RESPONDER_OFF: u64 = 2 * 4096 + 777;
-/// Size of an atomic operand, followed by an aligned offset for it.
+/// Size of an atomic operand, followed by an aligned offset for the operand.
 const ATOMIC: u32 = 8;
 const ATOMIC_OFF: u64 = 4096;
 /// Number of bytes on each side of a message that must stay unchanged.
@@ -112,7 +112,7 @@ impl Cell {
         }
     }
 
-    /// Posts all requests, and expects exactly the right completions.
+    /// Posts all requests, and checks that exactly the expected completions arrive.
     async fn request<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let mut messages = vec![self.message(responder)];
         let mut receives = Vec::new();
@@ -168,8 +168,8 @@ impl Cell {
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// Executes and checks an atomic operation. Before it, the operand contains the previous seed's pattern.
-    /// Afterwards, it contains the next seed's pattern if the operation changes it.
+    /// Executes and checks an atomic operation. Before the operation, the operand contains the pattern of this cell's
+    /// seed. If the operation changes the operand, it then contains the pattern of the next seed.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;

@@ -35,7 +35,7 @@ impl Default for Attributes {
             mtu: 4096,
             qkey: 0,
             psn: [0x12_3456, 0xab_cdef],
-            // 268 ms exceeds the scheduling delays of a busy host.
+            // This timeout of 268 ms exceeds the scheduling delays of a busy host.
             timeout: 16,
             retry: 7,
             rnr_retry: 7,

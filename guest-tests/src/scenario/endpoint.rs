@@ -1,4 +1,5 @@
-//! Verbs users on one fabric. They do not depend on their drivers, so scenarios can connect any two of them.
+//! Verbs users on one fabric. Their interface does not depend on their drivers, so scenarios can connect any two of
+//! them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;
@@ -115,7 +116,7 @@ pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     Ok([a_qpn, b_qpn])
 }
 
-/// Returns the number in the last component of an address.
+/// Returns the number in the last two bytes of an address.
 fn number(ip: IpAddr) -> u16 {
     let [high, low] = match ip {
         IpAddr::V4(ip) => [ip.octets()[2], ip.octets()[3]],

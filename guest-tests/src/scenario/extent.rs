@@ -1,6 +1,6 @@
-//! How much of a scenario runs: a scenario that needs minutes has a shorter form, which `ci/test` runs each time.
+//! How much of a scenario runs. A scenario that needs minutes has a shorter form, which `ci/test` runs each time.
 
-/// Selects the form of a scenario. Each has its own name.
+/// Selects the form of a scenario. Each form runs under a name of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Every operation, but not in every combination.

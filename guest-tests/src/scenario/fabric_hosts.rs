@@ -22,7 +22,7 @@ use crate::run_dir::RunDir;
 
 use agent::wire::Service;
 
-/// Ethernet's ordinary MTU, and an MTU that leaves room for a path MTU of 4096 in a VXLAN.
+/// The standard MTU of Ethernet, followed by an MTU that leaves room for a path MTU of 4096 in a VXLAN.
 const ORDINARY: u16 = 1500;
 const JUMBO: u16 = 4300;
 
@@ -107,7 +107,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     let before = site.fragments().await?;
     talk(&mut hosts, path_mtu).await?;
     let made = site.fragments().await? - before;
-    // Four packets of a READ response are larger than one datagram of the tunnel.
+    // Packets must be fragmented if, and only if, the path MTU exceeds the MTU of the tunnel.
     let is_cut = path_mtu > tunnels.mtu();
     ensure!(
         (made > 0) == is_cut,

@@ -21,7 +21,8 @@ use crate::scenario::cell::{Cell, Operation};
 
 use agent::wire::Service;
 
-/// MTU that fits a path MTU of 4096 with its headers and the VXLAN's.
+/// MTU of all tap interfaces, which leaves room for a path MTU of 4096 with its headers, followed by an outer MTU that
+/// also leaves room for the headers of the VXLAN.
 const MTU: &str = "4200";
 const OUTER_MTU: &str = "4300";
 
@@ -141,7 +142,7 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a namespace's kernel resolves each HCA's MAC address and gets answers to its pings.
+/// Checks that each HCA answers all pings from a namespace, whose kernel must first resolve the HCA's MAC address.
 async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let before = host.daemon.counter("/port/echo").await?;

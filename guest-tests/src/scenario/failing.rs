@@ -107,8 +107,8 @@ impl Side {
             PeerAddress::Lid(_) => 0,
             PeerAddress::Gid(index) => u32::try_from(index)?,
         };
-        // The ACK timeout is 67 ms. There are up to 3 retries, and up to 2 after RNR NAKs. These request a delay of
-        // 1.28 ms if the interface has a field for it.
+        // The ACK timeout is 67 ms. There are up to 3 retries after timeouts, and up to 2 after RNR NAKs. RNR NAKs
+        // request a delay of 1.28 ms if the interface has a field for it.
         let connect = StockConnect {
             peer: StockPath { sgid_index, ..peer },
             mtu: 1024,

@@ -81,7 +81,7 @@ impl Fault {
         }
     }
 
-    /// Returns the access rights of the region. They may lack the right that `op` needs.
+    /// Returns the access rights of the region. In the case of [`Fault::Right`], they lack the right that `op` needs.
     fn access(self, op: SendOp) -> Access {
         match (self, op) {
             (Self::Right, SendOp::Read) => Access { remote_read: false, ..Access::ALL },
@@ -165,8 +165,8 @@ async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that the first RNR NAK and each retry take one interval of the RNR timer (JingZhao interface, sections 7.4
-/// and 10.6).
+/// Checks that the requester waits for one interval of the RNR timer before each retry (JingZhao interface, sections
+/// 7.4 and 10.6).
 async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     // The interval is 122.88 ms.
     let attributes = Attributes { rnr_retry: 3, rnr_timer: 27, ..Attributes::default() };

@@ -1,5 +1,5 @@
-//! Events of each type, which are delivered through MSI-X and compared byte by byte. Also tests masks, overflow and
-//! arming.
+//! Checks that events of each type are delivered through MSI-X, and compares them byte by byte. Also tests masks,
+//! overflow and arming.
 
 mod commands;
 mod completions;

@@ -1,6 +1,6 @@
 //! The whole command interface: every opcode in its valid form and in all invalid forms, and every QP transition from
 //! every state. The tables of the interface are included as data ([`spec`], [`expected`], [`transitions`]). The
-//! devices' answers are compared with the tables in both directions.
+//! devices' answers must match the tables, and every row of the tables must be tested.
 
 mod answers;
 mod attributes;

@@ -71,7 +71,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// One plan, which is executed for each direction and each connection.
+/// A plan to execute in each of the given directions on each of several connections.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     plan: Plan,
@@ -98,7 +98,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Each flow has different content, so that none can be mistaken for another.
+                // Each flow has different content, so that data from one flow cannot pass for data from another.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }
@@ -115,7 +115,7 @@ impl Case {
         Ok(())
     }
 
-    /// Checks that each packet of the messages has consumed one PSN. A READ consumes one for each packet of its
+    /// Checks that each packet of the messages has consumed one PSN. A READ consumes one PSN for each packet of its
     /// response.
     async fn check_psns(&self, pair: &mut Pair, connection: &Connection, direction: Direction) -> Result<()> {
         let packets = self.plan.len.div_ceil(u32::from(self.mtu)).max(1) * self.plan.count;
@@ -136,7 +136,7 @@ impl Case {
     }
 }
 
-/// Makes both ends of a queue pair requester and responder at the same time.
+/// Makes both ends of a connection requester and responder at the same time.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

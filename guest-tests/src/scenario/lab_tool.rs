@@ -1,4 +1,4 @@
-//! The lab as a tool: runs commands of `guest-lab` as a user would type them, on two guests with `ib_mthca`.
+//! Tests of `guest-lab` itself. They run its commands as a user would type them, mostly on two guests with `ib_mthca`.
 
 mod user;
 
@@ -16,7 +16,7 @@ use crate::report::Report;
 
 /// Mount point of a shared host directory in the guests.
 const SHARE: &str = "/t";
-/// A stock kernel module that no other test uses. It plays the role of a user's own module.
+/// A stock kernel module that no other test uses. It stands for a user's own module.
 const MODULE: &str = "rdma_rxe";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -58,7 +58,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
-    // These tests contact an archive of packages each time.
+    // The second of these tests contacts a package archive on each run.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         let cache = run.scratch("cache");
@@ -135,7 +135,7 @@ async fn signals(user: &User) -> Result<()> {
     command.line("ready").await?;
     command.signal(libc::SIGKILL)?;
     command.end().await?;
-    // The guest takes a moment to end the command.
+    // The guest needs a moment to end the command.
     let gone = "while grep -lx sleep /proc/[0-9]*/comm >/dev/null 2>&1; do sleep 0.1; done";
     user.run(&["exec", "ci:a", "--", "timeout", "30", "sh", "-c", gone]).await?.succeeded()?;
     let outcome = user.run(&["exec", "ci:a", "--", "sh", "-c", "kill -9 $$"]).await?;

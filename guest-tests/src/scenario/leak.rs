@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::vm::Vm;
 
-/// Page size of most x86 guests, in KiB.
+/// Base page size of x86 guests, in KiB.
 const PAGE_KIB: u64 = 4;
-/// Permanent loss per batch that is tolerated, in KiB.
+/// Median loss per batch from which a leak is reported, in KiB.
 const LEAK_KIB: i64 = 1 << 10;
 
 /// A command that is repeated in batches.
@@ -27,19 +27,19 @@ pub(super) struct Cycles<'a> {
 }
 
 impl Cycles<'_> {
-    /// Returns the same in fewer and smaller batches, which detect only larger leaks.
+    /// Returns the same cycles in fewer and smaller batches, which detect only larger leaks per cycle.
     pub(super) const fn fewer(self) -> Self {
         Self { batches: 5, batch: 2, ..self }
     }
 
-    /// Returns the total number of repetitions.
+    /// Returns the total number of repetitions, including the first one, which is not measured.
     pub(super) const fn times(&self) -> u32 {
         1 + self.batches * self.batch
     }
 
-    /// Runs all batches. Fails if commands fail or memory is leaked.
+    /// Runs all batches. Fails if a command fails or memory is leaked.
     pub(super) async fn run(&self, vm: &mut Vm) -> Result<()> {
-        // The first repetition fills the kernel's caches, which does not count as a leak.
+        // The first repetition fills the kernel's caches, which must not count as a leak.
         vm.run_within(self.timeout, &["sh", "-c", &self.script(1)]).await?;
         let mut free = vec![free_memory(vm).await?];
         for _ in 0..self.batches {
@@ -77,7 +77,7 @@ async fn free_memory(vm: &mut Vm) -> Result<u64> {
     parse(&text).with_context(|| format!("no free memory in {text}"))
 }
 
-/// Returns the sum of the free memory and the freed pages in per-CPU lists.
+/// Returns the sum of the free memory and the pages in per-CPU lists, which are also free.
 fn parse(text: &str) -> Option<u64> {
     let number = |line: &str, key: &str| -> Option<u64> {
         line.trim_start().strip_prefix(key)?.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! All scenarios, as a table. Each is a sequence of cases on guests that boot once.
+//! A table of all scenarios. Each scenario is a sequence of cases that share the same guests.
 
 mod boot;
 mod cell;

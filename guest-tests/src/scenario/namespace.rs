@@ -41,7 +41,7 @@ impl Namespace {
         self.show(arguments).await.map(drop)
     }
 
-    /// Waits until no interface has a tentative address and all interfaces that are up can be used.
+    /// Waits until no interface has a tentative address and every interface that is up has a link.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -77,7 +77,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // All processes in the namespace have ended or will end soon. The kernel frees it with the last of them.
+        // Some processes in the namespace may not have ended yet. The kernel frees it when the last of them ends.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }

@@ -1,5 +1,5 @@
-//! A guest that iPXE boots over its only network device. iPXE's own drivers for the E810 and the InfiniHost get an
-//! address by DHCP from another guest, and a kernel by TFTP. The stock driver then takes over the device.
+//! A guest that boots with iPXE over its only network device. iPXE has its own drivers for the E810 and the InfiniHost.
+//! It gets an address by DHCP and a kernel by TFTP from another guest. Linux's stock driver then takes over the device.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::vm::{Image, Vm};
 /// Directory that the server serves by TFTP.
 const TFTP_ROOT: &str = "/srv/tftp";
 const TFTP_TAG: &str = "tftp";
-/// Prefix of the network, in which the server has number 1. DHCP assigns addresses from 100 on.
+/// First three bytes of the network's addresses. The server's address ends in 1, and DHCP assigns addresses from 100
+/// on.
 const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -97,13 +98,13 @@ impl Network {
              --dhcp-boot={BOOT_SCRIPT} --enable-tftp --tftp-root={TFTP_ROOT}"
         ))
         .await?;
-        // 0043 is port 67 in the kernel's notation.
+        // The kernel lists port 67 (DHCP) as 0043.
         await_text(&mut server, &["/proc/net/udp"], &[":0043 "], SERVER_TIMEOUT).await.context("dnsmasq")?;
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the other guest. Its agent is in the initramfs that it fetches over the network, so the agent's answer
-    /// shows that everything has arrived.
+    /// Boots the other guest. The agent is in the initramfs that this guest fetches over the network, so an answer from
+    /// the agent shows that everything has arrived.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {
@@ -132,7 +133,7 @@ impl Network {
         Ok(())
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would.
+    /// Kills the guests, then stops the daemons as an operator would.
     async fn stop(mut self) -> Result<()> {
         for vm in std::iter::once(&mut self.server).chain(&mut self.client) {
             vm.kill().await?;

@@ -121,7 +121,7 @@ impl Site {
         Ok(())
     }
 
-    /// Runs `hcactl device add` with an entry such as a user would write.
+    /// Runs `hcactl device add` with an entry that a user might write.
     async fn add(&mut self) -> Result<()> {
         let entry = self.run.file("hca3.json");
         let socket = self.run.socket("hca3.sock");
@@ -137,7 +137,8 @@ impl Site {
         await_text(&mut self.a, &[&state], &["4: ACTIVE"], PLUG_LIMIT).await
     }
 
-    /// Adds one device and changes another that no guest uses. The guests' devices must stay unchanged.
+    /// Adds two devices that no guest uses, then removes one and changes the other. The guests' devices must stay
+    /// unchanged.
     async fn reload(&mut self) -> Result<()> {
         let sockets = [4, 5].map(|id| (id, self.run.socket(&format!("hca{id}.sock"))));
         self.rewrite(|devices| devices.extend(sockets.iter().map(|(id, socket)| device(*id, socket))))?;
@@ -164,7 +165,7 @@ impl Site {
 
     async fn refuse(&mut self) -> Result<()> {
         let good = fs::read(&self.file)?;
-        // The file reuses the number of a device added by `hcactl`, but with a different name.
+        // The new device has the MAC address of a device that was added by `hcactl`.
         let socket = self.run.socket("hca9.sock");
         self.rewrite(|devices| {
             let mut wrong = device(9, &socket);
@@ -199,7 +200,7 @@ impl Site {
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
-        // The driver can no longer be used, because its device does not respond. The guest itself must still answer.
+        // The driver can no longer be used, because its device does not respond. The guest itself must still respond.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }
 
@@ -236,7 +237,7 @@ fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -
     })
 }
 
-/// Returns an entry of `devices` for a device on the same fabric.
+/// Returns an entry for `devices` in the configuration, for an `ib_mthca` device on the same fabric.
 fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }

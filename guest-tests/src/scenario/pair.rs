@@ -17,7 +17,7 @@ pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 pub(super) struct Node {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
-    /// Location of the command register that the node's driver uses.
+    /// Location of the command register (HCR) that the node's driver uses.
     hcr: HcrBase,
     /// Whether the agent runs in a guest that has a kernel.
     in_guest: bool,
@@ -47,7 +47,7 @@ impl Pair {
         Self::start_with_console(lab, scenario, "").await
     }
 
-    /// Starts the pair, and gives access to the console of one guest.
+    /// Starts the pair with access to the console of the named guest.
     pub(super) async fn start_with_console(lab: &Lab, scenario: &str, guest: &str) -> Result<Self> {
         Self::start_as(lab, scenario, guest, [json!({}), json!({})]).await
     }
@@ -62,12 +62,12 @@ impl Pair {
     }
 
     /// Starts the pair and initialises both HCAs. One driver uses the command register at the public driver's location,
-    /// and the other uses it at the interface document's.
+    /// and the other uses the one at the interface document's location.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
 
-    /// Starts the pair and initialises it with the given interface options of a and b.
+    /// Starts the pair with the given options for the device interfaces of a and b, and initialises both HCAs.
     pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
         let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;
@@ -107,7 +107,7 @@ impl Pair {
         &self.run
     }
 
-    /// Returns requester and responder for one direction.
+    /// Returns the requester's guest and the responder's guest for one direction.
     pub(super) fn towards(&mut self, direction: Direction) -> (&mut Vm, &mut Vm) {
         match direction {
             Direction::AToB => (&mut self.a.vm, &mut self.b.vm),
@@ -123,7 +123,7 @@ impl Pair {
         self.a.open().await
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would. The captures are complete afterwards.
+    /// Kills the guests, then stops the daemons as an operator would. Afterwards, the captures are complete.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;
@@ -153,7 +153,7 @@ impl Node {
         self.reopen(OpenHca::default()).await.map(drop)
     }
 
-    /// Initialises an HCA that is already bound.
+    /// Initialises an HCA that is already bound to the user-space driver.
     pub(super) async fn reopen(&mut self, step: OpenHca) -> Result<HcaInfo> {
         let device = match self.in_guest {
             true => step.device,

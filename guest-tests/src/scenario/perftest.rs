@@ -11,8 +11,8 @@ use crate::vm::Vm;
 /// Port on which servers wait for their clients, unless they connect through `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Maximum number of times that a program is restarted. If it is interrupted while it calibrates CPU cycles against the
-/// clock, it computes a frequency of zero and an infinite figure.
+/// Maximum number of times that a program is run. If a program is interrupted while it calibrates CPU cycles against
+/// the clock, it computes a clock rate of zero and an infinite result.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on one network. The server runs at b.
@@ -22,39 +22,39 @@ pub(super) struct Ends<'a> {
     pub(super) b: &'a mut Vm,
 }
 
-/// A device that both guests have.
+/// A device of the same kind in both guests.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     /// Name of the device in tables.
     pub(super) title: &'static str,
-    /// Name of the device in each guest, a's first, with further arguments such as the GID index.
+    /// Name of the device in each guest, starting with guest a. Further arguments such as the GID index may follow.
     pub(super) names: [String; 2],
     /// IP address on which the server can be reached.
     pub(super) server: String,
-    /// Whether the device uses the smaller of a figure's two numbers of messages.
+    /// Whether the device is slow, so that the smaller of a figure's two numbers of messages is used.
     pub(super) slow: bool,
 }
 
-/// A figure that compares devices.
+/// A performance figure by which devices are compared.
 #[derive(Debug)]
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
     /// Number of messages for a fast device, and for a slow one.
     messages: [u32; 2],
-    /// Required ratio of an HCA to soft-RoCE.
+    /// Required ratio between the figure of an HCA and that of soft-RoCE.
     pub(super) bound: Option<Bound>,
     rounds: usize,
     estimate: Estimate,
 }
 
-/// How several values of a figure are combined into one.
+/// How several measured values of a figure are combined into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Estimate {
     /// The best value is used, because other load on the host can only slow down a run.
     Best,
-    /// The mean is used, for figures that depend on how the host places threads on CPUs. Each value belongs to one
-    /// placement, and a median would jump between them.
+    /// The mean is used, which suits figures that depend on how the host places threads on CPUs. Each value belongs to
+    /// one placement, so a median would jump between placements.
     Mean,
 }
 
@@ -67,13 +67,13 @@ pub(super) enum Bound {
 
 /// The figures that compare HCAs.
 pub(super) const FIGURES: &[Figure] = &[
-    // There are enough messages of both kinds to take at least a quarter of a second, so that short disturbances do not
+    // With either number of messages, a run takes at least a quarter of a second, so that short disturbances do not
     // dominate the ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
     bounded(bandwidth("ib_read_bw", 65536, [4000, 60], None)),
-    // There are so many messages that threads are placed anew several times during a run.
+    // These messages take so long that the host moves threads between CPUs several times during a run.
     typical(9, bandwidth("ib_send_bw", 64, [100_000, 2000], None)),
     latency("ib_write_lat", Some(Bound::AtMost(0.2))),
     latency("ib_send_lat", None),
@@ -88,8 +88,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Returns a latency figure that uses the mean of its values, because each value depends on the placement of the host's
-/// threads.
+/// Returns a latency figure. It uses the mean of its values, because each value depends on how the host places threads.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
@@ -215,12 +214,12 @@ pub(super) fn heading(devices: &[&Device]) -> String {
     text
 }
 
-/// Returns a row of that table.
+/// Returns the row of a figure in the table that starts with [`heading`].
 pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
     table_row(&figure.row(), values)
 }
 
-/// Returns a row with a different title.
+/// Returns a row of the same table with any title.
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {
@@ -265,7 +264,7 @@ pub(super) async fn complete(
     Ok(())
 }
 
-/// Returns the lines that consist of numbers, of which the first is a size in bytes.
+/// Returns the numbers in each line that consists only of numbers. The first number of a line is a size in bytes.
 fn rows(text: &str) -> Vec<Vec<f64>> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();

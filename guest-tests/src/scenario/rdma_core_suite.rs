@@ -1,5 +1,5 @@
-//! rdma-core's own device tests in a guest. They run as under their own runner, but each in a separate process. The
-//! results are compared with the known results for a driver.
+//! rdma-core's own device tests in a guest. They run as they do under rdma-core's test runner, but each in a separate
+//! process. The results are compared with the known results for a driver.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,12 +14,12 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit of one test. Before the first test, all modules are loaded without having been compiled.
+/// Time limit for one test. For the first test, it includes loading all modules, which have not been compiled before.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// Modules of version 56 that concern any device. The others (`test_mlx5_*`, `test_efa*`) test vendor-specific
-/// interfaces, and one of them breaks the suite if there is no such device.
+/// Modules of version 56 that apply to any device. The others (`test_mlx5_*`, `test_efa*`) test vendor-specific
+/// interfaces, and one of them breaks the suite if no such device exists.
 const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -71,10 +71,11 @@ pub(super) struct Known {
     /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
-    /// Tests to skip. All lists are searched in order, and the first entry that names a test applies to it.
+    /// Tests that are expected to skip themselves. All lists are searched in order, and the first entry that names a
+    /// test applies to it.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Methods of the suite, as "module.Class.method", that must not run in two processes at the same time, because of
-    /// races in the driver's own source code.
+    /// Methods of the suite, as "module.Class.method", that must not run in two processes at the same time. They would
+    /// trigger races in the driver's own source code.
     pub(super) turns: &'static [&'static str],
 }
 
@@ -83,7 +84,8 @@ pub(super) struct Known {
 /// later completion then does not fit (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
-/// Prepares a guest whose next disk contains the tests and whose device already exists.
+/// Prepares a guest for the suite. The disk after those of the root file system contains the tests, and the RDMA device
+/// already exists.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     // Some tests need huge pages even before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
@@ -179,7 +181,7 @@ impl<'a> Suite<'a> {
         let step = Ask { program: self.program, line: None, timeout_ms };
         let line = match self.vm.call_within(LINE_TIMEOUT + ANSWER_MARGIN, step).await {
             Ok(said) => said.line,
-            // The output has ended. The exit status shows whether the program has succeeded.
+            // There is no further output. The exit status shows whether the program has succeeded.
             Err(error) => {
                 let end = crate::tools::wait(self.vm, self.program, LINE_TIMEOUT).await?;
                 ensure!(end.status == ExitStatus::Code(0), "{error:#}: {:?}: {}", end.status, end.stderr);

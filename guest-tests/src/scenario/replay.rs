@@ -1,5 +1,5 @@
-//! Records devices that are used by stock drivers. `hcad replay` must then repeat everything bit for bit, without
-//! guest, QEMU and network.
+//! Records devices while stock drivers use them. `hcad replay` must then reproduce each session bit for bit, without a
+//! guest, QEMU or a network.
 
 mod pair;
 mod sessions;
@@ -24,13 +24,13 @@ use crate::report::{Report, line};
 pub(super) enum Extent {
     /// One session with each driver, including its trace.
     Core,
-    /// Ten devices for a minute each, with random operations.
+    /// Sessions of ten devices with random programs, for a minute each.
     Random,
-    /// The sessions that the device's own tests replay, which are recorded again.
+    /// The sessions that the device's own tests replay. They are recorded anew.
     Kept,
 }
 
-/// Number of pairs in the random sessions.
+/// Number of pairs of guests in the random sessions.
 const PAIRS: u64 = 5;
 /// Time during which new programs are started in each session.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ const ONE_PERCENT: &str = "0.01";
 /// Program that shows that a pair still works.
 const AT_LAST: &str = "ibv_rc_pingpong -n 100";
 
-/// Device interfaces whose drivers are loaded and whose devices are created.
+/// Device interfaces to record, each with its stock driver.
 const INTERFACES: [Interface; 2] = [Interface::Mthca, Interface::E810];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -59,7 +59,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
 }
 
-/// Records all kinds of events of a guest, of its device, and of the link between two devices.
+/// Records a session with all kinds of events, caused by the guest, its device, and the link between the two devices.
+/// Then replays it.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());

@@ -1,5 +1,5 @@
-//! A JingZhao HCA with unmodified soft-RoCE in a stock guest. Transport and tools at that end are thus not the
-//! project's own.
+//! A JingZhao HCA that communicates with unmodified soft-RoCE in a stock guest. Neither the transport nor the tools in
+//! that guest are part of this project.
 //!
 //! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, and each frame is one UDP datagram.
 
@@ -28,11 +28,11 @@ use crate::vm::Vm;
 /// Selects which part of the matrix runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Every operation in every role, and some of them with every size and path MTU.
+    /// Every operation in every role with every path MTU, but only with some sizes.
     Core,
-    /// All combinations of operations and sizes.
+    /// Every operation in every role with every path MTU and all sizes.
     Full,
-    /// Only operations that tolerate loss, which are those of RC.
+    /// Only RC operations, because other services do not recover from loss.
     Lossy,
     /// Every operation in every role, over IPv6 link-local addresses.
     Ipv6,
@@ -125,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Connects new queue pairs at both ends. Returns the QP number of the HCA's and that of rxe's.
+    /// Connects new queue pairs at both ends. Returns the QP numbers, first the HCA's and then soft-RoCE's.
     async fn connect(&mut self, service: Service, mtu: u16) -> Result<[u32; 2]> {
         connect(&mut self.hca, &mut self.rxe, service, mtu).await
     }
@@ -138,7 +138,7 @@ impl Bench {
     }
 }
 
-/// Boots a guest with soft-RoCE on the NIC with this number, which has the corresponding IPv4 address.
+/// Boots a guest with soft-RoCE on this NIC. The guest's IPv4 address is derived from `id`.
 pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Stock> {
     let vm = rxe_guest(lab, run, id, nic).await?;
     Stock::open("rxe", vm, "rxe0", ip(id)).await
@@ -151,7 +151,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     let address = format!("{}/16", ip(id));
     for command in [
         &["modprobe", "-a", "virtio_net", "rdma_rxe"][..],
-        // This MTU fits a path MTU of 4096 with its headers.
+        // This MTU leaves room for the headers of a packet with a path MTU of 4096.
         &["ip", "link", "set", "eth0", "mtu", "4200", "up"],
         &["ip", "address", "add", &address, "dev", "eth0"],
         &["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"],
@@ -161,7 +161,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Returns the MAC address for this number, by the same rule as for HCAs.
+/// Returns the MAC address for this number. It is formed by the same rule as the HCAs' addresses.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]

@@ -15,13 +15,13 @@ use crate::lab::Lab;
 use crate::report::line;
 use crate::testbed::client::RawTerminal;
 
-/// Time limit of the shell, which is longer than any interactive session.
+/// Time limit for the shell, which exceeds the length of any interactive session.
 const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Boots the guests of `scenario`, and connects this terminal to a shell in guest `a` or `b` until the shell exits.
+/// Boots a pair of guests, and connects this terminal to a shell in guest `a` or `b` until the shell exits.
 ///
 /// # Errors
-/// The scenario has no guests with HCAs, or the guests do not boot.
+/// The scenario does not use a pair of guests, or the guests do not boot.
 pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
     ensure!(
         scenario.pair,
@@ -45,7 +45,7 @@ pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
     Ok(())
 }
 
-/// Copies standard input to the console, and the console to standard output, until the console closes.
+/// Copies standard input to the console and the console's output to standard output, until the console closes.
 async fn relay(console: UnixStream) -> Result<()> {
     let (mut from_console, mut to_console) = console.into_split();
     let mut typed = typed();
@@ -65,8 +65,8 @@ async fn relay(console: UnixStream) -> Result<()> {
     }
 }
 
-/// Reads standard input in a separate thread, because a blocking read cannot be cancelled. Returns a channel with the
-/// bytes.
+/// Reads standard input in a separate thread, because a blocking read cannot be cancelled. The bytes are sent to the
+/// returned channel.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {

@@ -1,7 +1,7 @@
-//! Figures of each HCA, measured in guests, as ratios to soft-RoCE. perftest runs on an E810, on `ib_mthca` and on
-//! soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao HCAs in two other
-//! guests. `ci/bench --guests` runs this scenario. `ci/test` checks no rates, because they depend on the load of the
-//! host.
+//! Measures the performance of each HCA in guests and compares it with that of soft-RoCE. perftest runs on an E810, on
+//! `ib_mthca` and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao
+//! HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` checks no rates, because they depend on
+//! the load of the host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,9 +24,9 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 
 const NAME: &str = "speed-guests";
-/// Number of measurements per figure and device, of which the median is stored.
+/// Number of measurements per figure and device. Their median is used.
 const ROUNDS: usize = 5;
-/// Columns of the table. The last is the reference for the others.
+/// Columns of the table. The last device is the reference for the others.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
 /// Minimum ratio of an E810's rate to that of an `ib_mthca`.
 const E810_OF_MTHCA: f64 = 0.7;
@@ -34,12 +34,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
 const LOG_SLOTS: u8 = 8;
-/// Number of bytes in a run, which take a large part of a second.
+/// Number of bytes per run. Transferring them takes a large part of a second.
 const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// Values of a figure for each device. The list for a device is empty if the figure was not measured.
+/// The measured values of a figure for each device. The list for a device is empty if the figure was not measured on
+/// it.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],
@@ -52,7 +53,8 @@ impl Row {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// Returns the requirements, each given by two indices into [`DEVICES`] and a ratio.
+    /// Returns the requirements. Each consists of two indices into [`DEVICES`] and the required ratio of the first
+    /// device to the second.
     fn bounds(&self) -> Vec<(usize, usize, Bound)> {
         let soft_roce = DEVICES.len() - 1;
         let beside_mthca = match self.figure.is_latency() {
@@ -185,7 +187,7 @@ impl Pair {
         })
     }
 
-    /// Returns how long the messages take, in nanoseconds. All messages use the same bytes, as in perftest.
+    /// Returns the time that the messages take, in nanoseconds. All messages use the same buffer, as in perftest.
     #[expect(clippy::cast_precision_loss, reason = "a time for people")]
     async fn flow(&mut self, op: SendOp, len: u32, count: u32, depth: u32) -> Result<f64> {
         let send = SendFlow {

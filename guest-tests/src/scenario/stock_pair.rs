@@ -1,5 +1,5 @@
 //! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC that is
-//! connected to the other guest's. Tools use the Ethernet for their out-of-band communication, and soft-RoCE runs on it
+//! connected to the other guest's NIC. Tools use Ethernet for their out-of-band communication, and soft-RoCE runs on it
 //! for comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,9 +19,9 @@ use crate::vm::{Image, Vm};
 
 /// Name that the kernel gives to the first `ib_mthca` device.
 pub(super) const MTHCA: &str = "mthca0";
-/// Modules that tools need for verbs, management datagrams and connections in user space.
+/// Modules that tools need to use verbs, management datagrams and `rdma_cm` in user space.
 const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
-/// MTU of the Ethernet, which fits a path MTU of 4096 with its headers.
+/// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 pub(super) const ETHERNET_MTU: &str = "4200";
 /// Kernel messages of at least this severity count as errors.
 const WARNING: u8 = 4;
@@ -45,7 +45,7 @@ pub(super) struct StockNode {
     old_warnings: usize,
 }
 
-/// Sockets and addresses of a guest.
+/// What a guest needs to boot: its name, its HCA sockets, its NIC and its disks.
 #[derive(Debug)]
 struct Place {
     name: String,
@@ -82,7 +82,7 @@ impl StockPair {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| spec).await
     }
 
-    /// Starts the pair in strict mode. The given violations are permitted.
+    /// Starts the pair in strict mode. The given violations do not fail the scenario.
     pub(super) async fn start_strict(
         lab: &Lab,
         scenario: &str,
@@ -91,7 +91,7 @@ impl StockPair {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| strict(Some(explained), spec)).await
     }
 
-    /// Starts the pair in an existing run directory, with modified HCAs.
+    /// Starts the pair in an existing run directory. `change` modifies the specification of each HCA.
     pub(super) async fn start_with(
         lab: &Lab,
         run: RunDir,
@@ -113,7 +113,7 @@ impl StockPair {
         let specs = HcaSpec::pair()?.map(|spec| {
             change(HcaSpec {
                 interface: Interface::Mthca,
-                // The tools transfer gigabytes, too much for a capture.
+                // The tools transfer gigabytes, which is too much for a capture.
                 capture: false,
                 trace: lab.trace(),
                 ..spec
@@ -127,12 +127,12 @@ impl StockPair {
         Ok((image, a, b))
     }
 
-    /// Loads `ib_mthca` on both sides and waits until both ports are active.
+    /// Loads `ib_mthca` in both guests, and waits until both ports are active.
     pub(super) async fn load(&mut self) -> Result<()> {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
 
-    /// Runs a client program at a and a server program at b.
+    /// Runs a client program in guest a and a server program in guest b.
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
@@ -192,13 +192,13 @@ impl StockPair {
         self.a.boot_again(lab, &self.run, &self.image).await
     }
 
-    /// Restarts guest a as its user would, in the same QEMU.
+    /// Reboots guest a in the same QEMU process, as its user would.
     pub(super) async fn reboot_a(&mut self) -> Result<()> {
         self.a.vm.reboot(&self.image).await?;
         self.a.set_up().await
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would.
+    /// Kills the guests, then stops the daemons as an operator would.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;
@@ -208,8 +208,8 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts a node that has no peer and has these additional disks. If `judged` is given, the node is in strict mode,
-    /// and these violations are permitted.
+    /// Starts a single node with these additional disks. If `judged` is given, the node is in strict mode, and the
+    /// given violations are permitted.
     pub(super) async fn start_alone(
         lab: &Lab,
         run: &RunDir,
@@ -227,7 +227,7 @@ impl StockNode {
         Self::start(lab, run, &image, &spec, free_udp_ports()?, disks).await
     }
 
-    /// Shuts the guest down, then stops the daemon as an operator would.
+    /// Kills the guest, then stops the daemon as an operator would.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         self.daemon.stop().await
@@ -251,13 +251,13 @@ impl StockNode {
         Ok(node)
     }
 
-    /// Boots a new guest on the same daemon.
+    /// Boots a new guest that uses the same daemon.
     async fn boot_again(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         self.vm = lab.boot(run, image, self.place.guest()).await?;
         self.set_up().await
     }
 
-    /// Brings the Ethernet interface up. Earlier kernel warnings are unrelated to RDMA.
+    /// Brings the Ethernet interface up. Kernel warnings before this are unrelated to RDMA, and are ignored.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -291,7 +291,7 @@ impl StockNode {
         Ok(())
     }
 
-    /// Returns warnings since the last call.
+    /// Returns the warnings that have been logged since the last call.
     pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
         let mut all = self.warnings().await?;
         let new = all.split_off(self.old_warnings.min(all.len()));
@@ -305,16 +305,17 @@ impl StockNode {
     }
 }
 
-/// Returns whether a line reports that a management datagram arrived while its port had no agent to answer it. Every
-/// ten seconds, the subnet manager of each HCA queries NodeInfo of all others (IBTA 14.2.5.3), as any subnet manager
-/// does. `ib_core` opens QP0 before it adds the port's agents, and removes the agents before it closes QP0. A request
-/// that arrives in between is lost, and the kernel prints this message. No sender can avoid that, and the same happens
-/// on real fabrics.
+/// Returns whether a line reports that a management datagram arrived at a port without an agent to answer it. Every ten
+/// seconds, the subnet manager of each HCA queries NodeInfo of all others (IBTA 14.2.5.3), as any subnet manager does.
+/// `ib_core` opens QP0 before it adds the port's agents, and removes the agents before it closes QP0. A request that
+/// arrives while QP0 has no agent is lost, and the kernel prints this message. No sender can avoid this, and it also
+/// happens on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband mthca") && line.contains("Unable to find port agent")
 }
 
-/// Returns the settings of an HCA. If `judged` is given, the HCA is in strict mode, and these violations are permitted.
+/// Returns the specification of an HCA. If `judged` is given, the HCA is in strict mode, and the given violations are
+/// permitted.
 fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
 }
@@ -331,14 +332,14 @@ pub(super) async fn add_soft_roce(vm: &mut Vm, netdev: &str) -> Result<()> {
     vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", netdev]).await.map(drop)
 }
 
-/// Waits until the port of `mthca0` is in a state, which is given in sysfs notation.
+/// Waits until the port of `mthca0` is in the given state, such as `4: ACTIVE`.
 async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
     let path = format!("/sys/class/infiniband/{MTHCA}/ports/1/state");
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
 /// Returns the Ethernet NIC of the guest whose HCA has this number. `wire` contains the UDP addresses of the NIC and of
-/// its peer. The NIC's MAC address differs from the HCA's, to tell the networks apart.
+/// its peer. The NIC's MAC address differs from the HCA's, so that captures show which network a frame belongs to.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }

@@ -10,13 +10,13 @@
 //! ```
 //!
 //! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of c and
-//! d are killed and stopped too. They are connected by a ring in shared memory. With an even seed, so are e and f,
-//! which send as fast as they can. All other HCAs use UDP.
+//! d, in contrast, are also killed and stopped. HCAs c and d are connected by a ring in shared memory. With an even
+//! seed, so are e and f, which send as fast as they can. All other HCAs use UDP.
 //!
-//! Each pair, the clients and the first process have a lane of their own, which executes a plan ([`plan`]) drawn from
-//! the seed. Lanes do not wait for each other. A lane knows the effect that its own disturbance should have on the
-//! connection: none, or the loss of an end, which the peer must then report. Any other effect is a failure, regardless
-//! of its cause.
+//! There is one lane for each pair of guests, one for the clients, and one for the first process. A lane executes a
+//! plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A lane knows which effect its own disturbance
+//! should have on its connection: either none, or the loss of an end, which the peer must then report. Any other effect
+//! is a failure, regardless of its cause.
 
 mod account;
 mod clients;
@@ -46,16 +46,16 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// ACK timeout code of all connections, which means 1.07 s. It is followed by the time that this timeout and 7 retries
-/// allow a peer to stay silent.
+/// Code of the ACK timeout of all connections, which stands for 1.07 s. [`PATIENCE`] is the time for which a peer may
+/// stay silent with this timeout and 7 retries.
 const ACK_TIMEOUT: u8 = 18;
 const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 5;
-/// Additional time for disturbances that have already begun, or that have yet to occur on a slow host.
+/// Additional time to finish the disturbances that have begun and, on a slow host, those that have not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Maximum number of times that the daemons' resources are polled until two successive results agree.
+/// Maximum number of times that the daemons' resources are read until two successive readings agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit for daemons to release their resources on a slow host.
@@ -101,7 +101,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // Lanes have been aborted, so the resources that they still hold mean nothing.
+        // The lanes have been aborted while they still held resources, so a comparison would be meaningless.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;
@@ -112,7 +112,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
-/// All pairs, which are connected and exchange messages.
+/// All pairs of guests and clients, which are connected and exchange messages, and the process that serves most of
+/// their HCAs.
 struct All<'a> {
     seed: u64,
     guests: [Pair<'a>; 2],
@@ -145,7 +146,7 @@ impl<'a> All<'a> {
             Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
-        // Start one pair after the other, because a guest that boots needs a whole CPU.
+        // Start one pair after the other, because each booting guest needs a whole CPU.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
         let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));
@@ -178,7 +179,8 @@ impl<'a> All<'a> {
         .map(drop)
     }
 
-    /// Returns the daemons' resources, read after the daemons have noticed that the control client has disconnected.
+    /// Returns the daemons' resources. Waits until the hostile client and the bystander have disconnected and two
+    /// successive readings agree.
     async fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         self.neighbour.settle().await?;
         let mut before = self.accounts_now()?;
@@ -210,7 +212,7 @@ impl<'a> All<'a> {
             let pairs = || before.iter().zip(&after);
             let is_like = pairs()
                 .try_for_each(|((name, before), (_, after))| after.is_like(before).context(name.clone()));
-            // A process releases the resources of its clients some time after they have disconnected.
+            // A process releases a client's resources some time after the client has disconnected.
             if is_like.is_ok() || Instant::now() > deadline {
                 for ((name, before), (_, after)) in pairs() {
                     line(&format!("      {name}: {before}; then {after}"))?;
@@ -272,7 +274,8 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Switches the capture on for the given time. The file is large and is deleted, because other tests check captures.
+/// Switches the capture on for the given time. The capture file is large, and its content is checked by other tests, so
+/// it is deleted.
 async fn switch_capture(
     ground: &LaneContext<'_>,
     name: &str,

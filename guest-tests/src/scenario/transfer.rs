@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of bytes before the first slot, and after the last one, that must stay unchanged.
+/// Number of bytes before the first slot and after the last one. They must stay unchanged.
 const GUARD: u64 = 64;
 /// Seed of the guard bytes.
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// Time limit of all flows together. On an idle machine, 16 MiB take a second or two.
+/// Time limit for all flows together. On an idle machine, 16 MiB take a second or two.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Messages of one kind on one connection.
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) batch: u32,
     /// Whether the payload is inline in the WQE.
     pub(super) inline: bool,
-    /// Number of elements in the local scatter list and, for SEND, in the remote one.
+    /// Number of elements in the requester's scatter/gather list and, for SEND, in the responder's.
     pub(super) pieces: u32,
     /// Offset of the regions' start within a page.
     pub(super) page_offset: u32,
@@ -56,16 +56,16 @@ impl Plan {
     }
 
     fn scatter(&self) -> Scatter {
-        // The gap is odd and larger than the remainder of a page, so that segments cross pages at varying offsets.
+        // The gap is odd and does not divide the page size, so that elements cross pages at varying offsets.
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
-    /// Returns the distance between slots in scattered memory.
+    /// Returns the distance between slots in memory that is divided into elements.
     fn stride(&self) -> u64 {
         self.scatter().span(self.len).max(1)
     }
 
-    /// Returns the distance between slots in the peer's contiguous memory.
+    /// Returns the distance between slots in contiguous memory of the peer.
     fn flat_stride(&self) -> u64 {
         u64::from(self.len).max(1)
     }
@@ -74,7 +74,7 @@ impl Plan {
         self.op == SendOp::Read
     }
 
-    /// Returns whether the receive queue determines the responder's memory.
+    /// Returns whether receive requests determine where the responder stores the message.
     fn is_send(&self) -> bool {
         matches!(self.op, SendOp::Send | SendOp::SendImm)
     }
@@ -92,7 +92,7 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// Number of messages, number of bytes, and time of a transfer.
+/// Number of messages and bytes in a transfer, and the time that they took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,
@@ -115,7 +115,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
         memory.push(prepare(pair, planned).await?);
     }
 
-    // The requester's flow and the responder's flow of a direction go to different guests.
+    // The requester's flow of a direction runs in one guest, and the responder's flow runs in the other.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {
@@ -214,7 +214,7 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
     })
 }
 
-/// First immediate data. The values differ between messages and contain no zero bytes.
+/// Immediate data of the first message. The value differs between messages and contains no zero bytes.
 const FIRST_IMM: u32 = 0x8142_c3e1;
 
 fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {
@@ -259,8 +259,8 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Checks what the flows could not check: the content that a WRITE stored at the responder, and that other memory at
-/// both ends is unchanged.
+/// Checks what the flows themselves do not check: the content that a WRITE stored at the responder, and that the guard
+/// bytes at both ends are unchanged.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);
@@ -275,7 +275,7 @@ async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -
             expect_stream(requester_vm, part, &format!("message {i} at the requester")).await?;
             position += u64::from(len);
         }
-        // The content of a SEND has already been compared on arrival.
+        // The receiver has already compared the content of each SEND.
         if !plan.is_send() {
             let off = slot(plan.flat_stride());
             let part = Verify { mr: responder.id, off, len: plan.len.into(), seed, position: 0 };

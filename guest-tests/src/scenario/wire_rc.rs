@@ -1,5 +1,5 @@
-//! RC with a peer that sends single packets. The cases check the responder's answers, and the requester's reactions to
-//! answers.
+//! RC between an HCA and a peer that sends individual packets. The cases check the HCA's responses to requests, and its
+//! reactions to responses.
 //!
 //! The HCA is driven over its vfio-user socket, without a guest. The peer is independent of hcad's encoder, because
 //! scapy builds and parses every packet and checks every ICRC.
@@ -29,7 +29,7 @@ struct Case {
     run: fn(&mut Link<'_>) -> Result<()>,
 }
 
-/// The HCA's driver, the HCA's peer and its daemon.
+/// The driver of the HCA, the packet peer, and the control connection to the HCA's daemon.
 #[derive(Debug)]
 struct Bench {
     agent: Agent,

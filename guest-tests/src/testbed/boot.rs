@@ -20,18 +20,18 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// MTU of the Ethernet, which fits a path MTU of 4096 with its headers.
+/// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the port to become active after the driver is started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Path of the script in a guest that sets up the RDMA device's network.
+/// Path of the script in each guest that sets up the network interface of the RDMA device.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
 /// Console log level. It includes informational messages, because driver authors need them.
 const CONSOLE_LEVEL: &str = "7";
 
-/// A booted guest, which accepts commands.
+/// A booted guest that accepts commands.
 #[derive(Debug)]
 pub(super) struct Booted {
     pub(super) place: Place,
@@ -40,7 +40,7 @@ pub(super) struct Booted {
     pub(super) ports: Ports,
 }
 
-/// The addresses and the device of a guest.
+/// The name, addresses and device of a guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
@@ -65,10 +65,10 @@ impl Place {
         Ipv4Addr::new(192, 168, high, low)
     }
 
-    /// Returns the guest's address on the HCA's network device, if the driver creates one.
+    /// Returns the IP address of the RDMA device's network interface, if the device has one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // HCAs of other kinds reach the HCA with this number at this address.
+        // The other HCAs reach this HCA at an address that is derived from its number.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -77,18 +77,18 @@ impl Place {
         }
     }
 
-    /// Returns whether the guest has no HCA but a NIC on the fabric of the HCAs.
+    /// Returns whether the guest has no HCA, but a NIC on the fabric that connects the HCAs.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
 
-    /// Returns the MAC address of the NIC on that Ethernet.
+    /// Returns the MAC address of the guest's NIC on the Ethernet between the guests.
     fn mac(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC address of a NIC on the fabric, which follows the rule for HCAs.
+    /// Returns the MAC address of the guest's NIC on the fabric. It is formed by the same rule as the HCAs' addresses.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]
@@ -123,13 +123,13 @@ pub(super) async fn all(
 enum End {
     /// The guest has an HCA.
     Hca(HcaSpec),
-    /// The guest has a NIC that is connected through another guest's HCA.
+    /// The guest has a NIC, which is connected to the fabric through another guest's HCA.
     Nic(Nic),
     /// The guest has neither an HCA nor a NIC on the fabric.
     None,
 }
 
-/// Connects the HCAs' fabric. NICs on it are connected to the first HCA.
+/// Returns how each guest is connected to the fabric. NICs are connected to the first HCA.
 fn fabric(places: &[Place]) -> Result<Vec<End>> {
     let mut specs = HcaSpec::mesh_of(places.len())?;
     let is_hca = |place: &Place| place.device.interface().is_some();
@@ -276,7 +276,7 @@ impl GuestBoot<'_> {
         self.drive(place, vm, ports).await
     }
 
-    /// Loads drivers, and waits until the port of the RDMA device is active.
+    /// Loads the drivers, and waits until the port of the RDMA device is active.
     async fn drive(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
         if place.device == Device::E810 {
             let folder = format!("/lib/firmware/{}", ddp::FOLDER);
@@ -303,18 +303,18 @@ impl GuestBoot<'_> {
     }
 
     fn report(&self, place: Place, stage: Stage) {
-        // If there is no receiver any more, the guests will be stopped anyway.
+        // If the receiver no longer exists, the guests will be stopped anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }
 }
 
-/// Returns the script that sets up the RDMA device's network after each load of its driver, or `None` if there is
-/// nothing to set up.
+/// Returns the script that sets up the network interface of the RDMA device after each load of its driver. Returns
+/// `None` if there is nothing to set up.
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
         Device::Mthca | Device::Jingzhao | Device::ConnectxIb => return None,
-        // The name of the card's network device depends on the bus.
+        // The name of the E810's network device depends on its position on the bus.
         Device::E810 => format!(
             "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \
              ip link set ${{d##*/}} up && ip address replace {ip}/16 dev ${{d##*/}};; esac; done"

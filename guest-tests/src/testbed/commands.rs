@@ -15,7 +15,7 @@ use super::frames;
 
 /// Maximum number of commands that can run in a guest at the same time.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Maximum size in bytes of output that the lab itself stores.
+/// Maximum number of bytes that the lab stores of its own commands' output.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -65,8 +65,7 @@ impl Ports {
     /// Runs one of the lab's own commands, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// The guest has ended, or the command cannot be started or fails. In the last case, the error contains its
-    /// standard error.
+    /// The guest has ended, or the command cannot be started or fails. If it fails, the error contains its output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let mut port = self.take()?.begin()?;
         let owned = argv.iter().map(|&word| word.to_owned()).collect();
@@ -109,8 +108,8 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. The port is freed if its command has ended or was never started, and closed if its state is
-/// unknown.
+/// An allocated port. On drop, the port is freed if its command has ended or was never started. If the port's state is
+/// unknown, it is closed instead.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -149,7 +148,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Takes the port out, because its state is unknown from now on.
+    /// Takes the port out of this object, so that it is not freed on drop while its state is unknown.
     fn begin(&mut self) -> Result<Port> {
         self.port.take().context("the command port is already in use")
     }
@@ -165,7 +164,7 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // A partial frame is lost when the command ends, but is not needed any more.
+            // If the command ends, a partially read frame is lost, but it is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
@@ -180,7 +179,7 @@ async fn forward(
     }
 }
 
-/// Relays frames from the guest to the user. After the user has disconnected, discards them.
+/// Relays frames from the guest to the user. If the user has disconnected, discards the frames.
 async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
     let mut listens = true;
     loop {

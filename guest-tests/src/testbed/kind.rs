@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Returns the modules to load, which are drivers and modules for verbs programs.
+    /// Returns the modules to load: the drivers, and the modules that verbs programs need.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],

@@ -1,9 +1,10 @@
 //! Guests for users' own tests. One command boots them, and other commands use and stop them.
 //!
 //! # Processes
-//! `guest-lab up` fetches missing parts and checks what it can. It then starts a [`supervisor`] in a new session. The
-//! supervisor boots and owns the guests, their daemons and the `switch` of their Ethernet. They end together with the
-//! supervisor, either through its own code or, if it is killed, through the kernel ([`crate::process`]).
+//! `guest-lab up` fetches missing components and performs all checks that are possible before the boot. It then starts
+//! a [`supervisor`] in a new session. The supervisor boots and owns the guests, their daemons, and the `switch` that
+//! connects the guests by Ethernet. They all end together with the supervisor, either through its own code or, if it is
+//! killed, through the kernel ([`crate::process`]).
 //!
 //! `up` and the supervisor are connected by a socket, the lease. If the lease closes before `up` has sent
 //! [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops everything. With `--foreground`,

@@ -68,7 +68,7 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// Name of a guest in a testbed, which is a single letter from `a` on.
+/// Name of a guest in a testbed: a single letter, starting with `a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestName(char);

@@ -33,7 +33,7 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     Description(Description),
-    /// Reply to [`Request::Exec`], which says that the command is being started.
+    /// Reply to [`Request::Exec`]. The command is being started.
     Go,
     Messages(Vec<String>),
     /// Reply to [`Request::Down`], with the problems found while stopping, such as driver violations.
@@ -57,7 +57,7 @@ pub enum Event {
     Failed {
         /// The reason why the guests did not boot.
         reason: String,
-        /// Directory of consoles and logs, as far as they exist.
+        /// Directory of consoles and logs, if it exists.
         folder: Option<PathBuf>,
     },
 }
@@ -124,7 +124,7 @@ pub struct GuestDescription {
     pub stage: Stage,
     /// Address on the Ethernet between the guests. Traffic to it does not use the RDMA device, except with soft-RoCE.
     pub ip: Ipv4Addr,
-    /// Address on the HCA's network device, if the driver creates one.
+    /// IP address of the RDMA device's network interface, if the device has one.
     pub rdma_ip: Option<Ipv4Addr>,
     /// Name of the RDMA device, if a stock driver creates one.
     pub rdma_device: Option<String>,

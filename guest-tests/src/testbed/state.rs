@@ -14,8 +14,9 @@ const LOCK: &str = "lock";
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// Parent of the testbeds' directories. It is `$HCAD_LAB_STATE`, or else below `$XDG_RUNTIME_DIR`, or else a directory
-/// named after the user in the directory for temporary files. Other users cannot enter it.
+/// The parent of all testbeds' directories. It is `$HCAD_LAB_STATE` or, if that is not set, a subdirectory of
+/// `$XDG_RUNTIME_DIR`. Without both, it is a subdirectory of the directory for temporary files. Other users cannot
+/// write to it.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 
@@ -23,7 +24,7 @@ impl States {
     /// Finds or creates the parent directory.
     ///
     /// # Errors
-    /// The directory cannot be created, or belongs to another user.
+    /// The directory cannot be created, belongs to another user, or can be written by other users.
     pub(super) fn open() -> Result<Self> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user = rustix::process::getuid().as_raw();
@@ -88,7 +89,7 @@ impl States {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0).with_context(|| self.0.display().to_string())? {
             let entry = entry?;
-            // Any other name is that of the lock or of an unknown file.
+            // A name that is not valid for a testbed belongs to some other file.
             let Some(Ok(name)) = entry.file_name().to_str().map(str::parse) else { continue };
             if entry.file_type()?.is_dir() && !remove_if_dead(&entry.path())? {
                 names.push(name);
@@ -159,7 +160,7 @@ fn remove_if_dead(folder: &Path) -> Result<bool> {
         Ok(Err(TryLockError::Error(error))) => {
             return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
-        // A directory without a lock was never completed.
+        // The lock is free, or the supervisor was killed before it created the lock.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder).with_context(|| {

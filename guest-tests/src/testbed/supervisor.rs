@@ -28,11 +28,11 @@ use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the watched
-/// process.
+/// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the process to
+/// watch.
 ///
 /// # Errors
-/// The guests do not boot, or a problem has been found by the end. The owner of the lease has been notified.
+/// The guests do not boot. The process at the other end of the lease has been notified, if it still exists.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot set up the connection to 'guest-lab up'")?;
     let (reader, mut writer) =
@@ -123,7 +123,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Do this before replying, because the client may reuse the name at once.
+    // The state must be removed before replying, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
     if let Some(wish) = wish {
@@ -138,10 +138,10 @@ enum NotBooted {
     Wished(StopRequest),
 }
 
-/// The reason to stop everything, or to continue.
+/// The reason to stop everything. The exception is [`Self::Kept`], after which the guests keep running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The lease has been released, so its end has no effect any more.
+    /// The lease has been released, so its end no longer has any effect.
     Kept,
     LeaseClosed,
     Signal,
@@ -159,7 +159,7 @@ impl Reason {
     }
 }
 
-/// The events that end a testbed, apart from `down`.
+/// The sources of events that end a testbed, apart from `down`.
 struct Ends {
     signals: [tokio::signal::unix::Signal; 3],
     process: Option<oneshot::Receiver<()>>,
@@ -190,7 +190,7 @@ impl Ends {
         Ok(Self { signals: [a?, b?, c?], process })
     }
 
-    /// Returns the next reason. The future can be cancelled at any time.
+    /// Waits for the next reason. The future can be cancelled at any time.
     async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
         let [terminate, interrupt, hangup] = &mut self.signals;
         tokio::select! {
@@ -214,7 +214,8 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
 
 /// Returns what the next message on the lease means.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
-    // A partial line stays in the buffer, because a line is consumed only when it is complete.
+    // If the future is cancelled, a partial line stays in the buffer, because a line is consumed only when it is
+    // complete.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -320,7 +321,7 @@ impl Testbed {
             let booted = self.guest(place.name).ok();
             let (stage, qemu) = match &booted {
                 Some(guest) => {
-                    // A guest that is busy with a request must be alive.
+                    // If the guest is busy with a request, it must be alive.
                     let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
                     let ended = state.unwrap_or(false);
                     (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
@@ -352,7 +353,7 @@ impl Testbed {
         }
     }
 
-    /// Returns the environment variables for commands in a guest.
+    /// Returns the environment variables that commands in a guest receive.
     fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
@@ -377,7 +378,7 @@ impl Testbed {
         environment
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would. Returns the problems that were found.
+    /// Kills the guests, then stops the daemons as an operator would. Returns the problems that were found.
     async fn end(&self) -> Vec<String> {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();
@@ -422,7 +423,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
-            // One request is enough. Other clients wait until their connections are closed.
+            // A single request is enough. Other clients get no reply, but their connections are closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The Ethernet between guests, which is a learning switch for NICs with UDP links.
+//! The Ethernet network between guests: a learning switch for NICs that exchange their frames over UDP.
 //!
 //! Tests use it for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest, so the
 //! receiving socket identifies the sender.
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 const LARGEST: usize = 65_536;
 /// Length of an Ethernet header, which contains two addresses and a type.
 const HEADER: usize = 14;
-/// Maximum number of learned addresses. Frames to other addresses are flooded.
+/// Maximum number of learned addresses. Frames to unknown addresses are flooded.
 const MOST_ADDRESSES: usize = 1024;
 
 type Mac = [u8; 6];
@@ -52,7 +52,7 @@ impl Switch {
         Ok(Self { ends, _tasks: tasks })
     }
 
-    /// Returns the UDP addresses to which the NICs send their frames, in the given order.
+    /// Returns the UDP addresses to which the NICs must send their frames, in the order of the NICs.
     pub(super) fn ends(&self) -> &[SocketAddr] {
         &self.ends
     }
@@ -62,7 +62,7 @@ async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Tab
     let mut frame = vec![0; LARGEST];
     let Some(socket) = sockets.get(port).cloned() else { return };
     loop {
-        // If a NIC is not running, the socket reports an error for each frame sent to that NIC.
+        // While a NIC is not running, receiving from its socket returns an error for each frame that was sent to it.
         let Ok(len) = socket.recv(&mut frame).await else { continue };
         let Some(frame) = frame.get(..len) else { continue };
         let target = table.lock().await.target(port, frame);

@@ -28,8 +28,8 @@ const TRANSITIONS: [Transition; 11] = [
 
 /// Reads the input as each kind of context, then as a sequence of QP state changes.
 ///
-/// The sequence is an image of 192 bytes and operations of four bytes. Each operation changes one byte of the
-/// image and passes it to a command, or applies a change that the engine makes.
+/// The sequence consists of an image of 192 bytes and of operations of four bytes each. An operation either changes one
+/// byte of the image and passes the image to a command, or applies a change that the engine makes.
 pub fn decode_context(input: &[u8]) {
     parse_contexts(input);
     let (image, operations) = input.split_at(input.len().min(qpc::LEN));

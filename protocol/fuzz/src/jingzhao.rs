@@ -16,8 +16,8 @@ use protocol::hca::jingzhao::transition::Transition;
 use protocol::hca::jingzhao::wqe::{NextUnit, RecvWqe, SendWqe};
 use protocol::hca::jingzhao::{PAGE, icm};
 
-/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second its service type;
-/// the entry follows. Accepted input must have the same meaning after it is emitted and parsed again.
+/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second byte is its service
+/// type, and the entry follows. Accepted input must have the same meaning after it is emitted and parsed again.
 pub fn decode_wqe(input: &[u8]) {
     let [opcode, service, entry @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -55,8 +55,9 @@ pub fn decode_wqe(input: &[u8]) {
     }
 }
 
-/// Reads mailboxes as a device does, for a sequence of commands. One byte selects the command, four are its
-/// in_modifier, one is the length in units of 32 bytes, and the mailbox follows. All QP commands use the same QP.
+/// Reads mailboxes as a device does, for a sequence of commands. For each command, one byte selects the command, four
+/// bytes are its in_modifier, one byte is the length of its mailbox in units of 32 bytes, and the mailbox follows. All
+/// QP commands use the same QP.
 pub fn decode_mailbox(input: &[u8]) {
     let mut rest = input;
     let mut qp = StoredQpc::default();

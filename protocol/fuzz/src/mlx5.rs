@@ -28,8 +28,7 @@ macro_rules! round_trip {
     })*};
 }
 
-/// Reads the input as the input of a command and as the output of that command, and then as a command slot
-/// and a mailbox block.
+/// Reads the bytes as a command's input, as the command's output, as a command slot, and as a mailbox block.
 pub fn decode_mlx5_command(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(input, seen, Slot, Block, OutputHeader);
@@ -48,8 +47,8 @@ pub fn decode_mlx5_command(input: &[u8]) {
 
 /// Reads the input as every kind of context, as doorbells, and as a sequence of QP state changes.
 ///
-/// The sequence is two contexts and operations of four bytes. Each operation changes one byte of the second context
-/// and passes it to a command.
+/// The sequence consists of two contexts and of operations of four bytes each. Each operation changes one byte of the
+/// second context, and passes that context to a command.
 pub fn decode_mlx5_context(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(
@@ -108,8 +107,8 @@ fn run_qp_commands(input: &[u8], mut qp: QpContext) {
     }
 }
 
-/// Reads the input as work requests and queue entries. The first byte is a service; the rest is a WQE, a receive
-/// and an entry.
+/// Reads the input as work requests and queue entries. The first byte is a service type. The rest is read as a send
+/// WQE, a receive request, and a queue entry.
 pub fn decode_mlx5_wqe(input: &[u8]) {
     let [service, bytes @ ..] = input else { return };
     let seen = Fields::default();

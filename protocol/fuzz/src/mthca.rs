@@ -27,8 +27,8 @@ const PAGE: usize = 4096;
 /// Number of QPs in an entry of the multicast table.
 const GROUP_QPS: usize = 56;
 
-/// Reads the input in every way that a device does. The first byte is an HCR opcode, the second a WQE opcode,
-/// the third a service type. The rest is a mailbox or a WQE, and then a sequence of QP state changes.
+/// Reads the input in every way that a device does. The first byte is an HCR opcode, the second is a WQE opcode, and
+/// the third is a service type. The rest is read as a mailbox, as a WQE, and as a sequence of QP state changes.
 /// Accepted input must have the same meaning after it is emitted and parsed again.
 pub fn decode_mthca(input: &[u8]) {
     let [command, opcode, service, bytes @ ..] = input else { return };
@@ -132,8 +132,8 @@ fn read_wqes(bytes: &[u8], opcode: u8, service: ServiceType) {
     assert!(arm.cqn.get() <= 0xff_ffff);
 }
 
-/// Runs QP commands. The input is the inbox of a QP command, then operations of four bytes. Each operation changes
-/// one byte of the inbox and passes it to a command.
+/// Runs QP commands. The input consists of the inbox of a QP command and of operations of four bytes each. Each
+/// operation changes one byte of the inbox, and passes the inbox to a command.
 fn run_qp_commands(bytes: &[u8]) {
     let (inbox, operations) = bytes.split_at(bytes.len().min(ModifyQp::LEN));
     let mut inbox: [u8; ModifyQp::LEN] = padded(inbox);
@@ -170,8 +170,8 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     *qp = next;
 }
 
-/// Checks that an emitted context has the same meaning. There are two exceptions: the SRQ number of a QP
-/// without SRQ, and the slot size of an absent queue.
+/// Checks that a context has the same meaning after it is emitted and parsed again. Two fields may differ: the SRQ
+/// number of a QP without an SRQ, and the slot size of a queue that does not exist.
 fn check_emitted(qpc: &Qpc) {
     let again = Qpc::parse(&qpc.emit());
     let mut expected = *qpc;

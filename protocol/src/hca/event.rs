@@ -2,7 +2,7 @@
 
 use crate::describe::{Field, Visitor};
 
-/// Reason of a CQ error event.
+/// Reason for a CQ error event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqFault {
     /// 1: the CQ was full.

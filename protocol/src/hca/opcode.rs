@@ -33,7 +33,7 @@ impl WqeOpcode {
         })
     }
 
-    /// Returns the opcode in the WQE, doorbell and CQE.
+    /// Returns the opcode that appears in WQEs, doorbells and CQEs.
     pub const fn code(self) -> u8 {
         match self {
             Self::Nop => 0x00,
@@ -47,7 +47,7 @@ impl WqeOpcode {
         }
     }
 
-    /// Returns the name in traces, as in the drivers.
+    /// Returns the name that appears in traces, which is the name in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nop => "NOP",
@@ -61,12 +61,12 @@ impl WqeOpcode {
         }
     }
 
-    /// Returns the opcode and name, for traces.
+    /// Returns the opcode together with its name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 
-    /// Returns whether the WQE carries immediate data.
+    /// Returns whether WQEs with this opcode carry immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)
     }

@@ -5,10 +5,10 @@ use crate::hca::opcode::WqeOpcode;
 use crate::ids::{Rkey, Va};
 use crate::roce::Imm;
 
-/// Remote memory of an RDMA or atomic operation.
+/// Remote memory that an RDMA or atomic operation accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// First remote virtual address.
+    /// First virtual address of the remote memory.
     pub va: Va,
     /// R_Key of the remote region.
     pub rkey: Rkey,
@@ -16,19 +16,19 @@ pub struct RemoteAddress {
 
 describe!(RemoteAddress { va, rkey });
 
-/// Operation of a send WQE. `To` is the interface's address of a datagram.
+/// Operation of a send WQE. `To` is the interface's type for the address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation<To> {
     Nop,
     /// SEND on a connected QP.
     Send {
-        /// Immediate data, in wire order.
+        /// Immediate data, in wire byte order.
         imm: Option<Imm>,
     },
     /// SEND of a datagram.
     Datagram {
-        /// Immediate data, in wire order.
+        /// Immediate data, in wire byte order.
         imm: Option<Imm>,
         /// Address of the receiver.
         to: To,
@@ -36,24 +36,24 @@ pub enum Operation<To> {
     Write {
         /// Remote memory to write.
         remote: RemoteAddress,
-        /// Immediate data, in wire order.
+        /// Immediate data, in wire byte order.
         imm: Option<Imm>,
     },
-    /// RDMA READ. The data segments receive the data.
+    /// RDMA READ. The received data is written to the data segments.
     Read {
         /// Remote memory to read.
         remote: RemoteAddress,
     },
-    /// Compare and swap. The data segment receives the original value.
+    /// Compare and swap. The original value is written to the data segment.
     CompareSwap {
         /// Location of the 64-bit word at the peer.
         remote: RemoteAddress,
-        /// Value that the word must have for the swap.
+        /// Value that the word must have for the swap to take place.
         compare: u64,
         /// Value that replaces the word.
         swap: u64,
     },
-    /// Fetch and add. The data segment receives the original value.
+    /// Fetch and add. The original value is written to the data segment.
     FetchAdd {
         /// Location of the 64-bit word at the peer.
         remote: RemoteAddress,
@@ -63,7 +63,7 @@ pub enum Operation<To> {
 }
 
 impl<To> Operation<To> {
-    /// Returns the opcode of the operation in a doorbell or next segment.
+    /// Returns the opcode that identifies the operation in a doorbell or next segment.
     pub const fn opcode(&self) -> WqeOpcode {
         match self {
             Self::Nop => WqeOpcode::Nop,

@@ -34,7 +34,7 @@ impl ServiceType {
         }
     }
 
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -43,13 +43,13 @@ impl ServiceType {
         }
     }
 
-    /// Returns the code and name, for traces.
+    /// Returns the code together with its name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 }
 
-/// QP state in a context.
+/// State of a QP, as it appears in a context.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
@@ -60,7 +60,7 @@ pub enum QpState {
     Sqe,
     Sqd,
     Err,
-    /// SQD, not yet drained. Reported only by QUERY_QP.
+    /// The QP is in SQD but has not drained yet. Only QUERY_QP reports this state.
     Draining,
 }
 
@@ -85,7 +85,7 @@ impl QpState {
         self as u8
     }
 
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reset => "RESET",
@@ -99,7 +99,7 @@ impl QpState {
         }
     }
 
-    /// Returns the code and name, for traces.
+    /// Returns the code together with its name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
@@ -123,7 +123,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// All transitions in code order.
+    /// All transitions, in the order of their declaration.
     pub const ALL: [Self; 11] = [
         Self::Rst2Init,
         Self::Init2Init,
@@ -150,8 +150,8 @@ impl Transition {
         }
     }
 
-    /// Returns whether a QP in state `from` can make the transition. The service type only matters for rows of the
-    /// table that depend on it; in RESET a QP has none yet.
+    /// Returns whether a QP in state `from` can make the transition. The service type matters only for those rows of
+    /// the table that depend on it. In RESET, a QP has no service type yet.
     pub const fn allowed(self, from: QpState, service: ServiceType) -> bool {
         match self {
             Self::ToRst | Self::ToErr => true,

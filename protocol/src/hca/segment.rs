@@ -1,5 +1,5 @@
-//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which links to
-//! the next WQE. `O` is the byte order of the interface.
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which links to the
+//! next WQE. The type parameter `O` is the byte order of the interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6 (which calls them units); mthca interface, section 7.1.
@@ -16,13 +16,13 @@ use crate::describe::describe;
 use crate::ids::{Lkey, Rkey, Va};
 use crate::roce::Imm;
 
-/// Length of a granule in bytes, the unit of WQE sizes.
+/// Length of a granule in bytes. Sizes of WQEs are given in granules.
 pub const GRANULE: usize = 16;
 
 /// Flag in the first word of an inline segment. The other bits are the length in bytes.
 pub(super) const INLINE: u32 = 1 << 31;
 
-/// Error in a WQE. It completes with LOCAL_QP_OP_ERR.
+/// Error in a WQE. The WQE completes with LOCAL_QP_OP_ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WqeError {
     /// The opcode is unknown or not supported by the service type.
@@ -31,7 +31,8 @@ pub enum WqeError {
     /// The WQE ends inside a required segment.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
-    /// Inline data in an operation that scatters data, or mixed with data segments.
+    /// The WQE has inline data although its operation needs buffers to write to, or it mixes inline data with data
+    /// segments.
     #[error("inline data is not supported in this WQE")]
     Inline,
     /// An atomic operation requires exactly one data segment of eight bytes.
@@ -42,7 +43,7 @@ pub enum WqeError {
 /// One entry of a gather or scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSegment {
-    /// Length in bytes, 31 bits. 0 is an empty entry.
+    /// Length in bytes, 31 bits. An entry of length 0 is empty.
     pub len: u32,
     /// L_Key of the region.
     pub lkey: Lkey,
@@ -64,12 +65,12 @@ impl DataSegment {
         Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
     }
 
-    /// Returns the wire format in little-endian order.
+    /// Returns the segment in little-endian wire format.
     pub fn emit_le(&self) -> [u8; GRANULE] {
         self.emit::<LittleEndian>()
     }
 
-    /// Returns the wire format in big-endian order.
+    /// Returns the segment in big-endian wire format.
     pub fn emit_be(&self) -> [u8; GRANULE] {
         self.emit::<BigEndian>()
     }
@@ -83,7 +84,7 @@ impl DataSegment {
     }
 }
 
-/// Remaining segments of a send WQE.
+/// The segments of a send WQE that have not been parsed yet.
 pub(super) struct Segments<'a>(pub(super) &'a [u8]);
 
 impl<'a> Segments<'a> {
@@ -93,7 +94,7 @@ impl<'a> Segments<'a> {
         Ok(segment)
     }
 
-    /// Parses the segments between next segment and data. `datagram` parses the address of a datagram.
+    /// Parses the segments between the next segment and the data. `datagram` parses the address of a datagram.
     pub(super) fn operation<O: ByteOrder, To>(
         &mut self,
         code: WqeOpcode,
@@ -136,7 +137,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Checks that the operation supports this data: `list` is `None` for inline data.
+/// Checks that the operation supports this kind of data. `list` is `None` for inline data.
 pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Result<(), WqeError> {
     match list {
         None if code.is_atomic() || code == WqeOpcode::Read => Err(WqeError::Inline),
@@ -148,7 +149,7 @@ pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Resul
 }
 
 impl<To> Operation<To> {
-    /// Appends the segments between next segment and data. `datagram` appends the address of a datagram.
+    /// Appends the segments between the next segment and the data. `datagram` appends the address of a datagram.
     pub(super) fn emit<O: ByteOrder>(&self, wqe: &mut Vec<u8>, datagram: impl FnOnce(&To, &mut Vec<u8>)) {
         let operands =
             |compare, swap_add| RawAtomic::<O> { swap_add: U64::new(swap_add), compare: U64::new(compare) };
@@ -178,7 +179,7 @@ impl RemoteAddress {
 
 /// Appends an inline segment, zero-padded to a multiple of 16 bytes.
 pub(super) fn emit_inline<O: ByteOrder>(bytes: &[u8], wqe: &mut Vec<u8>) {
-    // A WQE has at most 63 granules, so longer data cannot be encoded anyway.
+    // The fallback value does not matter, because data of that length does not fit into a WQE.
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     wqe.extend_from_slice(U32::<O>::new(len | INLINE).as_bytes());
     wqe.extend_from_slice(bytes);

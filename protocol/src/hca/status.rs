@@ -15,8 +15,8 @@ pub enum CmdStatus {
     InternalErr,
     /// 02h: unknown or unsupported opcode.
     BadOp,
-    /// 03h: bad parameter or address. Devices with only the basic codes also report bad indices and states this
-    /// way.
+    /// 03h: invalid parameter or address. Devices that have only the basic codes also report invalid indices and states
+    /// with this code.
     BadParam,
     /// 04h: not allowed before INIT_HCA.
     BadSysState,
@@ -39,7 +39,7 @@ pub enum CmdStatus {
 }
 
 impl CmdStatus {
-    /// Returns the status byte of the HCR.
+    /// Returns the status byte that the HCR reports.
     pub const fn code(self) -> u8 {
         match self {
             Self::Ok => 0x00,
@@ -58,7 +58,7 @@ impl CmdStatus {
         }
     }
 
-    /// Returns the status on a device that defines only 00h to 04h: extended codes become 03h.
+    /// Returns the status as reported by a device that defines only 00h to 04h. Extended codes become 03h.
     #[must_use]
     pub const fn basic(self) -> Self {
         match self {
@@ -67,13 +67,13 @@ impl CmdStatus {
         }
     }
 
-    /// Returns the code and name, for traces.
+    /// Returns the code together with its name, for traces.
     pub fn word(code: u8) -> Code {
         let status = STATUSES.into_iter().find(|status| status.code() == code);
         Code(code.into(), status.map(Self::name))
     }
 
-    /// Returns the name in the drivers.
+    /// Returns the name that the drivers use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -93,7 +93,7 @@ impl CmdStatus {
     }
 }
 
-/// All statuses in code order.
+/// All statuses, in the order of their codes.
 const STATUSES: [CmdStatus; 13] = [
     CmdStatus::Ok,
     CmdStatus::InternalErr,
@@ -116,16 +116,16 @@ impl fmt::Display for CmdStatus {
     }
 }
 
-/// Error of a command. `status` is the extended code; a device without extended codes reports [`CmdStatus::basic`]
-/// of it.
+/// Error of a command. `status` can be an extended code. A device without extended codes reports the code that
+/// [`CmdStatus::basic`] returns for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{status}: {what} {value:#x}")]
 #[allow(missing_docs)]
 pub struct CmdError {
     pub status: CmdStatus,
-    /// Field or object at fault.
+    /// Name of the field or object at fault.
     pub what: &'static str,
-    /// Value of that field, or number of that object.
+    /// Value of the field, or number of the object.
     pub value: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::describe::{Code, Field, Visitor};
 
-/// Syndrome of a failed work request.
+/// Reason why a work request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Syndrome {
@@ -54,7 +54,7 @@ impl Syndrome {
         }
     }
 
-    /// Returns the syndrome byte of a CQE.
+    /// Returns the byte that identifies the syndrome in a CQE.
     pub const fn code(self) -> u8 {
         match self {
             Self::LocalLength => 0x01,
@@ -73,7 +73,7 @@ impl Syndrome {
         }
     }
 
-    /// Returns the name in the drivers; `None` for a code that the device never writes.
+    /// Returns the name that the drivers use. `None` for a code that the device never writes.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::LocalLength => "LOCAL_LENGTH_ERR",

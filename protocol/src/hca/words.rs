@@ -1,6 +1,6 @@
 //! Register blocks of 32-bit words, and accesses of any width to them.
 
-/// A block of adjacent registers: offset, length in bytes, first register.
+/// A block of adjacent registers, as a tuple of offset, length in bytes, and first register.
 pub type Block<R> = (u32, u32, R);
 
 /// Returns whether the blocks are in ascending order and do not overlap.
@@ -15,7 +15,7 @@ pub const fn in_order<R>(map: &[Block<R>]) -> bool {
     true
 }
 
-/// Returns the first register of the block that contains the word at `offset`, and the word's offset in the block.
+/// Returns the first register of the block that contains the word at `offset`, and the offset of the word in the block.
 pub fn find<R: Copy>(map: &[Block<R>], offset: u64) -> Option<(R, u32)> {
     let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
     let (start, _, first) = map.iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
@@ -27,8 +27,8 @@ pub const fn is_word_write(offset: u64, data: &[u8]) -> bool {
     offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
 }
 
-/// Splits a write into words, as (offset, bytes) in ascending order. An aligned 4-byte write yields one word,
-/// and an aligned 8-byte write yields two. All other writes yield none, because the device ignores them.
+/// Splits a write into words, each with its offset, in ascending order. An aligned 4-byte write yields one word, and an
+/// aligned 8-byte write yields two. All other writes yield none, because the device ignores them.
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
     let words = if is_word_write(offset, data) { data } else { &[] };
     let (words, _) = words.as_chunks::<4>();

@@ -5,20 +5,20 @@
 
 use super::field::attribute;
 
-/// Attribute number, the same in all classes.
+/// Attribute ID, which is the same in all classes.
 pub const ATTRIBUTE: u16 = 0x01;
 
 attribute! {
-    /// ClassPortInfo. Redirection and trap fields are omitted and emitted as 0.
+    /// The attribute ClassPortInfo. Redirection and trap fields are omitted here, and emitted as 0.
     pub struct ClassPortInfo[72] {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;
         class_version: u8 = 8, 8;
         /// Capability mask. Bits 7:0 are common to all classes, bits 15:8 are class-specific.
         capabilities: u16 = 16, 16;
-        /// Second, class-specific capability mask, 27 bits.
+        /// Second capability mask, 27 bits. All of its bits are class-specific.
         capabilities2: u32 = 32, 27;
-        /// Response time as an exponent: 4.096 us * 2^n.
+        /// Response time as an exponent n, for a time of 4.096 us * 2^n.
         resp_time: u8 = 59, 5;
     }
 }
@@ -27,8 +27,8 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Section 9.2 of the mthca interface: the capability of send-only full membership is bit 17 of the word
-    /// at byte 4.
+    /// According to section 9.2 of the mthca interface, the capability for send-only full membership is bit 17 of the
+    /// word at byte 4.
     #[test]
     fn capability_mask_2_excludes_response_time() {
         let info = ClassPortInfo {

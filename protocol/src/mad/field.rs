@@ -1,4 +1,4 @@
-//! MAD attributes, declared as in the tables of the specification: every field by offset and length in bits.
+//! MAD attributes, declared as in the tables of the specification: each field has an offset and a length in bits.
 
 use crate::ids::{Lid, Pkey, Qkey, Qpn};
 
@@ -27,7 +27,7 @@ impl BitField {
         (self.offset..self.end()).fold(0, |value, bit| value << 1 | u128::from(bit_at(bytes, bit)))
     }
 
-    /// Writes a field of up to 128 bits. Bits past the end of `bytes` are lost.
+    /// Writes a field of up to 128 bits. Bits past the end of `bytes` are dropped.
     pub(crate) fn put(&self, bytes: &mut [u8], value: u128) {
         for (above, bit) in (self.offset..self.end()).rev().enumerate() {
             let mask = 0x80 >> (bit % 8);
@@ -48,9 +48,9 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
 
 /// A type that a field can have.
 pub(crate) trait FieldValue: Copy {
-    /// Decodes the bits of a field, the first bit being the most significant.
+    /// Decodes the bits of a field. The first bit of the field is the most significant one.
     fn from_bits(bits: u128) -> Self;
-    /// Encodes the value. Bits that do not fit in the field are lost.
+    /// Encodes the value. Bits that do not fit into the field are dropped.
     fn to_bits(self) -> u128;
 }
 
@@ -105,8 +105,8 @@ impl FieldValue for [u8; 16] {
     }
 }
 
-/// `attribute! { pub struct Name[LEN] { field: Type = offset, bits; … } }` declares an attribute of `LEN` bytes.
-/// `parse` accepts every input; `emit` writes reserved bits as 0.
+/// Declares an attribute of `LEN` bytes, in the form `attribute! { pub struct Name[LEN] { field: Type = offset, bits; …
+/// } }`. `parse` accepts every input; `emit` writes reserved bits as 0.
 macro_rules! attribute {
     (
         $(#[$doc:meta])*
@@ -124,7 +124,7 @@ macro_rules! attribute {
             /// Length of the object in bytes.
             pub const LEN: usize = $len;
 
-            /// Reads the fields; every bit pattern is accepted.
+            /// Reads the fields. Every bit pattern is accepted.
             pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
                 use $crate::mad::field::{BitField, FieldValue};
 
@@ -134,7 +134,7 @@ macro_rules! attribute {
                 }
             }
 
-            /// Returns the wire format of the attribute; reserved bits are 0.
+            /// Returns the attribute in wire format. Reserved bits are 0.
             pub fn emit(&self) -> [u8; Self::LEN] {
                 use $crate::mad::field::{BitField, FieldValue};
 

@@ -16,10 +16,10 @@ impl Class {
     pub const SUBN_ADM: Self = Self(0x03);
     /// Performance management (PerfMgt) of ports.
     pub const PERF: Self = Self(0x04);
-    /// Subnet management, directed route.
+    /// Subnet management with directed-route SMPs.
     pub const SUBN_DIRECTED: Self = Self(0x81);
 
-    /// Returns whether this is subnet management, the only class on QP0.
+    /// Returns whether this is one of the two classes of subnet management, the only classes on QP0.
     pub const fn is_smp(self) -> bool {
         matches!(self, Self::SUBN | Self::SUBN_DIRECTED)
     }
@@ -30,9 +30,9 @@ impl Class {
 pub struct Method(pub u8);
 
 impl Method {
-    /// SubnGet, PerformanceGet and so on, by class.
+    /// SubnGet, PerformanceGet and so on, depending on the class.
     pub const GET: Self = Self(0x01);
-    /// SubnSet, PerformanceSet and so on, by class.
+    /// SubnSet, PerformanceSet and so on, depending on the class.
     pub const SET: Self = Self(0x02);
     /// Send, which expects no response.
     pub const SEND: Self = Self(0x03);
@@ -124,11 +124,11 @@ attribute! {
         class: Class = 8, 8;
         /// Version of the class.
         class_version: u8 = 16, 8;
-        /// Method; bit 7 marks a response.
+        /// Method of the MAD; bit 7 marks a response.
         method: Method = 24, 8;
-        /// Status. Bit 15 is the direction bit of directed-route SMPs, see [`super::smp`].
+        /// Status. In directed-route SMPs, bit 15 is the direction bit; see [`super::smp`].
         status: MadStatus = 32, 16;
-        /// Defined by the class.
+        /// Field whose meaning is defined by the class.
         class_specific: u16 = 48, 16;
         /// Transaction ID, chosen by the requester and repeated in the response.
         tid: u64 = 64, 64;
@@ -147,8 +147,8 @@ impl Header {
 mod tests {
     use super::*;
 
-    /// First request of ib_mthca at registration (mthca interface, section 8.2): LID-routed Get(PortInfo) of port
-    /// 1.
+    /// The first request that ib_mthca sends at registration (mthca interface, section 8.2): a LID-routed Get(PortInfo)
+    /// for port 1.
     #[test]
     fn header_round_trips() {
         let mut bytes = [0; 24];

@@ -1,7 +1,7 @@
 //! Management datagrams (MADs): subnet management, subnet administration, performance management.
 //!
-//! A MAD has 256 bytes: a common [`mod@header`], class-specific sections ([`smp`], [`sa`], [`perf`]), and the
-//! attribute in one of them. Attributes are declared with the bit offsets and lengths of the tables in the
+//! A MAD has 256 bytes. It consists of a common [`mod@header`] and class-specific sections ([`smp`], [`sa`], [`perf`]),
+//! one of which contains the attribute. Attributes are declared with the bit offsets and lengths from the tables of the
 //! specification.
 //!
 //! # Spec

@@ -23,11 +23,11 @@ attribute! {
         node_type: u8 = 16, 8;
         /// Number of physical ports.
         ports: u8 = 24, 8;
-        /// GUID shared by the nodes of one system.
+        /// GUID that all nodes of one system share.
         system_image_guid: u64 = 32, 64;
         /// GUID of the node.
         node_guid: u64 = 96, 64;
-        /// GUID of the port that received the request; port 0 on a switch.
+        /// GUID of the port that received the request. On a switch, it is the GUID of port 0.
         port_guid: u64 = 160, 64;
         /// Size of the P_Key table in entries.
         partition_cap: u16 = 224, 16;
@@ -40,7 +40,7 @@ attribute! {
     }
 }
 
-/// NodeDescription: UTF-8 text, zero-padded and truncated to 64 bytes.
+/// Returns a NodeDescription: UTF-8 text that is truncated or zero-padded to 64 bytes.
 pub fn description(text: &str) -> [u8; DATA_LEN] {
     let mut bytes = [0; DATA_LEN];
     for (to, from) in bytes.iter_mut().zip(text.bytes()) {
@@ -49,8 +49,8 @@ pub fn description(text: &str) -> [u8; DATA_LEN] {
     bytes
 }
 
-/// Returns the port GUID of a MAC address: the modified EUI-64, as in the link-local IPv6 address of a RoCE
-/// port.
+/// Returns the port GUID for a MAC address. It is the modified EUI-64 of the address, as in the link-local IPv6 address
+/// of a RoCE port.
 ///
 /// # Spec
 /// RFC 4291, appendix A.
@@ -59,8 +59,8 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Returns the MAC address of a GUID; the inverse of [`guid_of_mac`]. `None` if the GUID is not the modified
-/// EUI-64 of a unicast MAC address.
+/// Returns the MAC address from which a GUID was formed; the inverse of [`guid_of_mac`]. `None` if the GUID is not the
+/// modified EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {
         [a, b, c, 0xff, 0xfe, d, e, f] if a & 1 == 0 => Some(MacAddr([a ^ 2, b, c, d, e, f])),
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn guid_of_mac_matches_rfc_4291() {
-        // Example of RFC 4291, appendix A.
+        // The example is from RFC 4291, appendix A.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);
         assert_eq!(mac_of_guid(0x3656_78ff_fe9a_bcde), Some(mac));

@@ -16,9 +16,9 @@ pub mod attribute {
     pub const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
 }
 
-/// ClassPortInfo capability: port number 255 selects all ports.
+/// Capability bit in ClassPortInfo: port number 255 selects all ports.
 pub const ALL_PORT_SELECT: u16 = 1 << 8;
-/// ClassPortInfo capability: PortCountersExtended is supported with all counters.
+/// Capability bit in ClassPortInfo: PortCountersExtended is supported with all its counters.
 pub const EXTENDED_WIDTH: u16 = 1 << 9;
 /// Port number that selects all ports.
 pub const ALL_PORTS: u8 = 0xff;
@@ -34,7 +34,7 @@ pub struct PerfMad {
 }
 
 impl PerfMad {
-    /// Views a MAD as a performance management MAD.
+    /// Returns a view of a MAD as a performance management MAD.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
@@ -46,11 +46,11 @@ impl PerfMad {
 }
 
 attribute! {
-    /// PortCounters attribute. Counters saturate at their maximum.
+    /// The attribute PortCounters. Its counters saturate at their maximum.
     pub struct PortCounters[44] {
         port: u8 = 8, 8;
-        /// CounterSelect: the counters that Set writes. Bit n selects the n-th counter from `symbol_errors` to
-        /// `received_packets`.
+        /// CounterSelect, a mask of the counters that Set writes. Bit n selects the n-th counter from `symbol_errors`
+        /// to `received_packets`, where `symbol_errors` is number 0.
         select: u16 = 16, 16;
         /// Minor link errors, counted in symbols.
         symbol_errors: u16 = 32, 16;
@@ -70,9 +70,9 @@ attribute! {
         transmit_constraint_errors: u8 = 128, 8;
         /// Inbound packets dropped because of a P_Key or raw packet constraint.
         receive_constraint_errors: u8 = 136, 8;
-        /// Times that local physical errors exceeded LocalPhyErrors.
+        /// Number of times that local physical errors exceeded LocalPhyErrors.
         local_integrity_errors: u8 = 152, 4;
-        /// Times that buffer overruns exceeded OverrunErrors.
+        /// Number of times that buffer overruns exceeded OverrunErrors.
         buffer_overruns: u8 = 156, 4;
         /// VL15 (subnet management) packets dropped for lack of buffers.
         vl15_dropped: u16 = 176, 16;
@@ -88,10 +88,11 @@ attribute! {
 }
 
 attribute! {
-    /// PortCountersExtended attribute. Counters wrap around.
+    /// The attribute PortCountersExtended. Its counters wrap around.
     pub struct PortCountersExtended[72] {
         port: u8 = 8, 8;
-        /// CounterSelect: the counters that Set writes, one bit per counter in the order of the fields.
+        /// CounterSelect, a mask of the counters that Set writes. It has one bit per counter, in the order of the
+        /// fields.
         select: u16 = 16, 16;
         /// Data sent, in units of 4 bytes.
         transmit_data: u64 = 64, 64;
@@ -110,7 +111,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Offsets from section 8.6 of the mthca interface.
+    /// The offsets are those in section 8.6 of the mthca interface.
     #[test]
     fn counters_match_interface_offsets() {
         let counters = PortCounters {

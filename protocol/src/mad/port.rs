@@ -11,7 +11,7 @@ use crate::ids::Lid;
 pub struct LinkState(pub u8);
 
 impl LinkState {
-    /// Set only: leave the state unchanged.
+    /// In a Set only: the state remains unchanged.
     pub const NO_CHANGE: Self = Self(0);
     /// The physical link is down.
     pub const DOWN: Self = Self(1);
@@ -28,7 +28,7 @@ impl LinkState {
 pub struct PhysicalState(pub u8);
 
 impl PhysicalState {
-    /// Set only: leave the state unchanged.
+    /// In a Set only: the state remains unchanged.
     pub const NO_CHANGE: Self = Self(0);
     /// Polling for a link partner.
     pub const POLLING: Self = Self(2);
@@ -59,7 +59,7 @@ impl FieldValue for PhysicalState {
 }
 
 attribute! {
-    /// PortInfo attribute. Widths, speeds and MTUs use the IBTA encodings.
+    /// The attribute PortInfo. Widths, speeds and MTUs use the IBTA encodings.
     pub struct PortInfo[64] {
         /// M_Key that protects the port.
         m_key: u64 = 0, 64;
@@ -71,7 +71,7 @@ attribute! {
         sm_lid: Lid = 144, 16;
         /// Mask of the port's capabilities (CapabilityMask).
         capabilities: u32 = 160, 32;
-        /// Diagnostic code; 0 is no fault.
+        /// Diagnostic code; 0 means no fault.
         diag_code: u16 = 192, 16;
         /// Lease period of the M_Key in seconds.
         m_key_lease: u16 = 208, 16;
@@ -89,7 +89,7 @@ attribute! {
         down_default: PhysicalState = 268, 4;
         /// M_Key protection level, 0 to 3.
         m_key_protect: u8 = 272, 2;
-        /// LID mask control: log2 of the number of LIDs.
+        /// LID mask control (LMC): log2 of the number of LIDs of the port.
         lmc: u8 = 277, 3;
         speed_active: u8 = 280, 4;
         speed_enabled: u8 = 284, 4;
@@ -105,25 +105,25 @@ attribute! {
         vl_arb_high_cap: u8 = 312, 8;
         /// Size of the low-priority VL arbitration table in entries.
         vl_arb_low_cap: u8 = 320, 8;
-        /// InitType that was performed.
+        /// Kind of initialisation that was performed (InitTypeReply).
         init_type_reply: u8 = 328, 4;
         mtu_cap: u8 = 332, 4;
-        /// Switches only: consecutive dropped packets after which a VL stalls.
+        /// Switches only: number of consecutive dropped packets after which a VL stalls.
         vl_stall_count: u8 = 336, 3;
-        /// Switches only: lifetime of a packet at the head of a queue, 4.096 us * 2^n.
+        /// Switches only: maximum lifetime of a packet at the head of a queue, 4.096 us * 2^n.
         hoq_life: u8 = 339, 5;
         operational_vls: u8 = 344, 4;
-        /// SMPs received with an invalid M_Key.
+        /// Number of SMPs received with an invalid M_Key.
         m_key_violations: u16 = 352, 16;
-        /// Packets received with an invalid P_Key.
+        /// Number of packets received with an invalid P_Key.
         p_key_violations: u16 = 368, 16;
-        /// Packets received with an invalid Q_Key.
+        /// Number of packets received with an invalid Q_Key.
         q_key_violations: u16 = 384, 16;
         /// Size of the GUID table in entries.
         guid_cap: u8 = 400, 8;
-        /// Set only: clients must renew their subscriptions.
+        /// In a Set only: clients must renew their subscriptions.
         client_reregister: bool = 408, 1;
-        /// Subnet propagation delay, which limits the trap rate: 4.096 us * 2^n.
+        /// Propagation delay of the subnet, 4.096 us * 2^n. It limits the rate of traps.
         subnet_timeout: u8 = 411, 5;
         /// Response time: 4.096 us * 2^n.
         resp_time: u8 = 419, 5;
@@ -138,7 +138,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Compares the attribute with the table of section 8.5 of the mthca interface, byte by byte.
+    /// The bytes are those of the table in section 8.5 of the mthca interface.
     #[test]
     fn active_port_matches_interface_table() {
         let mut bytes = [0; 64];

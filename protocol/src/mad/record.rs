@@ -1,4 +1,4 @@
-//! Attributes of subnet administration, and the fields that each bit of their component mask selects.
+//! Attributes of subnet administration, and the fields that the bits of their component masks select.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.
@@ -7,7 +7,7 @@ use super::BitField;
 use super::field::attribute;
 use crate::ids::{Lid, Pkey, Qkey};
 
-/// Selector value: exactly the value given.
+/// Value of a selector that requires exactly the given value.
 pub const EXACTLY: u8 = 2;
 
 attribute! {
@@ -43,11 +43,11 @@ attribute! {
         flow_label: u32 = 356, 20;
         /// Hop limit of the group.
         hop_limit: u8 = 376, 8;
-        /// Scope of the group.
+        /// Multicast scope of the group.
         scope: u8 = 384, 4;
-        /// Kinds of membership, one bit each.
+        /// Kinds of membership, with one bit for each.
         join_state: u8 = 388, 4;
-        /// The requester is not the member port.
+        /// Whether the requester is a port other than the member port.
         proxy_join: bool = 392, 1;
     }
 }
@@ -78,7 +78,7 @@ pub mod mc_member {
 attribute! {
     /// PathRecord (section 15.2.5.16): a path from one port to another.
     pub struct PathRecord[64] {
-        /// Service that the path is for; 0 for any.
+        /// Service for which the path is used; 0 for any service.
         service_id: u64 = 0, 64;
         /// GID of the destination.
         dgid: [u8; 16] = 64, 128;
@@ -88,13 +88,13 @@ attribute! {
         dlid: Lid = 320, 16;
         /// LID of the source.
         slid: Lid = 336, 16;
-        /// The path carries raw packets.
+        /// Whether the path carries raw packets.
         raw_traffic: bool = 352, 1;
         flow_label: u32 = 356, 20;
         /// Hop limit; 0 if packets need no GRH.
         hop_limit: u8 = 376, 8;
         traffic_class: u8 = 384, 8;
-        /// The path also works in the reverse direction.
+        /// Whether the path also works in the reverse direction.
         reversible: bool = 392, 1;
         /// Largest number of paths to return.
         path_count: u8 = 393, 7;
@@ -114,7 +114,7 @@ attribute! {
         life_time_selector: u8 = 448, 2;
         /// Packet lifetime: 4.096 us * 2^n.
         life_time: u8 = 450, 6;
-        /// Preference; lower is better.
+        /// Preference of the path; lower values are better.
         preference: u8 = 456, 8;
     }
 }
@@ -136,7 +136,7 @@ pub mod path {
     pub const RATE: u64 = 1 << 19;
 }
 
-/// Layout of a record for component mask queries.
+/// Layout of a record, used for queries with a component mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordLayout {
     /// Length of a record in bytes.
@@ -146,12 +146,13 @@ pub struct RecordLayout {
 }
 
 impl RecordLayout {
-    /// Returns the distance between records of a table in bytes: `len` rounded up to a multiple of 8.
+    /// Returns the distance in bytes between the records of a table, which is `len` rounded up to a multiple of 8.
     pub const fn stride(&self) -> usize {
         self.len.next_multiple_of(8)
     }
 
-    /// Returns whether `record` equals `wanted` in all components of `mask`. Bits without a component are ignored.
+    /// Returns whether `record` equals `wanted` in all components that `mask` selects. Mask bits without a component
+    /// are ignored.
     pub fn matches(&self, record: &[u8], wanted: &[u8], mask: u64) -> bool {
         self.components
             .iter()
@@ -161,7 +162,7 @@ impl RecordLayout {
     }
 }
 
-/// A layout given by the lengths of its adjacent components in bits.
+/// Defines a layout from the lengths of its adjacent components in bits.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident, $len:expr, [$($bits:expr),* $(,)?]) => {
         $(#[$doc])*
@@ -189,8 +190,8 @@ layout! {
     NODE, 108, [16, 16, 8, 8, 8, 8, 64, 64, 64, 16, 16, 32, 8, 24, 512]
 }
 layout! {
-    /// PortInfoRecord (section 15.2.5.3): LID, port, options, PortInfo. Only the PortInfo fields up to the LID of
-    /// the subnet manager, and the capability mask, can be queried.
+    /// PortInfoRecord (section 15.2.5.3): LID, port, options, PortInfo. Queries can select only the PortInfo fields up
+    /// to the LID of the subnet manager, and the capability mask.
     PORT_INFO, 68, [16, 8, 8, 64, 64, 16, 16, 32]
 }
 layout! {
@@ -214,15 +215,15 @@ layout! {
     PKEY_TABLE, 72, [16, 16, 8, 24, 512]
 }
 layout! {
-    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, then data in units of
-    /// 8, 16, 32 and 64 bits.
+    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, and finally data in units
+    /// of 8, 16, 32 and 64 bits.
     SERVICE, 176, [
         64, 128, 16, 16, 32, 128, 512, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16,
         16, 16, 32, 32, 32, 32, 64, 64,
     ]
 }
 layout! {
-    /// PathRecord (section 15.2.5.16). The first two components are the halves of the service ID.
+    /// PathRecord (section 15.2.5.16). The first two components are the two halves of the service ID.
     PATH, PathRecord::LEN, [
         32, 32, 128, 128, 16, 16, 1, 3, 20, 8, 8, 1, 7, 16, 12, 4, 2, 6, 2, 6, 2, 6, 8,
     ]
@@ -238,7 +239,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Offsets from section 9.3 of the mthca interface; the response to joining a broadcast group.
+    /// The offsets are those in section 9.3 of the mthca interface. The record is the response to joining a broadcast
+    /// group.
     #[test]
     fn broadcast_group_member_matches_interface_offsets() {
         let mut bytes = [0; 52];
@@ -273,7 +275,7 @@ mod tests {
         assert_eq!(McMemberRecord::parse(&bytes), record);
     }
 
-    /// Offsets from section 9.4 of the mthca interface.
+    /// The offsets are those in section 9.4 of the mthca interface.
     #[test]
     fn path_record_matches_interface_offsets() {
         let mut bytes = [0; 64];
@@ -310,7 +312,8 @@ mod tests {
         assert_eq!(PathRecord::parse(&bytes), record);
     }
 
-    /// Component masks that the kernel uses (mthca interface, section 9.3), and the position of each component.
+    /// Compares with the component masks that the kernel uses (mthca interface, section 9.3). Also checks the position
+    /// of each component.
     #[test]
     fn component_bits_match_kernel() {
         use mc_member::{JOIN_STATE, MGID, PKEY, PORT_GID, QKEY};

@@ -1,4 +1,4 @@
-//! Reliable multi-packet transaction protocol (RMPP): responses longer than one MAD.
+//! Reliable multi-packet transaction protocol (RMPP), for responses that are longer than one MAD.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.6.
@@ -18,26 +18,26 @@ pub const ABORT: u8 = 4;
 pub const VERSION: u8 = 1;
 
 attribute! {
-    /// RMPP header, which follows the common header.
+    /// The RMPP header, which follows the common MAD header.
     pub struct Rmpp[12] {
-        /// [`VERSION`]; 0 if the transfer has a single MAD.
+        /// Version of RMPP, [`VERSION`]; 0 if the transfer consists of a single MAD.
         version: u8 = 0, 8;
         /// `RMPPType`: [`DATA`], [`ACK`], [`STOP`] or [`ABORT`].
         kind: u8 = 8, 8;
         /// Response time: 4.096 us * 2^n; 31 means unspecified.
         resp_time: u8 = 16, 5;
-        /// Last segment of the transfer.
+        /// Whether this is the last segment of the transfer.
         last: bool = 21, 1;
-        /// First segment of the transfer.
+        /// Whether this is the first segment of the transfer.
         first: bool = 22, 1;
-        /// RMPP is in use. If clear, the other fields are undefined.
+        /// Whether RMPP is in use. If not, the other fields are undefined.
         active: bool = 23, 1;
         /// Reason of a STOP or ABORT.
         status: u8 = 24, 8;
-        /// Segment number, from 1. In an ACK, the last segment received.
+        /// Segment number, starting at 1. In an ACK, the number of the last segment received.
         segment: u32 = 32, 32;
-        /// In the first segment, payload length of the whole transfer in bytes. In the last segment, its own
-        /// payload length. In an ACK, the last segment that the sender is allowed to send.
+        /// In the first segment, the payload length in bytes of the whole transfer. In the last segment, the payload
+        /// length of that segment. In an ACK, the number of the last segment that the sender is allowed to send.
         length_or_window: u32 = 64, 32;
     }
 }
@@ -46,7 +46,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Figure 166 of the specification: type 1, response time 31, flags Last, First and Active.
+    /// Figure 166 of the specification: type 1, response time 31, and the flags Last, First and Active.
     #[test]
     fn single_segment_round_trips() {
         let rmpp = Rmpp {

@@ -1,4 +1,4 @@
-//! Subnet administration: sections of its MADs, and attribute IDs. The layouts of the attributes are in
+//! Subnet administration: the sections of its MADs, and its attribute IDs. The layouts of the attributes are in
 //! [`record`](super::record).
 //!
 //! # Spec
@@ -10,11 +10,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::Mad;
 use super::rmpp::Rmpp;
 
-/// Length of the attribute data in one MAD, or of the data in one RMPP segment, in bytes.
+/// Length in bytes of the attribute data in one MAD, or of the data in one RMPP segment.
 pub const DATA_LEN: usize = 200;
 
-/// Length of the SA header between RMPP header and data, in bytes. Every segment has one, and RMPP counts it as
-/// payload.
+/// Length in bytes of the SA header, which lies between the RMPP header and the data. Every segment has an SA header,
+/// and RMPP counts it as payload.
 pub const SA_HEADER_LEN: usize = 20;
 
 /// Class version that this crate supports.
@@ -47,14 +47,14 @@ pub struct SaMad {
     attribute_offset: U16,
     reserved: [u8; 2],
     component_mask: U64,
-    /// The attribute, or a segment of a table.
+    /// The attribute, or one segment of a table.
     pub data: [u8; DATA_LEN],
 }
 
 const _: () = assert!(std::mem::offset_of!(SaMad, data) == 56 && size_of::<SaMad>() == super::MAD_LEN);
 
 impl SaMad {
-    /// Views a MAD as a subnet administration MAD.
+    /// Returns a view of a MAD as a subnet administration MAD.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
@@ -74,7 +74,7 @@ impl SaMad {
         self.rmpp = rmpp.emit();
     }
 
-    /// Returns the component mask: bit n is set if the n-th component of the attribute is valid.
+    /// Returns the component mask. Bit n is set if the n-th component of the attribute is valid.
     pub fn component_mask(&self) -> u64 {
         self.component_mask.get()
     }
@@ -99,7 +99,7 @@ impl SaMad {
 mod tests {
     use super::*;
 
-    /// Offsets from section 9.1 of the mthca interface.
+    /// The offsets are those in section 9.1 of the mthca interface.
     #[test]
     fn sections_match_interface_offsets() {
         let mut mad = [0; 256];

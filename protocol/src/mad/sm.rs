@@ -9,15 +9,15 @@ use super::field::attribute;
 pub const MASTER: u8 = 3;
 
 attribute! {
-    /// The attribute SMInfo of a subnet manager.
+    /// The attribute SMInfo, which describes a subnet manager.
     pub struct SmInfo[24] {
         /// GUID of the port on which the subnet manager runs.
         guid: u64 = 0, 64;
         /// SM_Key, a secret of the subnet manager.
         sm_key: u64 = 64, 64;
-        /// Activity counter; a subnet manager that stops incrementing it has failed.
+        /// Activity counter. A subnet manager that no longer increments it has failed.
         act_count: u32 = 128, 32;
-        /// Priority, 0 to 15; the highest becomes master.
+        /// Priority, 0 to 15; the subnet manager with the highest priority becomes master.
         priority: u8 = 160, 4;
         /// `SMState`, for example [`MASTER`].
         state: u8 = 164, 4;

@@ -32,7 +32,7 @@ pub mod attribute {
     pub const SM_INFO: u16 = 0x20;
 }
 
-/// Sections of an SMP. The directed-route fields are reserved in LID-routed SMPs.
+/// Sections of an SMP. In LID-routed SMPs, the directed-route fields are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -55,22 +55,22 @@ const _: () = assert!(std::mem::offset_of!(Smp, data) == 64 && size_of::<Smp>() 
 /// IBTA volume 1, section 14.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectedRoute {
-    /// Direction bit (D): set in the response.
+    /// Direction bit (D), which is set in the response.
     pub returning: bool,
     /// Current position in the path.
     pub hop_pointer: u8,
     /// Number of hops in the path.
     pub hop_count: u8,
-    /// LID where the directed part of the route begins (DrSLID), or the permissive LID.
+    /// LID at which the directed part of the route begins (DrSLID), or the permissive LID.
     pub source: Lid,
-    /// LID where the directed part of the route ends (DrDLID), or the permissive LID.
+    /// LID at which the directed part of the route ends (DrDLID), or the permissive LID.
     pub destination: Lid,
 }
 
 const RETURNING: u16 = 1 << 15;
 
 impl Smp {
-    /// Views a MAD as an SMP.
+    /// Returns a view of a MAD as an SMP.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
@@ -100,7 +100,7 @@ impl Smp {
         self.m_key = key.into();
     }
 
-    /// Directed-route fields. Only directed-route SMPs define them.
+    /// Returns the directed-route fields. They have a meaning only in directed-route SMPs.
     pub fn route(&self) -> DirectedRoute {
         let header = self.header();
         let [hop_pointer, hop_count] = header.class_specific.to_be_bytes();
@@ -123,17 +123,17 @@ impl Smp {
         self.header[4] = self.header[4] & 0x7f | u8::from(returning) << 7;
     }
 
-    /// Returns the egress port at `hop` of the initial path; 0 beyond the path.
+    /// Returns the egress port at hop `hop` of the initial path. Returns 0 beyond the end of the path.
     pub fn initial_port(&self, hop: u8) -> u8 {
         self.initial_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Returns the ingress port recorded at `hop`; 0 beyond the path.
+    /// Returns the ingress port that was recorded at hop `hop`. Returns 0 beyond the end of the path.
     pub fn return_port(&self, hop: u8) -> u8 {
         self.return_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Records the ingress port at `hop`. Has no effect beyond the path.
+    /// Records the ingress port at hop `hop`. Has no effect beyond the end of the path.
     pub fn set_return_port(&mut self, hop: u8, port: u8) {
         if let Some(at) = self.return_path.get_mut(usize::from(hop)) {
             *at = port;
@@ -145,8 +145,8 @@ impl Smp {
 mod tests {
     use super::*;
 
-    /// Offsets of IBTA volume 1, figure 172 (table 116): D is the high bit of the status, followed by hop pointer
-    /// and hop count. The paths are at bytes 128 and 192.
+    /// The offsets are those of IBTA volume 1, figure 172 (table 116). D is the high bit of the status, which the hop
+    /// pointer and hop count follow. The paths are at bytes 128 and 192.
     #[test]
     fn directed_route_matches_ibta_figure_172() {
         let mut mad = [0; 256];

@@ -15,15 +15,15 @@ use crate::view::view;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[allow(missing_docs)]
 pub struct RawArp {
-    /// Always 1, which means Ethernet.
+    /// Type of the hardware address; always 1 for Ethernet.
     pub hardware_type: U16,
-    /// Always 0x0800, which means IPv4.
+    /// Type of the protocol address; always 0x0800 for IPv4.
     pub protocol_type: U16,
-    /// Length of a MAC, always 6.
+    /// Length of a MAC address, always 6.
     pub hardware_len: u8,
     /// Length of an IPv4 address, always 4.
     pub protocol_len: u8,
-    /// 1 for a request, 2 for a reply.
+    /// Opcode: 1 for a request, 2 for a reply.
     pub operation: U16,
     pub sender_mac: [u8; 6],
     pub sender_ip: [u8; 4],
@@ -41,15 +41,15 @@ pub enum ArpOperation {
     Reply,
 }
 
-/// A parsed message of ARP.
+/// A parsed ARP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Arp {
     pub operation: ArpOperation,
     pub sender_mac: MacAddr,
-    /// Sender's IP address; 0.0.0.0 in a probe (RFC 5227).
+    /// IP address of the sender. It is 0.0.0.0 in a probe (RFC 5227).
     pub sender_ip: Ipv4Addr,
-    /// Target's Ethernet address; undefined in a request.
+    /// Ethernet address of the target. It is undefined in a request.
     pub target_mac: MacAddr,
     pub target_ip: Ipv4Addr,
 }
@@ -58,7 +58,8 @@ impl Arp {
     /// Parses the payload of an Ethernet frame. Trailing padding is ignored.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] for an unsupported address type or opcode.
+    /// [`WireError::Short`] if the message is truncated; [`WireError::Invalid`] for an unsupported address type or
+    /// opcode.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let (raw, _) = view::<RawArp>(bytes, "ARP")?;
         let invalid = |what, value: U16| WireError::Invalid { what, value: value.get().into() };
@@ -100,7 +101,7 @@ impl Arp {
         }
     }
 
-    /// Appends the complete frame, 42 bytes. Requests are broadcast, replies are sent to the target.
+    /// Appends the complete frame, 42 bytes. Requests are broadcast, and replies are sent to the target.
     pub fn emit_frame(&self, out: &mut Vec<u8>) {
         let dst = match self.operation {
             ArpOperation::Request => MacAddr::BROADCAST,

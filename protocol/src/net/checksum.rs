@@ -1,36 +1,37 @@
 //! The Internet checksum (RFC 1071).
 
-/// Running sum of 16-bit big-endian words. All parts except the last must have an even length.
+/// Running sum of 16-bit big-endian words. The data can be added in parts; all parts except the last must have an even
+/// length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// Creates the sum of no data.
+    /// Creates the sum over no data.
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// Adds `bytes`. An odd last byte is the high half of a word.
+    /// Adds `bytes` to the sum. If their number is odd, the last byte is the high half of a word.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let (words, tail) = bytes.as_chunks::<4>();
         let mut last = [0; 4];
         last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        // RFC 1071, section 2 (B): byte-swapping all words byte-swaps the sum, so the loop adds words in native
-        // order. Each step adds less than 2^32, so 2^32 steps (16 GiB) fit.
+        // RFC 1071, section 2 (B): swapping the bytes of all words swaps the bytes of the sum, so the loop adds words
+        // in native byte order. Each step adds less than 2^32, so the sum has room for 2^32 steps (16 GiB).
         let native = |word: &[u8; 4]| u64::from(u32::from_ne_bytes(*word));
         let sum = words.iter().map(native).sum::<u64>() + native(&last);
         Self(self.0 + u64::from(u16::from_be(fold(sum))))
     }
 
-    /// Adds one 16-bit word.
+    /// Adds one 16-bit word to the sum.
     #[must_use]
     pub fn with_u16(self, word: u16) -> Self {
         Self(self.0 + u64::from(word))
     }
 
-    /// Returns the value of the checksum field: the complement of the sum. It is 0 over data that includes a
-    /// correct checksum.
+    /// Returns the value for the checksum field, which is the complement of the sum. If the data already includes a
+    /// correct checksum, the value is 0.
     pub fn value(self) -> u16 {
         !fold(self.0)
     }
@@ -39,7 +40,7 @@ impl Checksum {
 /// Folds the sum to 16 bits with end-around carry.
 fn fold(sum: u64) -> u16 {
     let once = |sum: u64| (sum >> 16) + (sum & 0xffff);
-    // Each step shortens the sum: 64, 49, 34, 19, 17 and finally 16 bits.
+    // Each step shortens the sum, from 64 bits to 49, 34, 19, 17 and finally 16 bits.
     let folded = once(once(once(once(once(sum)))));
     u16::try_from(folded & 0xffff).unwrap_or_default()
 }

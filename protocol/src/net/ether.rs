@@ -1,4 +1,4 @@
-//! Ethernet II frames without frame check sequence.
+//! Ethernet II frames without their frame check sequence.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -27,17 +27,17 @@ const _: () = assert!(size_of::<RawEther>() == 14);
 /// EtherTypes that a port handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtherType {
-    /// The EtherType 0x0800, IPv4.
+    /// EtherType 0x0800, which is IPv4.
     Ipv4,
-    /// The EtherType 0x0806, ARP.
+    /// EtherType 0x0806, which is ARP.
     Arp,
-    /// The EtherType 0x86dd, IPv6.
+    /// EtherType 0x86dd, which is IPv6.
     Ipv6,
     /// Any other EtherType, or the length of an IEEE 802.3 frame.
     Other(u16),
 }
 
-/// A frame split into header and payload.
+/// A frame that is split into header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct EtherFrame<'a> {
@@ -45,7 +45,7 @@ pub struct EtherFrame<'a> {
     pub src: MacAddr,
     /// EtherType of the payload.
     pub ether_type: EtherType,
-    /// Everything after the header, Ethernet padding included.
+    /// Everything after the header, including Ethernet padding.
     pub payload: &'a [u8],
 }
 
@@ -53,7 +53,7 @@ impl<'a> EtherFrame<'a> {
     /// Splits a frame. The payload is not inspected.
     ///
     /// # Errors
-    /// [`WireError::Short`].
+    /// [`WireError::Short`] if the frame ends inside the header.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (raw, payload) = view::<RawEther>(frame, "Ethernet")?;
         Ok(Self {
@@ -64,11 +64,11 @@ impl<'a> EtherFrame<'a> {
         })
     }
 
-    /// Splits a frame that can have one VLAN tag. Returns the frame without the tag, and the tag control
-    /// information.
+    /// Splits a frame that may have a VLAN tag. Returns the frame without the tag, and the tag control information if
+    /// there was a tag.
     ///
     /// # Errors
-    /// [`WireError::Short`].
+    /// [`WireError::Short`] if the frame ends inside the header or the tag.
     pub fn parse_tagged(frame: &'a [u8]) -> Result<(Self, Option<u16>), WireError> {
         let whole = Self::parse(frame)?;
         if !TAGS.contains(&whole.ether_type.number().to_be_bytes()) {
@@ -83,8 +83,8 @@ impl<'a> EtherFrame<'a> {
         Ok((Self { ether_type, payload, ..whole }, Some(u16::from_be_bytes([tci_high, tci_low]))))
     }
 
-    /// Returns whether the frame looks like RoCEv2: UDP to port 4791 over IPv4 or IPv6. Lengths and checksums are
-    /// not verified, so the frame can still fail to parse.
+    /// Returns whether the frame looks like RoCEv2, that is, UDP to port 4791 over IPv4 or IPv6. Lengths and checksums
+    /// are not verified, so parsing the frame can still fail.
     pub fn is_roce(&self) -> bool {
         let protocol_and_udp = match self.ether_type {
             EtherType::Ipv4 => {
@@ -105,19 +105,19 @@ pub const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
 /// Length of a VLAN tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// Length of the two addresses in bytes; a tag follows them.
+/// Length in bytes of the two addresses, which a tag follows.
 pub(crate) const ADDRESSES_LEN: usize = 12;
 
-/// Returns a C-TAG with tag control information `tci`.
+/// Returns a C-TAG with the tag control information `tci`.
 pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
     let ([high, low], [[a, b], _]) = (tci.to_be_bytes(), TAGS);
     [a, b, high, low]
 }
 
-/// Removes a priority tag, for ports without VLANs.
+/// Removes a priority tag from a frame, for ports without VLANs.
 ///
-/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3,
-/// "priority-tagged frame", and section 6.9). Untagged frames are borrowed unchanged.
+/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged
+/// frame", and section 6.9). An untagged frame is returned unchanged, without copying it.
 ///
 /// # Errors
 /// [`WireError::Invalid`] for a VLAN-tagged frame, [`WireError::Short`] for a frame that ends inside its tag.
@@ -135,7 +135,7 @@ pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
 }
 
 impl RawEther {
-    /// Creates a header in wire format.
+    /// Creates an Ethernet header in wire format.
     pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
         Self { dst: dst.0, src: src.0, ether_type: ether_type.number().into() }
     }

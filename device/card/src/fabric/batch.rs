@@ -9,9 +9,9 @@ use protocol::roce::{IcrcField, seal};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Maximum number of bytes in frames that a turn sends to or receives from shared memory. The last frame may
-/// exceed this limit. With this limit, the reader finds the frames in the L2 cache, which also holds the same
-/// amount of guest memory.
+/// Maximum total length, in bytes, of the frames that a turn sends to or receives from shared memory. The
+/// last frame may exceed this limit. The limit is low enough that the reader finds the frames in the L2
+/// cache, along with the same amount of guest memory.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -35,7 +35,7 @@ pub(super) struct TxFrame {
 /// Origin of a frame, which determines how a fabric treats it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// An unsolicited frame of the engine, the host stack or management.
+    /// An unsolicited frame from the engine, the host stack or management.
     #[default]
     Own,
     /// An answer to a received frame, see [`TxBatch::mark_answer`].
@@ -44,7 +44,7 @@ pub enum Origin {
 
 impl TxBatch {
     /// Creates a batch for a device that is a NIC. Its driver chooses the source addresses, including those
-    /// of the RDMA half. Fabrics check that no other member owns these addresses.
+    /// of RDMA frames. Fabrics check that no other member owns these addresses.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
@@ -107,8 +107,8 @@ impl TxBatch {
         }
     }
 
-    /// Commits the bytes appended since the last commit as a frame from a NIC, which contains its own
-    /// destination address. If the length is invalid, discards the bytes and returns false.
+    /// Commits the bytes appended since the last commit as a frame from a NIC. The destination is taken from
+    /// the frame itself. If the length is invalid, discards the bytes and returns false.
     pub fn commit_nic(&mut self) -> bool {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         let frame = &self.bytes[start..];

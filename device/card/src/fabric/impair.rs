@@ -55,7 +55,7 @@ pub struct TooManyRulesError;
 /// An active rule and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentRow {
-    /// Rule ID. IDs are assigned from 1 on, in the order in which rules are added.
+    /// Rule ID. IDs count from 1, in the order in which rules are added.
     pub id: u32,
     /// The rule as it was added.
     pub rule: RuleEntry,
@@ -114,7 +114,8 @@ impl Impairments {
         self.numbered = self.numbered.wrapping_add(1);
         let id = self.numbered;
         let mut rng = ChaCha8Rng::seed_from_u64(rule.seed());
-        // Rules with the same seed must not all select the same frames.
+        // Each action and direction has its own random stream, so that rules with the same seed do not all
+        // select the same frames.
         rng.set_stream(rule.stream());
         self.rules.push(ActiveRule { id, rule, matched: 0, hits: 0, rng, site: Site::new() });
         Ok(id)

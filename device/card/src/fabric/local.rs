@@ -39,7 +39,7 @@ pub struct Networks(HashMap<String, Arc<Network>>);
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
-    /// Number of joins. Each join invalidates earlier admissions of source addresses.
+    /// Number of joins. Each join invalidates the cached results of source address checks.
     joins: AtomicU64,
     /// Origin of the clock for address ageing.
     started: Instant,
@@ -93,12 +93,12 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// The last admitted source address of the NIC.
+/// The last source address of the NIC that passed the check.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
     at: engine::Instant,
-    /// Value of [`Network::joins`] when the address was admitted.
+    /// Value of [`Network::joins`] at the time of the check.
     joins: u64,
 }
 
@@ -210,7 +210,7 @@ impl Arrivals {
         Some(run)
     }
 
-    /// Keeps the buffer of a run that has been taken, for reuse.
+    /// Keeps the buffer of a run that has been taken, so that it can be reused.
     fn keep(&mut self, memory: Frames) {
         if self.spares.len() < MAX_SPARES {
             self.spares.push(memory);
@@ -219,7 +219,7 @@ impl Arrivals {
 }
 
 impl Members {
-    /// Returns the members other than `from` that receive frames for a MAC without an owner.
+    /// Returns the members, other than `from`, that receive frames for a MAC without an owner.
     fn others(&self, from: MacAddr, dst: MacAddr) -> impl Iterator<Item = &Arc<Member>> {
         let takes =
             move |member: &Member| dst.is_multicast() || member.is_promiscuous.load(Ordering::Relaxed);
@@ -249,7 +249,8 @@ impl LocalFabric {
         false
     }
 
-    /// Sends frames from the front of the batch, as long as their source needs no check or equals `source`.
+    /// Sends frames from the front of the batch, as long as their chosen source is `source`, which has passed
+    /// the check.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
@@ -262,7 +263,7 @@ impl LocalFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
-            // An answer goes only to its requester, or is dropped.
+            // An answer is never flooded. It goes to its requester, or is dropped.
             let is_flooded = owner.is_none() && !(is_unknown && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             if let Some(member) = one.filter(|_| count == batch.len())
@@ -396,7 +397,7 @@ mod tests {
         poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// Returns the tags of the frames that have arrived.
+    /// Returns the byte of each received frame by which the tests identify the frame.
     fn received(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[6]).collect()
     }
@@ -497,7 +498,7 @@ mod tests {
         batch
     }
 
-    /// Returns the tags of the NIC frames that have arrived.
+    /// Returns the byte of each received NIC frame by which the tests identify the frame.
     fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[12]).collect()
     }
@@ -529,7 +530,7 @@ mod tests {
         c.send(&mut batch(&[(UNOWNED, 3)]));
         assert_eq!((received(&mut a), received(&mut b)), (vec![3], vec![]), "no flood");
 
-        // The NIC may use neither a MAC that another guest is using nor a configured one.
+        // The NIC may use neither a MAC that another guest is using nor the configured MAC of another member.
         b.send(&mut plain(&[(MACS[2], UNOWNED, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
         assert_eq!((received_plain(&mut c), b.stats().tx_foreign_mac), (vec![6], 2));
         c.send(&mut batch(&[(UNOWNED, 7), (MACS[0], 8)]));
@@ -549,7 +550,8 @@ mod tests {
             frames.iter().for_each(|frame| batch.push(frame));
             batch
         };
-        // Plain frames and those of the RDMA half are treated alike, as are requests and answers.
+        // A frame with another member's IP address is dropped, whether the NIC sends it from its own MAC or
+        // from another one, and whether or not it is an answer.
         for is_answer in [false, true] {
             for mac in [MACS[0], UNOWNED] {
                 let mut frames = TxBatch::of_nic();
@@ -566,7 +568,8 @@ mod tests {
         assert_eq!(all_received(&mut b).count(), 0);
         assert_eq!((a.stats().tx_foreign_ip, a.stats().tx_foreign_mac), (24, 6));
 
-        // The NIC's own addresses, and those of a guest behind it. The HCA itself also sends frames.
+        // The NIC may send from its own MAC and from the MAC of a guest behind it, with its own IP address or
+        // one without an owner. An HCA may send as well.
         for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (UNOWNED, 8)] {
             a.send(&mut of(frames_from(mac, MACS[1], &member(ip))));
         }

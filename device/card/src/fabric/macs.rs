@@ -22,7 +22,7 @@ const AGEING: Duration = Duration::from_secs(300);
 /// pauses in traffic, but shorter than the time to move a virtual machine to another host.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// Interval at which the entry of a MAC is refreshed while frames from it arrive one after the other.
+/// Minimum interval at which a MAC's entry is refreshed while frames from it keep arriving.
 pub(super) const REFRESH: Duration = Duration::from_millis(500);
 
 /// The MAC table. `O` identifies an owner.

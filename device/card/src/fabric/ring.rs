@@ -2,10 +2,10 @@
 //!
 //! A network is a directory. Each HCA listens there on a socket named after its MAC, so that a MAC belongs to
 //! only one HCA. It connects to the other HCAs whose sockets it finds (`discovery`). The socket between two
-//! members stays open: a byte on it wakes a member that sleeps, and the end of the stream means that the
-//! other side has closed it. An eventfd would wake a little faster, but both sides share its flags. A peer
-//! could fill it, make it blocking, and thus stop a writer. In contrast, a send on this side's own socket
-//! never waits.
+//! members stays open. A byte on it wakes a member that sleeps, and the end of the stream means that the
+//! other side has closed it. An eventfd would wake a little faster, but both sides would share its file
+//! status flags, so a peer could fill it, make it blocking, and thus block the other side's writes. In
+//! contrast, a send on this side's own socket never waits.
 //!
 //! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
 
@@ -65,7 +65,7 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// Event number of the first connection without a hello. The numbers of links follow those of the
+    /// Event number of the first connection without a hello. Links have the numbers after those of the
     /// connections.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
@@ -93,7 +93,7 @@ pub struct RingFabric {
     tokens: Tokens,
     macs: MacTable<Owner>,
     ips: IpOwners,
-    /// The last admitted sender, its owner, and when it was checked.
+    /// The last sender that was admitted, its owner, and the time of the check.
     last: Option<(Source, Owner, engine::Instant)>,
     /// Index of the link that is served first in the next turn.
     first: usize,

@@ -27,7 +27,7 @@ pub(super) struct Source {
     pub(super) mac: MacAddr,
     /// Source address of the IP header, or the sender's protocol address of an ARP packet.
     ip: Option<IpAddr>,
-    /// Target of a neighbour advertisement, which claims that the sender has the target address.
+    /// Target of a neighbour advertisement, which the sender claims as its own address.
     target: Option<Ipv6Addr>,
 }
 
@@ -125,7 +125,7 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Returns frames from `mac` to `dst`. Each claims an IP address of the member `of` in a different way.
+    /// Returns frames from `mac` to `dst`. Each claims an IP address of the member `of`, in a different way.
     pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
         let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();

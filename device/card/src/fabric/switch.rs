@@ -179,7 +179,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a peer and returns it. From now on, its frames are treated as those of a stranger.
+    /// Removes a peer and returns it. Its later frames are treated like those of an unknown sender.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
@@ -280,8 +280,8 @@ impl Switch {
         Ok(index)
     }
 
-    /// Checks whether the NIC of the HCA may send from `src`, which its driver chose and which must not belong to a
-    /// peer. Learns the MAC.
+    /// Checks whether the HCA's NIC may send from `src`, and learns this MAC. The NIC's driver chose `src`,
+    /// which must not belong to a peer.
     pub fn admit_own(&mut self, now: Instant, src: MacAddr) -> bool {
         let is_alike = |(last, at): (MacAddr, Instant)| last == src && now.saturating_since(at) < REFRESH;
         if self.last_own.is_some_and(is_alike) {
@@ -296,7 +296,7 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // With one peer there is no choice, and flooding would cost more.
+        // If there is only one peer, every frame goes to it. Flooding would cost more.
         if self.peers.len() == 1 {
             return Route::Peer(0);
         }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn learned_mac_moves_after_hold_time() {
         let mut switch = switch();
-        // The last frame before the pause is part of a burst, during which the table is consulted only
+        // The last frame before the pause belongs to a burst, during which the table is consulted only
         // occasionally.
         for millis in [0, 100, 400, 900] {
             assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));

@@ -40,7 +40,8 @@ impl TryFrom<String> for InterfaceName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        // `dev_valid_name` of the kernel. A percent sign would make the kernel choose a number.
+        // These are the rules of `dev_valid_name` in the kernel. A percent sign would make the kernel choose
+        // a number.
         let is_valid = (1..16).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
             && name != "."
@@ -80,7 +81,8 @@ impl TapFabric {
         Ok(Self { tap, stats: FabricStats::default() })
     }
 
-    /// Uses a socket that preserves message boundaries in place of an interface.
+    /// Creates a fabric that uses a socket in place of an interface. The socket must preserve message
+    /// boundaries.
     #[cfg(test)]
     pub(crate) fn on(tap: OwnedFd) -> Self {
         Self { tap, stats: FabricStats::default() }

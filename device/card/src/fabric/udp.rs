@@ -36,7 +36,7 @@ pub struct UdpFabric {
     /// Origin of the clock for rate limits and address ageing.
     started: Instant,
     losses: Losses,
-    /// Maximum frames per send; 1 once the kernel has rejected a run.
+    /// Maximum number of frames per send. Becomes 1 when the kernel rejects a run of frames.
     max_run: usize,
     stats: FabricStats,
     meta: [RecvMeta; RxBatch::SLOTS],
@@ -124,16 +124,15 @@ impl UdpFabric {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
             Err(error) if frames > 1 && refuses_runs(&error) => {
-                // Usually, either the frames exceed the path's MTU and can only be sent one by one, in
-                // fragments, or the interface does not support segmentation. Neither reason is temporary.
+                // Usually the cause is permanent: either the frames exceed the path's MTU and can only be
+                // sent one by one, in fragments, or the interface does not support segmentation.
                 self.max_run = 1;
                 log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
                 return Transmitted::RunRefused;
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // A peer that is not up answers with ICMP, which the next send reports. This does not need a
-                // log line.
+                // A peer that is not up causes ICMP errors, which the next send reports. They are not logged.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -150,8 +149,8 @@ impl UdpFabric {
         }
     }
 
-    /// Forwards a frame of one peer to others if this HCA connects them. Returns whether the frame may also
-    /// be for the HCA.
+    /// Forwards a peer's frame to the peers that it reaches only through this HCA. Returns whether the frame
+    /// may also be for the HCA itself.
     fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
         let dst = address(frame, 0);
         if dst == self.own {
@@ -372,7 +371,8 @@ mod tests {
         batch.commit(dst);
     }
 
-    /// Returns frames that are already in the socket, because loopback delivers them before `send` returns.
+    /// Returns the frames in the socket's buffer. Loopback delivers frames before `send` returns, so there is
+    /// nothing to wait for.
     fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
         let (mut batch, mut all) = (RxBatch::new(), Vec::new());
         loop {
@@ -590,7 +590,7 @@ mod tests {
             "a peer takes none of them"
         );
 
-        // A run ends where the source changes.
+        // A run ends where the source address changes.
         push_plain(&mut batch, B, BEHIND);
         push_plain(&mut batch, B, A);
         push_plain(&mut batch, B, BEHIND);

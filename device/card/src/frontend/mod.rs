@@ -102,7 +102,7 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Splits off the engine from the resources that its view of the device borrows.
+    /// Splits the resources into the engine and those that the engine's view of the device borrows.
     pub fn split(&mut self) -> (&mut Engine, HostContext<'_>) {
         let Self { now, engine, dma, port, monitor, .. } = self;
         (engine, HostContext { now: *now, addresses: port.addresses(), dma, monitor })

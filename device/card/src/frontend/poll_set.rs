@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// Bound: QPs polled in one period. A poll reads a slot or two. If there are more QPs, each is polled less
-/// often, and the cost stays the same.
+/// Bound: QPs polled in one period. A poll reads one or two slots. If there are more QPs, the cost stays the same, but
+/// each QP is polled less often.
 const POLLS_PER_PERIOD: usize = 256;
 
 /// Table indices of QPs that are polled round-robin, every `PERIOD_MS` milliseconds.
 #[derive(Debug, Default)]
 pub struct PollSet<const PERIOD_MS: u64> {
     indices: BTreeSet<u32>,
-    /// First index of the next period.
+    /// First index to poll in the next period.
     next: u32,
     due: Option<Instant>,
 }

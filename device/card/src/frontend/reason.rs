@@ -1,5 +1,4 @@
-//! Reasons for which any interface ignores a store. They follow from PCI and from the layout of the
-//! registers.
+//! Reasons for which every interface may ignore a store. They follow from PCI and from the layout of the registers.
 
 use crate::telemetry::reason::IgnoreReason;
 

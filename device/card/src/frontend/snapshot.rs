@@ -46,7 +46,7 @@ pub struct QpRow {
     pub recv_cqn: u32,
     /// Number of slots of the send queue.
     pub send_slots: u32,
-    /// Pending doorbells, whose requests have not been started.
+    /// Number of pending doorbells whose requests have not been started.
     pub send_waiting: u32,
     /// Number of slots of the receive queue.
     pub recv_slots: u32,
@@ -175,7 +175,7 @@ pub struct CqRow {
     pub producer: u32,
     /// Completions that raise the next event.
     pub armed: Armed,
-    /// EQ of its events.
+    /// EQ that receives the queue's events.
     pub eqn: u32,
     /// Fault that broke the queue; `None` while it works.
     pub fault: Option<Fault>,
@@ -223,7 +223,7 @@ pub struct EqRow {
     pub vector: Option<u16>,
     /// Mask of asynchronous events: bit t for type t, as the interface numbers them.
     pub mask: u64,
-    /// Events were lost, and the overflow is not reported yet.
+    /// Whether events have been lost and the overflow has not been reported yet.
     pub overflowed: bool,
 }
 
@@ -254,7 +254,7 @@ pub enum Right {
 /// A range of context memory that is contiguous in ICM and on the bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmRow {
-    /// Translation that the range belongs to.
+    /// Translation to which the range belongs.
     pub table: IcmTable,
     pub start: u64,
     pub length: u64,
@@ -492,7 +492,7 @@ impl QpState {
     }
 }
 
-/// State names of the IBTA specification.
+/// Displays a state by its name in the IBTA specification.
 impl fmt::Display for QpState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -1,8 +1,8 @@
 //! Tables of a device's objects for an operator.
 //!
-//! Each table describes its own name, its columns, and the form of its rows as JSON and as text. `hcactl
-//! list` can therefore print any table, including tables of new front-ends. Rows are copies, so the device is
-//! not blocked while they are read.
+//! Each table describes its own name, its columns, and the form of its rows in JSON and in text. `hcactl list` can
+//! therefore print any table, including tables of new front-ends. Rows are copies, so reading them does not block the
+//! device.
 
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -16,7 +16,7 @@ use crate::telemetry::monitor::Monitor;
 
 /// Maximum number of rows of a [`Page`].
 ///
-/// Bound: rows are copied on the device's own thread, between two turns of its traffic.
+/// Bound: rows are copied on the device's own thread, between two of its turns.
 pub const PAGE_ROWS: usize = 256;
 
 /// Description of a table.
@@ -24,21 +24,21 @@ pub const PAGE_ROWS: usize = 256;
 pub struct TableSpec {
     /// Name in requests and responses of the control socket.
     pub name: &'static str,
-    /// Contents, in one line.
+    /// Description of the contents, in one line.
     pub help: &'static str,
-    /// Heads of the columns of the text form.
+    /// Headings of the columns in the text form.
     pub columns: &'static [&'static str],
 }
 
-/// A row. Its field names are part of the public interface: JSON shows the fields under these names.
+/// A row. Its field names are part of the public interface, since they appear in the JSON form.
 pub trait Row: Serialize + Debug + Send + 'static {
-    /// Description of the table.
+    /// Description of the table to which the row belongs.
     const TABLE: &'static TableSpec;
 
-    /// Text of each column.
+    /// Returns the text of each column.
     fn cells(&self) -> Vec<String>;
 
-    /// Adds the monitor's counters for the object.
+    /// Adds the counters that the monitor has for the object.
     fn add_observed(&mut self, monitor: &Monitor) {
         let _ = monitor;
     }
@@ -48,8 +48,8 @@ pub trait Row: Serialize + Debug + Send + 'static {
 pub struct Table<F> {
     /// Description of the table.
     pub spec: &'static TableSpec,
-    /// Returns the page that starts at [`TableContext::from`]. It reads no guest memory and is invisible to the guest.
-    /// Unused indices cost no time.
+    /// Returns the page that starts at [`TableContext::from`]. The function reads no guest memory and has no effect on
+    /// the guest. Unused indices cost no time.
     pub page: fn(&F, &TableContext<'_>) -> Page,
 }
 
@@ -59,10 +59,10 @@ impl<F> Table<F> {
     }
 }
 
-/// Data of the HCA that tables show in addition to that of the front-end, and the position of the page.
+/// Position of the page, and data of the HCA that tables show in addition to the data of the front-end.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
-    /// The engine, with the dynamic values of QPs.
+    /// The engine, which has the dynamic values of QPs.
     pub engine: &'a Engine,
     /// Addresses of the fabric's ports.
     pub addresses: &'a Addresses,
@@ -73,12 +73,12 @@ pub struct TableContext<'a> {
 }
 
 impl TableContext<'_> {
-    /// Returns the index of the first row; `None` past the last index of 32 bits.
+    /// Returns the index of the first row; `None` if it does not fit in 32 bits.
     pub fn first(&self) -> Option<u32> {
         u32::try_from(self.from).ok()
     }
 
-    /// Builds a page from rows with their indices, starting at index `from`.
+    /// Builds a page from rows with their indices. `entries` starts with the first row of the page.
     pub fn page<I: Into<u64>, T: Row>(&self, entries: impl Iterator<Item = (I, T)>) -> Page {
         let mut entries = entries;
         let rows = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
@@ -104,7 +104,7 @@ pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
     /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different times, so a
-    /// row that appears or disappears in between may be missing.
+    /// row that appears or disappears in the meantime may be missing.
     pub next: Option<u64>,
 }
 
@@ -119,7 +119,7 @@ impl Page {
 #[derive(Debug)]
 pub struct Rows {
     table: &'static TableSpec,
-    /// `None` if there are none.
+    /// The rows; `None` if the device does not have the table.
     rows: Option<Box<dyn AnyRows>>,
 }
 

@@ -21,7 +21,7 @@ use crate::telemetry::testing::Written;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Bytes of guest memory, from bus address 0 on.
+/// Length of guest memory in bytes. It starts at bus address 0.
 pub const MEMORY: u64 = 1 << 30;
 
 /// A peer with an entry in the configuration.
@@ -43,8 +43,8 @@ pub fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }
 
-/// Parses a hex dump as the interface specifications print them: an offset, a colon and sixteen bytes per line. Omitted
-/// lines are zero.
+/// Parses a hex dump in the format of the interface specifications: each line has an offset, a colon and sixteen bytes.
+/// Omitted lines are zero.
 pub fn dump(text: &str, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -87,7 +87,7 @@ pub fn assert_golden(file: &str, text: &str) {
 pub struct Guest<F: Frontend> {
     pub hca: Hca<F>,
     pub now: Instant,
-    /// Eventfds by MSI-X vector.
+    /// Eventfds, indexed by MSI-X vector.
     vectors: Vec<OwnedFd>,
     /// A BAR that is mapped into the guest, so that stores to it do not trap.
     pages: Option<(Bar, MmapRegion)>,
@@ -96,7 +96,7 @@ pub struct Guest<F: Frontend> {
 }
 
 impl<F: Frontend> Guest<F> {
-    /// Creates a guest after power-on, with memory space and bus mastering enabled.
+    /// Creates a guest in its state after power-on, with memory space and bus mastering enabled.
     pub fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
         let mut hca = Hca::new(frontend, addresses, None);
         let record = session::record();
@@ -151,13 +151,13 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
-    /// Creates eventfds for the first vectors. The driver must still enable the vectors.
+    /// Creates eventfds for the first `vectors` vectors. The driver must still enable the vectors.
     pub fn listen(&mut self, vectors: usize) {
         self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
         self.wire();
     }
 
-    /// Passes the eventfds to the device, as a VMM does again after it has removed all of them.
+    /// Passes the eventfds to the device. A VMM does so again after it has removed all of them.
     pub fn wire(&mut self) {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));
@@ -170,7 +170,7 @@ impl<F: Frontend> Guest<F> {
         self.hca.impair(Rule::try_from(entry).unwrap()).unwrap();
     }
 
-    /// Advances the clock, never backwards, and handles expired deadlines.
+    /// Advances the clock to a time, unless that time has passed, and handles expired deadlines.
     pub fn advance(&mut self, to: Instant) {
         self.now = to.max(self.now);
         self.hca.set_now(self.now);
@@ -235,7 +235,7 @@ pub fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     }
 }
 
-/// Advances the clock until no deadline is left, for at most one minute.
+/// Exchanges frames and advances the clock until no deadline is left, for at most one minute.
 pub fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     let limit = a.now + std::time::Duration::from_secs(60);
     loop {

@@ -22,7 +22,7 @@ const ACCESS_LEN: u64 = 8;
 impl<F: Frontend> Hca<F> {
     fn bar_read(&mut self, bar: Bar, offset: u64, out: &mut [u8]) {
         if !self.config.memory_enabled() {
-            // No device claims the access on the bus.
+            // Reads return all ones, as on a bus where no device claims the access.
             out.fill(0xff);
             return;
         }
@@ -68,7 +68,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns the target of an address. The MSI-X structures begin and end at multiples of 8.
+    /// Returns the target of an access at an offset. The MSI-X structures begin and end at multiples of 8.
     pub(super) fn decode(&self, bar: Bar, offset: u64) -> Target {
         let inside = |(of, start): (Bar, u32), len: u64| {
             let within = offset.checked_sub(u64::from(start)).filter(|within| of == bar && *within < len);

@@ -18,8 +18,8 @@ use crate::vfio::Bar;
 use crate::vfio::pages::SharedPages;
 use crate::vfio::server::{Device as _, Region};
 
-/// Maximum number of doorbells served in one turn, so that a guest that stores to all its pages does not
-/// delay its client and peers for long.
+/// Maximum number of doorbells handled in one turn. Without it, a guest that stores to all its pages could delay its
+/// client and peers for long.
 const AT_ONCE: usize = 64;
 
 /// Polling interval during traffic. A sleep this short costs the thread some microseconds of CPU time.
@@ -30,10 +30,10 @@ const SHORT: Duration = Duration::from_millis(1);
 /// Polling interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Returns the polling interval. The delay until a doorbell is found is at most an eighth of the preceding
-/// idle time, and at most one millisecond. After a tenth of a second without activity, it is at most a
-/// hundredth of the idle time, and at most ten milliseconds. An idle device therefore wakes up a hundred
-/// times per second.
+/// Returns the polling interval after a time without activity. The delay until a doorbell is found is at most an eighth
+/// of that time, and at most one millisecond. After a tenth of a second without activity, the delay may grow to a
+/// hundredth of that time, and to at most ten milliseconds. An idle device therefore wakes up a hundred times per
+/// second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
 }
@@ -51,7 +51,7 @@ pub(super) struct Doorbells {
     next: Option<Instant>,
     /// Index in `words` of the first word skipped because of [`AT_ONCE`].
     first: usize,
-    /// Reused between polls to avoid allocations.
+    /// Offsets of the words to poll. Kept between polls to avoid allocations.
     words: Vec<u64>,
     found: Vec<(u64, [u8; 8])>,
 }
@@ -62,7 +62,8 @@ impl Doorbells {
         Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), found: Vec::new() }
     }
 
-    /// Returns the file of a region for the client to map. Without one, the client continues to send messages.
+    /// Returns the file of a region for the client to map. If there is none, the client continues to send a message for
+    /// each doorbell.
     pub(super) fn share(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         if region != Region::Bar(self.bar) {
             return None;
@@ -84,13 +85,13 @@ impl Doorbells {
         (self.pages, self.next) = (None, None);
     }
 
-    /// Schedules a poll soon, because doorbells may follow the current activity.
+    /// Schedules a poll within [`SHORTEST`], because doorbells may follow the current activity.
     fn expect(&mut self, now: Instant) {
         self.busy = now;
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes the values stored to the words that `words` lists.
+    /// Takes the values that the guest has stored to the words that `words` lists.
     fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
         let mut found = std::mem::take(&mut self.found);
         let Some(pages) = &self.pages else { return found };
@@ -143,7 +144,7 @@ impl<F: Frontend> Hca<F> {
         self.doorbells.as_ref()?.next
     }
 
-    /// Records activity that doorbells may follow.
+    /// Prepares for doorbells that may follow the current activity.
     pub(super) fn expect_doorbells(&mut self) {
         if let Some(doorbells) = &mut self.doorbells {
             doorbells.expect(self.now);
@@ -165,7 +166,7 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// Returns doorbells, and their pages as mapped by a client.
+    /// Returns doorbells, together with their pages as a client has mapped them.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
         let file = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();

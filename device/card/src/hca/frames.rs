@@ -16,16 +16,16 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. These
-/// frames amount to half a megabyte at the largest path MTU, and to slightly more than one megabyte if they
-/// are jumbo frames of a NIC. Fewer frames are sent to shared memory.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path
+/// MTU, these frames take half a megabyte. Jumbo frames of a NIC take slightly more than one megabyte. A shared-memory
+/// fabric also limits the bytes, so fewer large frames are sent to it.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Maximum number of frames that the engine or the NIC sends before the other one's turn. This equals the
-/// number of frames in a QP's turn, so that frames of equal length are sent with one system call.
+/// Maximum number of frames that the engine or the NIC sends before it is the other one's turn. This equals the number
+/// of frames in a QP's turn, so that frames of equal length are sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
-/// The sender that builds frames, in a device that is also a NIC.
+/// The part of a device that builds frames. A device without a NIC has only the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Sender {
     #[default]
@@ -76,7 +76,7 @@ impl<F: Frontend> Hca<F> {
         self.release_inbound();
     }
 
-    /// Fills the batch from the engine and the NIC in turns. Returns whether more frames may follow.
+    /// Fills the batch, alternating between the engine and the NIC. Returns whether more frames may follow.
     pub(super) fn transmit(&mut self) -> bool {
         if !F::NIC {
             return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
@@ -101,7 +101,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric, and must repeat the turns of the record.
+        // A replay has no fabric, and must have the same turns as the record.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
@@ -201,7 +201,7 @@ impl<F: Frontend> Hca<F> {
         self.handle_inbound(frame, icrc);
     }
 
-    /// Handles a frame for the port, from the fabric or looped back.
+    /// Handles a frame for the port, which comes from the fabric or is looped back.
     pub(super) fn handle_inbound(&mut self, frame: &[u8], icrc: IcrcField) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
@@ -239,7 +239,7 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    /// Delivers a frame of this HCA, or of its management, to the HCA itself.
+    /// Delivers a frame to the HCA that sent it, or whose management sent it.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
         match self.port.receive_own(frame) {
             Some(received) => self.accept(&received),
@@ -302,7 +302,7 @@ impl<F: Frontend> Hca<F> {
         self.release_outbound();
     }
 
-    /// Sends the last frame, whose MAC is not known yet, after resolving its IP address.
+    /// Resolves the IP address of the last frame, whose destination MAC is not known yet, and sends the frame.
     fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound
@@ -360,13 +360,13 @@ impl<F: Frontend> Hca<F> {
 fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
     let mut frame = Cow::from(frame);
     if icrc == IcrcField::LeftOut {
-        // Frames other than RoCE have no ICRC.
+        // This fails for frames other than RoCE, which have no ICRC.
         let _ = seal(frame.to_mut());
     }
     frame
 }
 
-/// Describes a packet of a QP, with its work request if it is a request.
+/// Describes a packet of a QP. A request also has the number of its work request.
 fn about(qpn: Qpn, wr: Option<u64>) -> About {
     About { qpn: Some(qpn), wr, note: None }
 }

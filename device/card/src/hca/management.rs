@@ -47,8 +47,8 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Passes a packet from the wire to management if the packet may be for management. Returns whether the
-    /// engine should process it.
+    /// Passes a packet from the wire to management, if it may be a management datagram. Returns whether the engine
+    /// should process the packet.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
         if self.management.is_none() {
             return true;
@@ -59,13 +59,14 @@ impl<F: Frontend> Hca<F> {
             QP1 => self.engine.gsi(),
             _ => return true,
         };
-        // Interfaces without management may give these numbers to any QP.
+        // If an interface has not declared QP0 or QP1, any QP may have these numbers.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
         let source = self.port.addresses().lid_of(received.encap.src_mac);
         let destination =
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
-        // At start-up, software opens the port before it posts receive buffers.
+        // At start-up, software opens the port before it posts receives. Until it has posted one, management answers
+        // requests.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
         let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();

@@ -1,4 +1,4 @@
-//! Records the inputs and outputs of a device, or compares them in a replay.
+//! Records the inputs and outputs of a device, or compares them with a record in a replay.
 
 use crate::fabric::TxBatch;
 use crate::frontend::Frontend;
@@ -6,7 +6,7 @@ use crate::record::{Input, RecordSink};
 
 use super::{Hca, WorkLeft};
 
-/// Bookkeeping of outbound frames for the record.
+/// Tracks which outbound frames have been recorded.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     /// Number of frames at the front of the batch that were recorded.
@@ -28,9 +28,8 @@ impl Outgoing {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// From now on, records all inputs and outputs, or compares them with a record. May only be called on a
-    /// device in its power-on state, because a record does not contain the creation of the device from its
-    /// configuration.
+    /// Starts to record all inputs and outputs, or to compare them with a record. May only be called on a device in its
+    /// power-on state, because a record does not contain the creation of the device from its configuration.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

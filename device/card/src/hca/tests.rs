@@ -31,7 +31,7 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// Returns a device with memory space and bus master enabled and a page of memory at 0.
+/// Returns a device with memory space and bus mastering enabled, and with one page of memory at bus address 0.
 fn ready() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.region_write(Region::Config, 4, &[6, 0]);
@@ -176,7 +176,7 @@ fn own_frames_loop_back_without_fabric() {
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
 }
 
-/// Returns a frame of an HCA, changed as if LID 9 had sent it.
+/// Returns the frame of an HCA after changing its source addresses to those of LID 9.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
     from_lid_9_with(frame, IcrcField::Computed)
 }
@@ -208,7 +208,7 @@ fn multicast_loops_back_to_own_members() {
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x3 Send true", "qpn:0x3 Recv true"]);
-    // Deliver the datagram from another port over the fabric.
+    // Another port sends the datagram over the fabric.
     hca.frontend.queues.received.clear();
     hca.handle_frame(&from_lid_9(frame));
     assert_eq!(hca.frontend.queues.received.len(), 200);
@@ -227,8 +227,8 @@ fn frames_for_others_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// The ICRC is computed if frames are captured. It is also computed for multicast, because group members may
-/// be on a wire.
+/// An ICRC that the fabric does not need is still computed in two cases: if frames are captured, and for multicast,
+/// because some group members may be on a wire.
 #[test]
 fn unneeded_icrc_is_computed_only_for_capture() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ use protocol::mad::{Mad, MadStatus, Method};
 use super::Counters;
 use super::port::response;
 
-/// Counters since their last reset. The device's own counters are never reset, so a reset stores their
-/// current values.
+/// Values of the device's counters at the last reset by management. The device's own counters are never
+/// reset, so management reports the difference.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Perf {
     base: Counters,
@@ -199,7 +199,7 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     }
 }
 
-/// Converts a counter for PortCounters, which saturate at their maximum.
+/// Converts a counter to the width of a PortCounters field, saturating at the maximum of the field.
 fn saturated<T: TryFrom<u64> + std::ops::Not<Output = T> + Default>(value: u64) -> T {
     T::try_from(value).unwrap_or(!T::default())
 }

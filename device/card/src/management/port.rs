@@ -71,7 +71,7 @@ pub(super) struct ManagedPort {
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
     m_key_violations: u16,
-    /// Counters at their last reset.
+    /// Counters of P_Key and Q_Key violations at their last reset.
     violations_base: (u64, u64),
     pub(super) perf: Perf,
 }
@@ -90,7 +90,7 @@ impl ManagedPort {
             pkeys_changed: false,
             settings: Self::settings(&profile),
             pkeys,
-            // SL n is mapped to VL n, or to an existing lane if VL n does not exist.
+            // SLs 0 to 7 are mapped to the VLs of the same number, and SLs 8 to 15 to VLs 0 to 7 again.
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
             vl_arbitration: [[0; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
             m_key_violations: 0,
@@ -338,9 +338,9 @@ impl ManagedPort {
         Ok(())
     }
 
-    /// Section 14.2.5.6. Fields determined by the fabric cannot be set: LIDs come from the configuration, and
-    /// the LID and service level of the subnet manager are those of the built-in one. Values written by a
-    /// guest's own subnet manager are replaced at once, as the answer shows.
+    /// Changes PortInfo (section 14.2.5.6). Fields determined by the fabric cannot be set. A LID other than
+    /// the configured one is rejected. The LID and service level of the subnet manager remain those of the
+    /// built-in one, even if a guest's own subnet manager sets them, as the answer shows.
     fn set_port_info(
         &mut self,
         view: &View,

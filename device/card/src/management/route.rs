@@ -88,7 +88,8 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// Returns a request on the path 0, 1, `ports`…, as a kernel sends it at the first hop.
+    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as a kernel sends
+    /// it.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };

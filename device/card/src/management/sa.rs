@@ -27,9 +27,9 @@ use super::subnet_switch::SubnetSwitch;
 use super::{Datagram, View};
 use crate::net::address::Addresses;
 
-/// In the second capability mask of ClassPortInfo: send-only full membership is supported.
+/// Bit in the second capability mask of ClassPortInfo: send-only full membership is supported.
 const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
-/// In the capability mask of ClassPortInfo: multicast groups are supported.
+/// Bit in the capability mask of ClassPortInfo: multicast groups are supported.
 const UD_MULTICAST: u16 = 1 << 9;
 
 /// The state from which answers are derived.
@@ -59,7 +59,7 @@ pub(super) struct SubnetAdministration {
     groups: Groups,
     services: Services,
     transfers: Transfers,
-    /// Whether the last query depends on the discovered nodes.
+    /// Whether the answer to the last query depended on the discovered nodes.
     depends_on_subnet: bool,
 }
 
@@ -73,13 +73,13 @@ impl SubnetAdministration {
         }
     }
 
-    /// Handles a datagram of the class and appends the answers.
+    /// Handles a datagram of the SubnAdm class and appends the answers.
     pub(super) fn handle(&mut self, world: &SaContext<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
         self.depends_on_subnet = false;
-        // The datagram belongs to a running transfer. Linux acknowledges a response with the method of the
-        // request.
+        // Such a packet belongs to a running transfer. Its method does not show this, because Linux
+        // acknowledges a response with the method of the request.
         if transfer.active && transfer.kind != rmpp::DATA {
             self.transfers.handle(world.view.now, sent.source_qp, &header, &transfer, out);
             return;
@@ -101,7 +101,8 @@ impl SubnetAdministration {
         }
     }
 
-    /// Returns whether the last query depends on the discovered nodes, so that a sweep is useful.
+    /// Returns whether the answer to the last query depended on the discovered nodes, so that a sweep is
+    /// useful.
     pub(super) fn depends_on_subnet(&self) -> bool {
         self.depends_on_subnet
     }
@@ -125,7 +126,7 @@ impl SubnetAdministration {
             (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(world, request),
             (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
             (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
-            // No notices are sent, because there are no events to report.
+            // A subscription succeeds without effect, because there are no events to report.
             (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
             (Method::GET | Method::GET_TABLE, attribute) => {
                 let records = self.records(world, request, attribute)?;
@@ -136,7 +137,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Returns all records of a kind, or only the matching records for paths.
+    /// Returns all records of a kind. For paths, returns only the records that match the request.
     fn records(
         &mut self,
         world: &SaContext<'_>,
@@ -187,7 +188,8 @@ impl Request<'_> {
         self.sa.component_mask() & components == components
     }
 
-    /// Builds an answer in a single datagram. An error returns the attribute of the request.
+    /// Builds an answer in a single datagram. An answer with an error status contains the attribute of the
+    /// request.
     fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
         let mut mad = [0; 256];
         protocol::mad::set_header(&mut mad, &response(&self.header, status));

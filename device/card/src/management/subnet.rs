@@ -16,7 +16,7 @@ use protocol::mad::{Class, Mad, MadStatus, Method};
 use self::requests::OpenRequests;
 use super::{Datagram, PERMISSIVE_LID, QP0};
 
-/// Switch ports that an HCA can be attached to.
+/// Number of switch ports that HCAs can be attached to.
 const SWITCH_PORTS: u16 = 254;
 
 /// Maximum number of known HCAs, because a peer can claim any number of LIDs. A further HCA replaces a known
@@ -26,11 +26,11 @@ const MAX_NODES: usize = 1024;
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at that interval after the port came up. Several are needed, because frames may get lost
-/// and other HCAs may come up at the same time.
+/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port came up. Several are needed, because frames
+/// may get lost and other HCAs may come up at the same time.
 const FIRST_SWEEPS: u8 = 3;
 
-/// Time between sweeps without requests, as in OpenSM.
+/// Time between sweeps while the guest causes none, as in OpenSM.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of consecutive sweeps that an HCA may leave unanswered.
@@ -43,7 +43,7 @@ pub(super) const fn switch_port(lid: Lid) -> u8 {
 }
 
 /// Upper half of the transaction IDs of this module's requests. The transaction IDs of software begin with
-/// the ID of its agent, which is a small number.
+/// the ID of its agent, which is a small number, so the two kinds cannot be confused.
 const TID: u64 = 0x6863_6164 << 32;
 
 /// Another HCA, with the attributes it has returned.
@@ -52,7 +52,7 @@ pub(super) struct Node {
     pub(super) info: NodeInfo,
     pub(super) description: [u8; DATA_LEN],
     pub(super) port: Option<PortInfo>,
-    /// Number of sweeps since the node's last answer.
+    /// Number of sweeps since the node's last NodeInfo arrived.
     unanswered: u8,
     /// Time at which the node's last NodeInfo arrived.
     heard: Instant,
@@ -93,7 +93,8 @@ impl Subnet {
         [self.own].into_iter().chain(self.nodes.keys().copied())
     }
 
-    /// Returns the HCA attached to a switch port.
+    /// Returns the HCA attached to a switch port. If several share the port, this HCA comes first, and then
+    /// the lowest LID.
     pub(super) fn attached(&self, port: u8) -> Option<Lid> {
         if switch_port(self.own) == port {
             return Some(self.own);
@@ -117,7 +118,7 @@ impl Subnet {
         self.last_sweep.map(|last| last + pause)
     }
 
-    /// Sends a Get(NodeInfo) to all HCAs, unless the last sweep was recent.
+    /// Returns a Get(NodeInfo) to all HCAs, unless the last sweep was recent.
     pub(super) fn sweep(&mut self, now: Instant) -> Option<Datagram> {
         if self.last_sweep.is_some_and(|last| now.saturating_since(last) < SWEEP_PERIOD) {
             return None;
@@ -132,7 +133,7 @@ impl Subnet {
         Some(self.build_request(PERMISSIVE_LID, attribute::NODE_INFO, tid))
     }
 
-    /// Returns whether an SMP answers a request of this module rather than of the guest.
+    /// Returns whether an SMP is a response to a request of this module, not of the guest.
     pub(super) fn is_own_response(header: &Header) -> bool {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
@@ -171,8 +172,8 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node, replacing one if the table is full: preferably one that answered sweeps but no
-    /// individual request, and among those the one that has been quiet for the longest time.
+    /// Inserts a node. If the table is full, it replaces the node that responded least recently, with preference
+    /// for nodes that have not answered all individual requests.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =
@@ -189,7 +190,7 @@ impl Subnet {
         lid != self.own && (1..super::SM_LID.get()).contains(&lid.get())
     }
 
-    /// Sends a request to one HCA, unless the same request is still open.
+    /// Returns a request to one HCA, unless the same request is still open.
     fn request(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
         let tid = self.requests.open(now, lid, attribute)?;
         Some(self.build_request(lid, attribute, tid))

@@ -28,11 +28,11 @@ const HIGHEST_PRIORITY: u8 = 15;
 /// GUID of the switch and of its port 0.
 pub(super) const GUID: u64 = node::guid_of_mac(MacAddr::from_lid(SM_LID));
 
-/// A snapshot of the switch.
+/// The virtual switch, as derived from the discovered nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SubnetSwitch<'a> {
     pub(super) subnet: &'a Subnet,
-    /// The port of this HCA, at the other end of a link.
+    /// The port of this HCA, at the other end of the link to the switch.
     pub(super) port: &'a ManagedPort,
 }
 
@@ -109,7 +109,8 @@ impl SubnetSwitch<'_> {
         }
     }
 
-    /// Returns PortInfo of a port, where 0 is the switch itself. `None` if the port does not exist.
+    /// Returns the PortInfo of a switch port, or `None` if the port does not exist. Port 0 is the switch
+    /// itself.
     pub(super) fn port_info(&self, port: u8) -> Option<PortInfo> {
         if port > self.ports() {
             return None;
@@ -181,8 +182,7 @@ pub(super) fn info() -> SwitchInfo {
 }
 
 /// SMInfo for other subnet managers. An OpenSM in a guest must find a master to which it yields. It accepts a
-/// master only if that has the same SM_Key as itself, by default 1, and asks a master of lower priority to
-/// hand over.
+/// master only if both have the same SM_Key, 1 by default. It asks a master of lower priority to hand over.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

@@ -1,5 +1,5 @@
-//! Tests management. Requests are bytes as sent by the kernel and infiniband-diags. Answers are checked as
-//! bytes at the offsets of the mthca interface's tables.
+//! Tests of the management module. Requests consist of the bytes that the kernel and infiniband-diags send.
+//! Answers are checked byte by byte, at the offsets in the tables of the mthca interface.
 
 mod administration;
 mod fabric;
@@ -42,7 +42,7 @@ fn open(lid: u16) -> Management {
     management
 }
 
-/// Builds a requestfrom its class, class version, method, attribute and modifier.
+/// Builds a request from its class, class version, method, attribute and modifier.
 fn request(class: u8, class_version: u8, method: u8, attribute: u16, modifier: u32) -> Mad {
     let mut mad = [0; MAD_LEN];
     mad[..4].copy_from_slice(&[1, class, class_version, method]);
@@ -60,8 +60,8 @@ fn outputs(management: &mut Management) -> Vec<Output> {
     std::iter::from_fn(|| management.poll_output()).collect()
 }
 
-/// Sends a MAD to the subnet manager's LID. Returns the MADs that the guest receives, and expects no other
-/// outputs.
+/// Sends a MAD to the subnet manager's LID. Returns the MADs that the guest receives. Apart from frames of a
+/// sweep, no other outputs are expected.
 fn ask(management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let addresses = alone(management.lid());
     ask_with_addresses(&addresses, management, qp, mad)
@@ -79,7 +79,7 @@ fn ask_with_addresses(addresses: &Addresses, management: &mut Management, qp: Qp
                 assert_eq!((answer.source, answer.source_qp, answer.destination_qp), (SM_LID, qp, qp));
                 Some(answer.mad)
             }
-            // These are frames of a sweep.
+            // The frames of a sweep are ignored.
             Output::ToFabric(question) if question.destination == PERMISSIVE_LID => None,
             other => panic!("{other:?}"),
         })

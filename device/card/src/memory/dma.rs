@@ -81,7 +81,7 @@ pub enum MapError {
     TooManyBytes {
         /// Length of the new file.
         file_len: u64,
-        /// Length of the files mapped already.
+        /// Total length of the files that are already mapped.
         mapped: u64,
         /// Limit of the client.
         limit: u64,
@@ -130,14 +130,15 @@ impl GuestMemory {
         Self { map: DmaMap::new(limits), ..Self::default() }
     }
 
-    /// From now on, records every access, or replays recorded results without accessing guest memory. `None`
+    /// Starts to record every access, or to replay recorded results without accessing guest memory. `None`
     /// ends either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }
 
-    /// Maps `len` bytes at `iova`. The range is backed by a file from an offset on, or inaccessible if no
-    /// file is given. The descriptor is closed, because the mapping does not need it.
+    /// Maps `len` bytes at `iova`. `backing` is a file and the offset in it at which the range begins.
+    /// Without a file, the range is inaccessible. The descriptor is closed, because the mapping does not need
+    /// it.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -182,8 +183,9 @@ impl GuestMemory {
         self.map.window_count() as u64
     }
 
-    /// Unmaps everything between `iova` and `iova + len`, which need not match the ranges that were mapped.
-    /// `len` may exceed the address space. The range is not accessed after this function has returned.
+    /// Unmaps everything between `iova` and `iova + len`. These bounds need not match the ranges that were
+    /// mapped, and `len` may exceed the address space. The range is not accessed after this function has
+    /// returned.
     ///
     /// # Errors
     /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit; nothing has changed.
@@ -205,7 +207,7 @@ impl GuestMemory {
         }
     }
 
-    /// Makes every access fail while set, as for a function that is not a bus master. The map is kept.
+    /// While set, every access fails, as for a function that is not enabled as a bus master. The map is kept.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
@@ -224,8 +226,9 @@ impl GuestMemory {
     /// Copies bytes out of guest memory. The range may span adjoining mappings.
     ///
     /// # Errors
-    /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost during this
-    /// access, `out` contains zeros for it.
+    /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost
+    /// during this access, `out` contains zeros instead of that page, and possibly instead of the rest of the
+    /// file.
     #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         if self.in_one_window(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
@@ -261,7 +264,7 @@ impl GuestMemory {
     /// mappings.
     ///
     /// # Errors
-    /// If the range is not entirely readable, or a page is lost; `out` is then unchanged.
+    /// The range is not entirely readable, or a page is lost. In either case, `out` is unchanged.
     #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();
@@ -294,8 +297,8 @@ impl GuestMemory {
     /// Copies bytes into guest memory.
     ///
     /// # Errors
-    /// If the range is not entirely writable, or its file is lost, nothing was written. If a page is lost during this
-    /// access, the rest was written.
+    /// If the range is not entirely writable, or its file is lost, nothing was written. If a page is lost
+    /// during this access, only a part of the data may have been written.
     #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let copy = |bytes: &VolatileSlice<'_>| {
@@ -330,11 +333,11 @@ impl GuestMemory {
     }
 
     /// Writes an entry whose last byte transfers ownership to software. All other bytes are written first,
-    /// then the last with release order, so that a reader of the last byte sees the rest and all earlier
-    /// writes. `entry` must be non-empty and inside one page.
+    /// and then the last byte with release order. Software that sees the last byte therefore also sees the
+    /// rest and all earlier writes. `entry` must be non-empty and inside one page.
     ///
     /// # Errors
-    /// As `write`, or the entry is empty or crosses a page.
+    /// Fails as `write` does, or if the entry is empty or spans two windows.
     #[inline]
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         if self.in_one_window(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
@@ -356,11 +359,12 @@ impl GuestMemory {
         }
     }
 
-    /// Atomically updates the naturally aligned 64-bit word at `iova`. `update` maps the current value to the new
-    /// one, or to `None` to leave it. Returns the old value. Values are in host byte order, which is the guest's.
+    /// Atomically updates the naturally aligned 64-bit word at `iova`. `update` maps the current value to the
+    /// new one, or returns `None` to leave it unchanged. Returns the old value. Values are in host byte
+    /// order, which is also that of the guest.
     ///
     /// # Errors
-    /// As `write`, or `iova` is not a multiple of 8.
+    /// Fails as `write` does, or if `iova` is not a multiple of 8.
     pub fn update_u64(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
         let error = DmaError { iova, len: 8, access: "write" };
         match &self.sink {
@@ -383,8 +387,9 @@ impl GuestMemory {
         self.piece(iova, len, writable)
     }
 
-    /// Fast path: executes an access to a range that lies in one window, as almost all do. While a record is active,
-    /// returns false without an access. On false, the caller repeats the access in pieces to determine the error.
+    /// Fast path: executes an access to a range that lies in one window, as almost all do. While accesses are
+    /// recorded or replayed, returns false without an access. On false, the caller repeats the access in
+    /// pieces to determine the error.
     #[inline(always)]
     fn in_one_window(
         &self,

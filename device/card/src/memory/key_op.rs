@@ -16,7 +16,7 @@ impl PageShift {
     /// Pages of 4096 bytes.
     pub const MIN: Self = Self(12);
 
-    /// Creates a page size; `None` if `shift` is outside 12..=31.
+    /// Creates a page size. Returns `None` if `shift` is outside 12..=31.
     pub const fn new(shift: u8) -> Option<Self> {
         if matches!(shift, 12..=31) { Some(Self(shift)) } else { None }
     }
@@ -32,7 +32,7 @@ impl PageShift {
     }
 }
 
-/// Formats the layout, first page or entry, and page shift without spaces, as in trace lines.
+/// Formats the layout, the first page or entry, and the page shift without spaces, for use in trace lines.
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -51,19 +51,19 @@ impl fmt::Display for Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     Contiguous {
-        /// Bus address of the page with the first byte of the region.
+        /// Bus address of the page that contains the region's first byte.
         base: Iova,
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each of which refers to a page.
     List {
-        /// Entry of the page with the first byte of the region.
+        /// Entry of the page that contains the region's first byte.
         first: u64,
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each of which refers to a list of 512 pages.
     TwoLevel {
-        /// Entry of the list whose first page holds the first byte of the region.
+        /// Entry of the list whose first page contains the region's first byte.
         first: u64,
         page_shift: PageShift,
     },
@@ -74,11 +74,12 @@ pub enum Pages {
 pub struct FastRegister {
     /// Complete new key. It differs from the allocated key only in the bits that software can choose.
     pub key: Lkey,
-    /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
+    /// Virtual address of the first byte. It also determines the offset of the first byte in its page, even
+    /// if the region is zero-based.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
-    /// Whether the region is zero-based: addresses are then offsets from the first byte.
+    /// Whether the region is zero-based, so that addresses are offsets from its first byte.
     pub zero_based: bool,
     pub pages: Pages,
 }
@@ -105,11 +106,11 @@ pub struct Bind {
     pub va: Va,
     /// Length in bytes; 0 unbinds the window.
     pub len: u64,
-    /// Permissions of the peer.
+    /// Access that the window grants to peers.
     pub rights: Rights,
-    /// Whether the window is zero-based: remote addresses are then offsets from its first byte.
+    /// Whether the window is zero-based, so that remote addresses are offsets from its first byte.
     pub zero_based: bool,
-    /// Window type that software expects.
+    /// Window type that software expects. Binding fails if the window is of the other type.
     pub kind: WindowKind,
 }
 
@@ -161,7 +162,7 @@ impl From<KeyOp> for LocalOp {
                 [head, of.va.get(), of.len, of.parent.get().into()]
             }
         };
-        // Earlier requests may still gather through a key that is invalidated.
+        // Earlier requests may still gather data through a key that is to be invalidated.
         Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
     }
 }

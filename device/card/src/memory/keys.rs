@@ -12,7 +12,7 @@ use super::key_op::WindowKind;
 use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// Purpose of an allocated key that is not valid.
+/// Purpose of a key that is allocated but not yet valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The key is for fast registration of a region.
@@ -24,10 +24,10 @@ pub enum Purpose {
     Window(WindowKind),
 }
 
-/// A key that work requests make valid. Until then it permits no access.
+/// An allocated key. It permits no access until a work request makes it valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// The whole key, in its latest form.
+    /// The whole key, with the bits that software last chose.
     pub key: Lkey,
     pub pd: Pdn,
     /// Purpose of the key.
@@ -102,7 +102,7 @@ impl KeyTable {
         Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), cache: TranslationCache::default() }
     }
 
-    /// Returns whether the table has such an index, valid or not.
+    /// Returns whether `index` is within the table, even if its entry is not valid.
     pub fn contains_index(&self, index: u32) -> bool {
         index <= self.mask
     }
@@ -125,7 +125,7 @@ impl KeyTable {
         self.cache.get(key, self.index(key), va)
     }
 
-    /// Caches a translation of the region that has this key now.
+    /// Caches a translation of the region that currently has this key.
     pub(super) fn cache(&self, key: Lkey, va: Va, entry: TlbEntry) {
         self.cache.put(self.index(key), va, entry);
     }
@@ -211,7 +211,7 @@ impl KeyTable {
         self.iter_from(0).map(|(_, region)| region)
     }
 
-    /// Returns the entry of `key`, which may differ in the bits chosen by software.
+    /// Returns the entry whose key equals `key`, apart from the bits that software chooses.
     ///
     /// # Errors
     /// [`AccessError::Key`] if the entry does not exist.
@@ -226,7 +226,7 @@ impl KeyTable {
         self.slots.get(index).map_or(0, |slot| slot.windows)
     }
 
-    /// Replaces an existing entry, and updates the window count of the region.
+    /// Replaces an existing entry, and updates the window counts of the regions concerned.
     pub(super) fn set(&mut self, entry: Entry) {
         let index = self.index(entry.key());
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
@@ -240,7 +240,7 @@ impl KeyTable {
         self.release(&old);
     }
 
-    /// Updates the window count when an entry is replaced or removed.
+    /// Decrements the window count of the region if the replaced or removed entry is a window.
     fn release(&mut self, old: &Entry) {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
             && let Some(parent) = self.change().get_mut(parent)

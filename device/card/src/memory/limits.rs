@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Maximum number of ranges after merging. The protocol assumes this number if a server does not specify one.
+/// Maximum number of ranges after merging. The vfio-user protocol assumes this number if the server does not
+/// specify one.
 pub const MAX_WINDOWS: usize = 65_535;
 
 /// Maximum number of mapped files. A guest has one file per memory back-end, and QEMU supports 256 back-ends.

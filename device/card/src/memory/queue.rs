@@ -20,14 +20,14 @@ pub trait QueueMemory {
     /// local reads only.
     ///
     /// # Errors
-    /// As `read`.
+    /// Fails as `read` does.
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError>;
 
     /// Writes a completion or event queue entry and stores its last byte last. A reader that sees that byte
     /// also sees the rest of the entry and all earlier writes. Requires local write permission.
     ///
     /// # Errors
-    /// As `read`. The last byte is not written then.
+    /// Fails as `read` does. In this case, the last byte has not been written.
     fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError>;
 
     /// Returns the length of the key's region, or `None` if it does not exist.
@@ -65,10 +65,10 @@ pub mod testing {
 
     use super::*;
 
-    /// The number of reads before a modification, and the modification of the bytes.
+    /// The number of reads after which software modifies the bytes, and the modification.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
-    /// One region, in a vector.
+    /// A region whose bytes are in a vector.
     pub struct Region {
         pub pd: Pdn,
         pub key: Lkey,
@@ -76,7 +76,7 @@ pub mod testing {
         pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
         pub read_only: Cell<bool>,
-        /// A concurrent modification by software.
+        /// A modification by software that is still to come.
         pub later: RefCell<Option<Later>>,
     }
 

@@ -10,7 +10,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 pub use super::key_op::PageShift;
 use super::key_op::{Pages, WindowKind};
 
-/// Determines the bus addresses of the bytes of a key.
+/// Translation from the bytes of a key to bus addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
     /// The bytes are contiguous.
@@ -24,10 +24,11 @@ pub enum Translation {
         page_shift: PageShift,
         /// Page table entry of the first page.
         first_entry: u64,
-        /// Offset of the first byte from the start of the first page. For a window it may be in a later page.
+        /// Offset of the first byte from the start of the first page. For a window, it may exceed the page
+        /// size.
         offset: u64,
     },
-    /// Pages in lists, which a page table lists.
+    /// Pages in lists of 512. The page table has an entry for each list.
     TwoLevel {
         /// Size of every page.
         page_shift: PageShift,
@@ -36,9 +37,9 @@ pub enum Translation {
         /// Offset into the first page, as in `Paged`.
         offset: u64,
     },
-    /// Ranges of other keys, listed in entries of the page table.
+    /// Ranges of other keys, each in an entry of the page table.
     Indirect {
-        /// How the entries divide the list.
+        /// Lengths of the ranges.
         entry_len: EntryLen,
         count: u32,
         first_entry: u64,
@@ -94,12 +95,12 @@ impl Translation {
     }
 }
 
-/// Reference point of an address in an access.
+/// Reference point of the address in an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Address 0: addresses begin at the region's `start`.
+    /// Address 0: the first byte of the region has the address `start`.
     Zero,
-    /// The region's first byte.
+    /// The region's first byte: addresses are offsets from it.
     Start,
 }
 
@@ -117,7 +118,7 @@ pub enum Kind {
     Window {
         /// Type of the window.
         kind: WindowKind,
-        /// For type 2, the only QP whose peer may use it.
+        /// For type 2, the only QP whose peer may use the window.
         owner: Option<Qpn>,
         /// Index of the region's key.
         parent: u32,
@@ -158,7 +159,8 @@ impl MemoryRegion {
     }
 
     /// Returns the offset of `va` in the region if `initiator` may execute `access` on `len` bytes there. The
-    /// checks are, in this order: kind, PD, QP, right, bounds. If `len` is 0, only the first four apply.
+    /// checks are, in this order: kind, PD, QP, right, bounds. If `len` is 0, `va` may also be the end of the
+    /// region.
     ///
     /// # Errors
     /// Reports the first check that fails.

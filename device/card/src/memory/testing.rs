@@ -7,14 +7,15 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{GuestMemory, Permissions};
 
-/// Returns `pages` zero pages, readable and writable, from `iova` on.
+/// Returns guest memory of `pages` zeroed pages, readable and writable, from `iova` on.
 pub fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     let mut memory = GuestMemory::default();
     memory.map_zeros(iova, pages * super::dma::PAGE_LEN);
     memory
 }
 
-/// Returns the same memory for the device and for a software thread, because a map belongs to one thread.
+/// Returns two maps of the same memory, one for the device and one for a software thread. Each map can be
+/// used by one thread only.
 pub fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
     let len = pages * super::dma::PAGE_LEN;
     let fd = zeros(len);
@@ -35,7 +36,7 @@ fn zeros(len: u64) -> OwnedFd {
 }
 
 impl GuestMemory {
-    /// Maps zeros, readable and writable. They take memory only when touched.
+    /// Maps zeroed memory, readable and writable. It takes host memory only when touched.
     pub fn map_zeros(&mut self, iova: u64, len: u64) {
         self.map(Iova::new(iova), len, ALL, Some((zeros(len), 0))).unwrap();
     }

@@ -17,7 +17,7 @@ pub trait PageTable: Copy {
     /// low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
-    /// Returns the first entry of the list of 512 pages in an entry of a two-level table.
+    /// Returns the first entry of the list of 512 pages to which an entry of a two-level table refers.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
         None
@@ -73,7 +73,7 @@ impl AccessTarget {
         Self { initiator, key, va, origin: Origin::Zero }
     }
 
-    /// Creates a target from an offset from the region's first byte, as queues use.
+    /// Creates a target from an offset from the region's first byte, as used for queues.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
         // Queues do not use windows, so the QP is irrelevant.
         let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
@@ -90,7 +90,7 @@ pub struct RegionAccess<'a, P> {
     pub dma: &'a GuestMemory,
 }
 
-/// A region of the reserved L_Key, in any protection domain.
+/// The region of the reserved L_Key, which is valid in every protection domain.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.4 (reserved L_Key).
@@ -117,7 +117,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Returns the bus address of a non-empty range if a cached translation covers and grants it.
     #[inline]
     fn cached(&self, at: AccessTarget, len: usize, access: Access) -> Option<Iova> {
-        // The reserved key may refer to something other than the region with its number.
+        // The reserved L_Key's number may also be the key of an ordinary region.
         if len == 0 || at.key == RESERVED_LKEY {
             return None;
         }
@@ -139,7 +139,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Returns the bus segments of a range.
     ///
     /// # Errors
-    /// As `check`. A segment may fail with [`AccessError::Unmapped`].
+    /// Fails as `check` does. The iterator may yield further errors, such as [`AccessError::Unmapped`].
     pub fn segments(
         &self,
         at: AccessTarget,
@@ -158,7 +158,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies a range into `out`.
     ///
     /// # Errors
-    /// As `check`, or [`AccessError::Unmapped`]. `out` may then be partly written.
+    /// Fails as `check` does, or if a page cannot be accessed, with [`AccessError::Unmapped`] for example. In
+    /// this case, `out` may be partly written.
     pub fn read(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, out.len(), access) {
             return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
@@ -181,7 +182,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Appends a range of `len` bytes to `out`.
     ///
     /// # Errors
-    /// As `read`. A part of the range may then have been appended.
+    /// Fails as `read` does. In this case, a part of the range may have been appended.
     pub fn append(
         &self,
         at: AccessTarget,
@@ -213,7 +214,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies `data` into a range.
     ///
     /// # Errors
-    /// As `read`. Pages before the failing one were written.
+    /// Fails as `read` does. In this case, the pages before the failing one have been written.
     pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
@@ -237,7 +238,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// others and all earlier writes. Requires local write permission.
     ///
     /// # Errors
-    /// As `write`. The last byte is not written then.
+    /// Fails as `write` does. In this case, the last byte has not been written.
     pub fn publish(&self, at: AccessTarget, entry: &[u8]) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, entry.len(), Access::LocalWrite)
             && is_in_one_page(iova, entry.len())
@@ -272,8 +273,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Executes `op` on the 64-bit word at `at` and returns its original value.
     ///
     /// # Errors
-    /// As `check` with [`Access::RemoteAtomic`], or [`AccessError::Unmapped`], also if the word is misaligned on the
-    /// bus.
+    /// Fails as `check` does for [`Access::RemoteAtomic`], or with [`AccessError::Unmapped`] if the word
+    /// cannot be accessed or is misaligned on the bus.
     pub fn atomic(&self, at: AccessTarget, op: AtomicOp) -> Result<u64, AccessError> {
         let iova = match self.cached(at, 8, Access::RemoteAtomic) {
             Some(iova) => iova,
@@ -294,7 +295,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 /// Iterates over the bus segments of a granted range. Pages that are contiguous on the bus form one segment.
 #[derive(Debug)]
 pub struct Segments<'a, P> {
-    /// The region. `None` only if no bytes are left.
+    /// Region of the range. `None` only if the range is empty.
     region: Option<&'a MemoryRegion>,
     walk: Walk<'a, P>,
     /// Address of the first byte, whose translation is cached.
@@ -305,7 +306,8 @@ pub struct Segments<'a, P> {
 }
 
 impl<P: PageTable> Segments<'_, P> {
-    /// Caches the translation around the byte at `offset`, if its tables report changes.
+    /// Caches the translation around the byte at `offset`, unless it depends on tables that do not report
+    /// changes.
     fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
         let Walk { keys, pages, .. } = self.walk;
         let generation = pages.generation();

@@ -5,8 +5,8 @@
 //! | allocated for a region | valid | refused | refused | refused |
 //! | region, fast-registered | refused | refused | refused | allocated, unless windows are bound to it |
 //! | allocated for a window | refused | valid | valid | refused |
-//! | window, type 1 | refused | valid | refused | refused |
-//! | window, type 2 | refused | refused | refused; of length 0: allocated | allocated, in its QP's name |
+//! | window, type 1 | refused | valid; if of length 0, allocated | refused | refused |
+//! | window, type 2 | refused | refused | refused; if of length 0, allocated | allocated, by its QP only |
 //! | region, registered by a command | refused | refused | refused | refused |
 //!
 //! # Spec
@@ -23,7 +23,7 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes an operation that a work request of `initiator` requests.
+    /// Executes the operation that a work request of `initiator` contains.
     ///
     /// # Errors
     /// Returns why the operation is rejected. In this case nothing has changed.
@@ -151,8 +151,8 @@ impl KeyTable {
     }
 }
 
-/// Checks that peers get no permission to modify memory that the owner may not modify. A window that grants
-/// such permission requires the local write permission of the region.
+/// Checks that peers get no permission to modify memory that the owner may not modify. If `rights` permit
+/// such modifications, the region needs local write permission.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.

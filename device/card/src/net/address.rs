@@ -21,7 +21,7 @@ pub struct Addresses {
     pub own: Identity,
     /// Ports that do not follow the LID rule.
     pub peers: Vec<Identity>,
-    /// Destination of QPs for which software specifies no peer, as with the public driver.
+    /// Destination of QPs for which software specifies no peer, for example with the public JingZhao driver.
     pub default_peer: Option<Identity>,
 }
 
@@ -58,7 +58,7 @@ impl Addresses {
         [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
     }
 
-    /// Returns whether a port with this MAC is configured, including its own.
+    /// Returns whether a port with this MAC is configured. This HCA's own port is included.
     pub fn lists(&self, mac: MacAddr) -> bool {
         self.ports().any(|port| port.mac == mac)
     }
@@ -103,8 +103,7 @@ impl Addresses {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
 
-    /// Returns the peer's MAC and IP address. The first kind of address that is present determines the
-    /// result.
+    /// Returns the peer's MAC and IP address, derived from the first kind of address that is present.
     fn resolve(&self, peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
         let gid = Ipv6Addr::from(peer.gid);
         if let Some(ip) = peer.ip {
@@ -158,8 +157,8 @@ fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
 }
 
-/// Returns a GID as the IPv6 address of a port, if it is one. A GID with a prefix of zeros cannot be such an
-/// address, and a GID of all zeros means that there is none.
+/// Returns a GID as an IPv6 address if it can be the address of a port. A GID with a prefix of zeros cannot,
+/// and a GID of all zeros means that none was specified.
 fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
 }

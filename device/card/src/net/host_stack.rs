@@ -27,9 +27,10 @@ use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
 /// Maximum number of pending answers. Further answers are dropped. One frame causes one answer of the same
-/// length to its source, so a peer cannot make this port send more than it sends itself. However, a peer can
-/// send while the fabric is blocked. (The advertisement that answers a probe is eight bytes longer than the
-/// shortest probe, because RFC 4861, section 7.2.4, requires an option in it that a probe must not contain.)
+/// length to its source, so a peer cannot make this port send more than it sends itself. However, answers
+/// accumulate if a peer sends while the fabric is blocked. (The advertisement that answers a probe is eight
+/// bytes longer than the shortest probe, because RFC 4861, section 7.2.4, requires an option in it that a
+/// probe must not contain.)
 pub(super) const MAX_WAITING: usize = 256;
 
 /// Hop limit of packets from the host stack.
@@ -110,7 +111,7 @@ impl HostStack {
     }
 
     /// Checks that a frame from `mac` may have the source `ip`. Frames from this HCA to itself do not pass
-    /// the fabric and are not checked.
+    /// through the fabric and are not checked.
     pub(super) fn check_source(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         if !is_valid_source(ip) || own.owns(ip) {
             return Err(DropReason::BadSource);

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | packet without GRH | IPv4, between the addresses of the ports with these LIDs |
 //! | packet with GRH | IPv6, whose header is the GRH; the MACs are those of the ports with these LIDs |
-//! | destination LID of a group, with its MGID in the GRH | IPv6 (of a mapped MGID: IPv4) and Ethernet group address |
+//! | destination LID of a group, with its MGID in the GRH | IPv6 (IPv4 for a mapped MGID), Ethernet group address |
 //! | source and destination LID | MACs, according to the LID table or the LID rule |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as RoCE does; SL bit 3 in bit 4 |
 //!
-//! No header has private contents, so soft-RoCE is a peer like any other. Path bits are not transmitted,
-//! because every port has only one LID. The SL is not transmitted if software sets a traffic class in the
-//! GRH.
+//! No header contains data private to hcad, so soft-RoCE is a peer like any other. Path bits are not
+//! transmitted, because every port has only one LID. The SL is not transmitted if software sets a traffic
+//! class in the GRH.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`; IBTA annex A17, section A17.3.2.

@@ -42,7 +42,8 @@ enum PortOwner {
 }
 
 impl PortOwner {
-    /// Checks the destination IP address of a RoCE packet whose MAC is this port's or a group's.
+    /// Checks the destination IP address of a RoCE packet. `mac` is its destination MAC, which is this port's
+    /// or a group's.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         let takes = match self {
             // Whether the group has been joined is checked by the transport.
@@ -50,8 +51,8 @@ impl PortOwner {
             Self::HostStack(_) => own.owns(ip),
             // Group MACs are programmed by the driver.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The driver does not tell the device the addresses of the port, but only those of each
-            // connection, which the QP checks.
+            // The driver does not tell the device the addresses of the port. It only programs the addresses
+            // of each connection, which the QP checks.
             Self::Nic { .. } => is_valid_source(ip),
         };
         match takes {
@@ -65,7 +66,8 @@ impl PortOwner {
     fn check_source(&self, own: &Identity, mac: MacAddr, ip: &IpAddrs) -> Result<(), DropReason> {
         match self {
             Self::HostStack(host_stack) => host_stack.check_source(own, mac, ip.src()),
-            // The port only accepts packets to its own address.
+            // Only packets to this port's address are accepted, so a packet whose source equals its
+            // destination has a forged source.
             Self::Nic { .. } if is_valid_source(ip.src()) && ip.src() != ip.dst() => Ok(()),
             Self::Nic { .. } => Err(DropReason::BadSource),
         }
@@ -118,8 +120,8 @@ impl Port {
         self.link = link;
     }
 
-    /// Enables or disables the RDMA half of a NIC. While disabled, RoCE is not treated specially. An HCA without a
-    /// NIC is always enabled.
+    /// Enables or disables the RDMA half of a NIC. While it is disabled, RoCE is not treated specially. The
+    /// call has no effect on an HCA without a NIC.
     pub fn set_rdma(&mut self, in_use: bool) {
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = in_use;
@@ -143,7 +145,7 @@ impl Port {
         self.loopback
     }
 
-    /// Resets the port. Discards frames that wait for address resolution, and the driver's settings.
+    /// Resets the port. Discards the driver's settings and the frames that wait for address resolution.
     pub fn reset(&mut self) {
         self.loopback = false;
         match &mut self.owner {
@@ -262,7 +264,7 @@ impl Port {
         self.host_stack()?.next_resolved()
     }
 
-    /// Counts a frame without a destination.
+    /// Counts a frame whose destination cannot be resolved.
     pub fn count_unresolvable(&mut self) {
         self.stats.lost_unresolved += 1;
     }

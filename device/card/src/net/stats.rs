@@ -21,10 +21,10 @@ impl From<WireError> for DropReason {
 pub struct Traffic {
     /// Number of packets or frames.
     pub packets: u64,
-    /// Number of those that were sent to a group.
+    /// Number of packets or frames that were sent to a group.
     pub multicast_packets: u64,
-    /// Number of octets. Those of a RoCE packet are counted from BTH to ICRC, and those of a frame from the
-    /// destination MAC on, without the frame check sequence.
+    /// Number of octets. A RoCE packet is counted from BTH to ICRC. A frame is counted from the destination
+    /// MAC on, without the frame check sequence.
     pub octets: u64,
 }
 

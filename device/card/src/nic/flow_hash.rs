@@ -44,7 +44,7 @@ pub fn hash(key: &Key, symmetric: bool, ip: &Ip, input: Input<'_>) -> u32 {
     }
 }
 
-/// Returns the words of a packet.
+/// Returns the words of a packet that `fields` selects.
 pub fn words(ip: &Ip, fields: &[Option<Field>]) -> impl Iterator<Item = u16> {
     fields.iter().map(|field| field.and_then(|field| field.of(ip)).unwrap_or(0))
 }
@@ -86,7 +86,8 @@ mod tests {
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// First row of the suite: from 66.9.149.187 port 2794 to 161.142.100.80 port 1766.
+    /// Hash of the addresses in the first row of the suite: from 66.9.149.187 port 2794 to 161.142.100.80
+    /// port 1766.
     const OF_ADDRESSES: u32 = 0x323e_8fc2;
     const WITH_PORTS: u32 = 0x51cc_c178;
 

@@ -25,7 +25,7 @@ pub enum SegmentationError {
     /// The frame has no payload.
     #[error("the frame has no payload to segment")]
     NoPayload,
-    /// The headers are not those described, or the transport is neither TCP nor UDP.
+    /// The length of the headers differs from the description, or the transport is neither TCP nor UDP.
     #[error("the frame's headers are not valid for segmentation")]
     Headers,
     /// A segment would exceed the maximum frame length.
@@ -75,7 +75,7 @@ impl Segments {
     /// whether it was the last segment.
     ///
     /// # Errors
-    /// Those of `payload`. In this case, nothing is appended.
+    /// Fails if `payload` fails, and then appends nothing. Also fails if the segment ends within its headers.
     pub fn emit<E: From<HeaderError>>(
         &mut self,
         out: &mut Vec<u8>,

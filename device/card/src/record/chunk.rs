@@ -12,7 +12,7 @@ pub(super) const ENOUGH: usize = 256 << 10;
 /// Maximum length of the contents in bytes. One more entry may be added to an almost complete chunk.
 pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
 
-/// Bytes before the contents.
+/// Number of bytes before the contents of a chunk.
 pub(super) const HEAD_LEN: u64 = 12;
 
 /// Result of reading a chunk.

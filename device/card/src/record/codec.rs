@@ -1,7 +1,8 @@
 //! Encodes entries. Each consists of a tag, followed by LEB128 numbers and byte strings. The length of each
 //! byte string precedes it.
 //!
-//! Tags are an interface. Changing the meaning of one requires another [`FORMAT`](super::FORMAT).
+//! Tags are part of the file format. A change in the meaning of a tag requires another
+//! [`FORMAT`](super::FORMAT).
 
 use std::borrow::Cow;
 
@@ -64,7 +65,7 @@ mod tag {
     pub(super) const OVERRUN: u8 = 0x73;
 }
 
-/// Forms of contents to compare.
+/// How data is stored that a replay compares.
 mod form {
     pub(super) const BYTES: u8 = 0;
     pub(super) const DIGEST: u8 = 1;
@@ -77,7 +78,7 @@ mod right {
     pub(super) const REACHABLE: u64 = 4;
 }
 
-/// Bits of the work left after a turn.
+/// Bits for the kinds of work left after a turn.
 mod left {
     pub(super) const FRAMES: u64 = 1;
     pub(super) const OTHER: u64 = 2;
@@ -98,7 +99,7 @@ pub enum CodecError {
     /// The entry refers to data that is not in the cache.
     #[error("a recorded entry refers to data that was not recorded")]
     NotKnown,
-    /// A rule is not UTF-8.
+    /// The text of an impairment rule is not UTF-8.
     #[error("a recorded entry contains text that is not UTF-8")]
     Text,
 }
@@ -128,8 +129,8 @@ pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut V
     encode(entry, to);
 }
 
-/// Updates the cache from the entry at the start of `bytes`, as [`encode_dedup`] did. Returns the number of bytes
-/// after it.
+/// Updates the cache from the entry at the start of `bytes`, as [`encode_dedup`] did. Returns the number of
+/// bytes after the entry.
 pub(super) fn learn(bytes: &[u8], cache: &mut DedupCache) -> Result<usize, CodecError> {
     let mut from = Bytes(bytes);
     match from.byte()? {
@@ -379,7 +380,7 @@ fn decode_input<'a>(tag: u8, from: &mut Bytes<'a>) -> Result<Input<'a>, CodecErr
     })
 }
 
-/// The rest of a chunk.
+/// The part of a chunk that is still to be decoded.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

@@ -1,5 +1,5 @@
-//! A cache that avoids storing repeated data in a record. Programs send from the same buffers, contexts and
-//! rings are read again and again, and lost packets are sent again.
+//! A cache that avoids storing repeated data in a record. Programs send from the same buffers, devices read
+//! contexts and rings again and again, and peers retransmit lost packets.
 //!
 //! Writer and reader of a record each have a cache, and update it in the same order.
 
@@ -11,17 +11,17 @@ const SHORTEST: usize = 256;
 /// Maximum length of a cached run: a page, or the frame of a packet with the largest path MTU.
 const LONGEST: usize = 4096 + 256;
 
-/// Number of runs of each kind, which is even.
+/// Number of slots for runs of each kind, an even number.
 const RUNS: usize = 4096;
 
-/// Length of the headers of a frame, which differ even if the payload is the same. So does the ICRC at the
-/// end.
+/// Length of a frame's headers, which differ even if the payload is the same. The ICRC at the end differs as
+/// well.
 pub(super) const HEAD: usize = 64;
 pub(super) const TAIL: usize = 4;
 
 const PAGE: u64 = 4096;
 
-/// Multiplier for choosing slots. It is odd, so that parts of a page also get their own slots.
+/// Multiplier for choosing slots. It is odd, so that different parts of a page also get different slots.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Number of bytes of a payload that determine its slot.
@@ -44,12 +44,12 @@ impl Runs {
         self.0.get(place).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the slot of a run, which may also be the neighbouring one.
+    /// Returns the slot that contains a run, which is either the given slot or its neighbour.
     pub(super) fn find(&self, place: usize, run: &[u8]) -> Option<usize> {
         [place, place ^ 1].into_iter().find(|place| self.get(*place) == run)
     }
 
-    /// Stores a run in a slot. The old run moves to the neighbouring slot and replaces the one there.
+    /// Stores a run in a slot. The slot's old run moves to the neighbouring slot, replacing the run there.
     pub(super) fn put_before(&mut self, place: usize, run: &[u8]) {
         if place.max(place ^ 1) < self.0.len() {
             self.0.swap(place, place ^ 1);

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use protocol::ids::MacAddr;
 use twox_hash::XxHash3_64;
 
-/// Maximum length of contents that are recorded in full for comparison. No entry that a device writes into a
-/// queue is longer than this.
+/// Maximum length of contents that are recorded in full for comparison. The queue entries that a device
+/// writes are never longer than this.
 const SHORT: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
-    /// Nanoseconds elapsed on the device's clock since the last such entry.
+    /// Nanoseconds elapsed on the device's clock since the last entry of this kind.
     Time {
         passed: u64,
     },
@@ -117,9 +117,9 @@ pub enum Input<'a> {
     AddNeighbour(MacAddr),
     /// A host with this MAC disappears.
     RemoveNeighbour(MacAddr),
-    /// An impairment is added, as JSON of the configuration.
+    /// An impairment is added. The text is its JSON form, as in the configuration.
     Impair(Cow<'a, str>),
-    /// An impairment is removed, or all of them.
+    /// An impairment is removed, or all of them for `None`.
     Unimpair(Option<u32>),
 }
 
@@ -134,9 +134,10 @@ pub(super) enum Update {
     Refused,
 }
 
-/// Bytes to compare, stored in full or, if they are long, as a digest.
+/// Bytes to compare, stored in full or, if there are many, as a digest.
 ///
-/// The digest is not a CRC. Frames end with CRCs, and a CRC over a CRC hides the bytes that it covers.
+/// The digest is not a CRC. Frames end with a CRC of their contents, and a CRC over contents and CRC is
+/// constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),

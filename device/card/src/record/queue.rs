@@ -47,7 +47,7 @@ struct State {
     /// Whether the writer is sleeping until entries arrive.
     idle: bool,
     phase: Phase,
-    /// Why the record ended by itself.
+    /// Why the record ended without being closed.
     failure: Option<String>,
 }
 
@@ -145,7 +145,7 @@ impl Queue {
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
 
-    /// Releases a chunk of [`Queue::take`] after it has been written.
+    /// Returns the buffer of a chunk that [`Queue::take`] returned, after the chunk has been written.
     pub(super) fn done(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());
@@ -160,12 +160,13 @@ impl Queue {
         self.lock().phase == Phase::Open
     }
 
-    /// Returns why the record ended by itself, if it did.
+    /// Returns why the record ended without being closed, if it did.
     pub(super) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }
 
-    /// Ends the record when the writer ends, with its error. Entries appended from now on are lost.
+    /// Marks the record as ended, because the writer has ended, with an error if there was one. Entries
+    /// appended from now on are lost.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {

@@ -55,7 +55,7 @@ pub struct Reader {
     header: Header,
     chunk: Vec<u8>,
     cache: DedupCache,
-    /// Number of bytes of the chunk that have been read.
+    /// Number of bytes of the chunk that have been consumed.
     at: usize,
     /// Number of bytes in the file up to the end of the chunk.
     read: u64,
@@ -94,7 +94,7 @@ impl Reader {
         &self.header
     }
 
-    /// Returns whether the file ends inside a chunk. Valid once the end has been reached.
+    /// Returns whether the file ends inside a chunk. This is known only once the end has been reached.
     pub(super) fn is_cut_off(&self) -> bool {
         self.cut_off
     }

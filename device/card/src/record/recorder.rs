@@ -40,7 +40,7 @@ impl Recorder {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
 
-    /// Writes to `out`. Messages refer to it as `path`.
+    /// Writes the record to `out`, which messages refer to as `path`.
     ///
     /// # Errors
     /// Fails if the header cannot be written, or the process has no free threads.
@@ -85,24 +85,24 @@ impl Recorder {
     /// Like [`Recorder::create`], but the file must not exist yet.
     ///
     /// # Errors
-    /// As [`Recorder::create`], or the file exists.
+    /// Fails as [`Recorder::create`] does, or if the file exists.
     pub fn create_new(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create_new(path)?), path, header, max_len)
     }
 
-    /// Returns the file, unless the record has ended.
+    /// Returns the path of the file, unless the record has ended.
     pub fn path(&self) -> Option<&Path> {
         self.queue.is_open().then_some(&*self.path)
     }
 
-    /// Ends the record. Returns the file, and the reason if the record had already ended.
+    /// Ends the record. Returns the path of the file, and the reason if the record had already ended.
     pub fn finish(self) -> (PathBuf, Option<String>) {
         let (path, queue) = (self.path.clone(), self.queue.clone());
         drop(self);
         (path, queue.failure())
     }
 
-    /// Returns the device's end of the record.
+    /// Returns the device's side of the record.
     pub fn sink(&self) -> &RecordSink {
         &self.sink
     }

@@ -33,7 +33,7 @@ pub struct Counts {
     pub interrupts: u64,
     /// Number of frames that the device sent.
     pub frames: u64,
-    /// Device time that elapsed.
+    /// Time that has passed on the device's clock.
     pub span: Duration,
 }
 
@@ -53,9 +53,9 @@ pub struct Difference {
 /// How a record ends.
 #[derive(Debug)]
 pub enum Finish {
-    /// With a recorded reason.
+    /// The record ends with a reason.
     Ended(Ending),
-    /// Without a reason: the writer was killed, or the file is truncated.
+    /// The record ends without a reason, because the writer was killed or the file is truncated.
     Stopped {
         /// The last chunk is incomplete.
         cut_off: bool,
@@ -76,7 +76,7 @@ impl ReplaySource {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
 
-    /// Describes the outputs of the device as text; see [`ReplaySource::take_log`].
+    /// Starts to describe the outputs of the device as text; see [`ReplaySource::take_log`].
     pub fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
@@ -104,8 +104,7 @@ impl ReplaySource {
         })
     }
 
-    /// Returns the next step. Returns `None` if the record has ended or an output of the last step is
-    /// missing.
+    /// Returns the next step, or `None` if the record has ended or an output of the last step is missing.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {
@@ -156,7 +155,7 @@ impl ReplaySource {
         .unwrap_or(false)
     }
 
-    /// Replays a write of guest memory. Returns whether it was permitted.
+    /// Replays a write to guest memory. Returns whether it was permitted.
     pub(super) fn write(&mut self, iova: u64, data: Content<'_>) -> bool {
         let found = || format!("write guest memory at {iova:#x}: {data}");
         self.counts.writes += 1;
@@ -167,7 +166,8 @@ impl ReplaySource {
         .unwrap_or(false)
     }
 
-    /// Replays a compare-and-swap. Returns the old value.
+    /// Replays a compare-and-swap. Returns the old value, or `None` if the access was denied or differs from
+    /// the record.
     pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let mut now = None;
         let recorded = self.exchange(
@@ -209,7 +209,7 @@ impl ReplaySource {
         self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
     }
 
-    /// Compares an output with the next entry. Returns `None` if it differs or does not exist.
+    /// Compares an output with the next entry. Returns `None` if the two differ or the record has ended.
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,

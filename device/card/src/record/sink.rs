@@ -1,4 +1,4 @@
-//! The device's end of a record. Each part of a device reports its outputs to the record, or compares them
+//! The device's side of a record. Each part of a device reports its outputs to the record, or compares them
 //! with it.
 
 use std::fmt;
@@ -9,9 +9,10 @@ use super::queue::Queue;
 use super::replay_source::ReplaySource;
 use crate::log_line;
 
-/// The end of a recording or a replay that the device holds. Clones share the same record.
+/// The device's side of a recording or a replay. Clones share the same record.
 ///
-/// No call fails. A record that cannot be written ends. A replay keeps the first difference for its caller.
+/// No call fails. If a record cannot be written, the record ends. A replay keeps the first difference for its
+/// caller.
 #[derive(Clone)]
 pub struct RecordSink(Side);
 
@@ -24,12 +25,12 @@ enum Side {
 }
 
 impl RecordSink {
-    /// Creates the end of a replay.
+    /// Creates the device's side of a replay.
     pub fn playing(source: Arc<Mutex<ReplaySource>>) -> Self {
         Self(Side::Playing(source))
     }
 
-    /// Creates the end of a recording.
+    /// Creates the device's side of a recording.
     pub(super) fn recording(queue: Arc<Queue>) -> Self {
         Self(Side::Recording(queue))
     }
@@ -64,7 +65,7 @@ impl RecordSink {
     /// Reads guest memory into `out` with `perform`, or from the record.
     ///
     /// # Errors
-    /// That of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
     pub fn read<E>(
         &self,
         iova: u64,
@@ -90,7 +91,7 @@ impl RecordSink {
     /// Appends `len` bytes of guest memory to `out` with `perform`, or from the record.
     ///
     /// # Errors
-    /// That of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
     pub fn append<E>(
         &self,
         iova: u64,
@@ -117,7 +118,7 @@ impl RecordSink {
     /// Writes `data` to guest memory with `perform`, or compares it with the record.
     ///
     /// # Errors
-    /// That of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
     pub fn write<E>(
         &self,
         iova: u64,
@@ -145,7 +146,7 @@ impl RecordSink {
     /// Executes a compare-and-swap with `perform`, or with the recorded value. Returns the old value.
     ///
     /// # Errors
-    /// That of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
     pub fn update<E, U: FnMut(u64) -> Option<u64>>(
         &self,
         iova: u64,
@@ -155,7 +156,7 @@ impl RecordSink {
     ) -> Result<u64, E> {
         match &self.0 {
             Side::Recording(queue) => {
-                // Only the last call of the closure has taken effect.
+                // The closure may be called several times, and only its last result has taken effect.
                 let mut after = None;
                 let updated = perform(&mut |before| {
                     after = update(before);

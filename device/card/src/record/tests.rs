@@ -139,7 +139,7 @@ fn record_has_header_and_ending() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// The record of a killed daemon contains what was written before.
+/// The record of a killed daemon contains all chunks that were written before.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -300,7 +300,7 @@ fn repeated_data_is_written_once() {
     let page = vec![7; 4096];
     let mut frame = vec![9; 4154];
     for round in 0..3 {
-        // A sequence number and an ICRC.
+        // Each frame has its own sequence number and ICRC.
         frame[50] = round;
         frame[4153] = round;
         for entry in [

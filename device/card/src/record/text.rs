@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Number of bytes of a byte string that are shown.
+/// Maximum number of bytes shown of a byte string.
 const SHOWN: usize = 64;
 
 impl fmt::Display for Entry<'_> {
@@ -115,7 +115,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// A region by index.
+/// Shows a region's name for its index.
 struct Region(u8);
 
 impl fmt::Display for Region {
@@ -128,7 +128,7 @@ impl fmt::Display for Region {
     }
 }
 
-/// The first bytes of a byte string.
+/// Shows the first bytes of a byte string.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

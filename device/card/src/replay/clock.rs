@@ -7,12 +7,12 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Sets the time of this thread in nanoseconds.
+/// Sets the clock of this thread, in nanoseconds.
 pub(super) fn set(now: u64) {
     NOW.set(now);
 }
 
-/// Returns the time of this thread.
+/// Returns the time of this thread's clock.
 pub fn now() -> Duration {
     Duration::from_nanos(NOW.get())
 }

@@ -13,11 +13,11 @@ use crate::replay::{Next, Outcome, Report, play};
 use crate::telemetry::testing::Written;
 
 thread_local! {
-    /// Records of the guests of this thread during a session.
+    /// Records of the guests that this thread has created since the session began.
     static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
 }
 
-/// Returns the recorder for a new guest during a session.
+/// Returns a recorder for a new guest, if a session is running.
 pub fn record() -> Option<Recorder> {
     RECORDS.with_borrow_mut(|records| {
         let file = Written::default();
@@ -39,7 +39,7 @@ pub fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
     play(hca, ReplaySource::new(reader), |_| Next::Go)
 }
 
-/// Asserts that the device does everything that was recorded, up to the end of its daemon.
+/// Asserts that the replay has no differences and that the record ends because the recorder was closed.
 #[track_caller]
 pub fn assert_same<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Counts {
     let report = replayed(hca, record);

@@ -17,8 +17,8 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// A client that sets up the device, rings a doorbell, receives an interrupt, clears bus mastering and resets
-/// the device. `more` adds inputs.
+/// Returns the record of a client that sets up the device, rings a doorbell, receives an interrupt, clears
+/// bus mastering and resets the device. `more` adds inputs before the reset.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     let file = Written::default();
     let header = Header::new("hca1", Map::new());

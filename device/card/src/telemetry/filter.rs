@@ -65,7 +65,8 @@ impl CaptureFilter {
         *self == Self::default()
     }
 
-    /// Returns whether a frame matches: a RoCE packet with this opcode, or another frame, of this local QP.
+    /// Returns whether a frame matches all selectors. `opcode` is `None` for a frame that is not RoCE, and
+    /// `qpn` is the local QP, if any.
     pub fn admits(&self, opcode: Option<&str>, qpn: Option<Qpn>) -> bool {
         let kind = if opcode.is_some() { FrameKind::Roce } else { FrameKind::Other };
         (self.kinds.is_empty() || self.kinds.contains(&kind))
@@ -102,7 +103,7 @@ impl<'a> FieldFilter<'a> {
         Self { filter, to: None, opcode: filter.opcodes.is_empty(), qpn: filter.qpns.is_empty() }
     }
 
-    /// Returns whether the record matches. Valid after all its fields.
+    /// Returns whether the record matches. Call this after all fields have been forwarded.
     pub fn admits(&self) -> bool {
         self.opcode && self.qpn
     }

@@ -17,7 +17,7 @@ pub(super) const MAX_LEN: usize = 2048;
 /// Log target of a panic, whose backtrace is not truncated.
 pub(super) const PANIC: &str = "device::panic";
 
-/// Lengths to which strings of a JSON line are truncated, until the line is short enough.
+/// Lengths to which strings of a JSON line are truncated, tried in turn until the line is short enough.
 const STRING_LENS: [usize; 3] = [512, 128, 32];
 
 /// A factory that creates a writer for each line.
@@ -28,7 +28,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Creates a factory of lines in this format.
+    /// Creates a factory whose lines have this format and go to `writer`.
     pub(super) const fn to(writer: &'static NonBlockingWriter, format: LogFormat) -> Self {
         Self { writer, format }
     }
@@ -38,8 +38,9 @@ impl Lines {
 #[derive(Debug)]
 pub(super) struct Line {
     lines: Lines,
-    /// Whether the line counts against the allowance. Lines that the operator requested and reports of bugs
-    /// in hcad do not.
+    /// Whether the line is truncated to [`MAX_LEN`], as all lines except panics are. The next field is
+    /// whether the line counts against the allowance. Panics and lines that only the operator can have
+    /// requested do not.
     is_bounded: bool,
     is_counted: bool,
 }

@@ -15,7 +15,7 @@ use super::reason::{IgnoreReason, Reason, Severity};
 use super::trace::{Kind, Trace};
 use crate::log_line;
 
-/// The monitor, which the front-end borrows for each call.
+/// The monitor of a device, which the front-end borrows for each call.
 #[derive(Debug, Default)]
 pub struct Monitor {
     trace: Option<Trace>,
@@ -53,7 +53,7 @@ const MAX_QPS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     pub count: u64,
-    /// Reason for the most recent one.
+    /// Reason for the most recently ignored doorbell or packet.
     pub last: Reason,
 }
 
@@ -61,7 +61,7 @@ pub struct Ignored {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredRow {
     pub count: u64,
-    /// Name of the reason for the most recent one.
+    /// Name of the reason for the most recently ignored doorbell or packet.
     pub last: String,
 }
 

@@ -121,7 +121,7 @@ impl Drop for NonBlockingWriter {
     }
 }
 
-/// Each call writes complete lines, as the log's and the trace's writers do.
+/// Each call must pass complete lines, as the writers of the log and the trace do.
 impl Write for &NonBlockingWriter {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.push(lines);
@@ -151,7 +151,7 @@ struct WriterThread<W> {
     sink: W,
     /// Number of lost lines that have not been reported yet.
     missing: u64,
-    /// Whether the last line was written incompletely.
+    /// Whether only a part of the last line was written.
     torn: bool,
 }
 

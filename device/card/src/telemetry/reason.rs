@@ -112,7 +112,7 @@ pub enum Severity {
 }
 
 impl Reason {
-    /// Returns its stable name, which is unique among all reasons of a device.
+    /// Returns the stable name of the reason, which is unique among all reasons of a device.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interface(reason) => reason.name,

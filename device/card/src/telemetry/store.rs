@@ -104,7 +104,7 @@ const BUFFER_LEN: usize = 1 << 20;
 
 type Out = Box<dyn Write + Send>;
 
-/// Stores records, each completely.
+/// Stores records, each of them completely or not at all.
 ///
 /// A failed write ends the store with one log line, and never affects the device. Reaching the size limit of
 /// a single file has the same effect.
@@ -125,7 +125,7 @@ pub struct Store {
 
 enum Target {
     Out(BufWriter<Out>),
-    /// Rotating files; those waiting are in order of their turns.
+    /// Rotating files. The waiting files are in the order in which they will be used.
     Files {
         current: BufWriter<File>,
         waiting: VecDeque<File>,
@@ -133,7 +133,7 @@ enum Target {
     Memory(Ring),
 }
 
-/// The newest complete records.
+/// The newest complete records that fit.
 #[derive(Default)]
 struct Ring {
     bytes: VecDeque<u8>,
@@ -164,7 +164,8 @@ impl Store {
     /// Creates the store that `keep` describes.
     ///
     /// # Errors
-    /// Fails if a file cannot be opened. Files created before it are removed again.
+    /// Fails if a file cannot be opened. With [`Opening::New`], the files created before it are removed
+    /// again.
     pub fn open(what: &'static str, keep: &Keep, opening: Opening, head: Vec<u8>) -> io::Result<Self> {
         let bytes = match keep {
             Keep::Memory(bytes) => bytes.0,
@@ -251,7 +252,7 @@ impl Store {
         }
     }
 
-    /// Returns the ring in the format of a file, or `None` if the store is not a ring.
+    /// Returns the contents of the ring in the format of a file, or `None` if the store is not a ring.
     pub fn kept(&self) -> Option<Vec<u8>> {
         match &self.target {
             Some(Target::Memory(ring)) => {
@@ -381,7 +382,7 @@ mod tests {
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::Replace, Vec::new()).unwrap().with_limit(10);
         records(&mut store, 0..3);
-        // File systems have a coarse time resolution.
+        // Set a later time, because file systems have a coarse time resolution.
         let files: Vec<_> = keep.files().collect();
         let later = SystemTime::now() + std::time::Duration::from_secs(5);
         File::options().write(true).open(&files[1]).unwrap().set_modified(later).unwrap();

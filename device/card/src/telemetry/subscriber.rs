@@ -47,7 +47,7 @@ pub enum LogFormat {
 /// Sends log lines to standard error, configured by `config` and RUST_LOG. Panics are logged too.
 ///
 /// # Errors
-/// Fails if a filter directive is invalid. The text names the directive.
+/// Fails if a filter directive is invalid. The error text contains the directives.
 pub fn init(config: &LogConfig) -> Result<(), String> {
     let (source, directives) = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),
@@ -62,7 +62,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         .with_env_filter(filter)
         .with_writer(line::Lines::to(writer, config.format))
         .with_ansi(false)
-        // Internal errors would go to standard error directly, in a way that may panic.
+        // Without this, internal errors would go directly to standard error, in a way that may panic.
         .log_internal_errors(false);
     let (set, filter): (_, Box<SetFilter>) = match config.format {
         LogFormat::Text => {
@@ -77,7 +77,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         }
     };
     set.map_err(|error| error.to_string())?;
-    // The first caller has set up the log.
+    // The log has just been set up for the first time, so the filter is not set yet.
     let _ = SET_FILTER.set(filter);
     panic::set_hook(Box::new(report));
     Ok(())

@@ -76,7 +76,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns its name in a record.
+    /// Returns the name of the kind in a record.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -103,7 +103,7 @@ pub const STANDARD_ERROR: &str = "-";
 /// The trace of one device.
 ///
 /// A failed write ends the trace with one log line, and never affects the device. Reaching the size limit of
-/// the last file has the same effect.
+/// a single file has the same effect.
 pub struct Trace {
     store: Store,
     device: String,

@@ -1,8 +1,9 @@
 //! MSI-X vectors, signalled through eventfds of the client.
 //!
-//! Vectors can be masked in two places: the function's own MSI-X capability (enable and function mask bits), and the
-//! client's SET_IRQS. The table in the BAR only stores data. A VMM keeps its own table and never forwards the guest's
-//! mask bits, so an entry's mask bit counts only once the client has written that entry here.
+//! Vectors can be masked in two places: the function's own MSI-X capability (enable and function mask bits),
+//! and the client's SET_IRQS. The table in the BAR only stores data. A VMM keeps its own table and never
+//! forwards the guest's mask bits, so an entry's mask bit has no effect until the client writes that entry
+//! here.
 
 use std::os::fd::OwnedFd;
 
@@ -43,7 +44,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// Returns its name in traces.
+    /// Returns the name of the result in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -113,8 +114,8 @@ impl Interrupts {
         self.gate.enabled
     }
 
-    /// Raises `vector`. An unknown or masked vector, or one without an eventfd, is not an error. In these
-    /// cases no signal is sent, or the pending bit is set.
+    /// Raises `vector`. An interrupt of an unknown vector is discarded, and one that is masked or has no
+    /// eventfd becomes pending. Neither is an error.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
         let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
@@ -158,8 +159,8 @@ impl Interrupts {
         let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
             if let Some(fd) = &eventfd {
-                // With a blocking descriptor, the client could block this thread. If this fails, the descriptor is
-                // unchanged.
+                // With a blocking descriptor, the client could block this thread. If this call fails, the
+                // descriptor is unchanged.
                 let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             }
             vector.eventfd = eventfd;
@@ -194,7 +195,7 @@ impl Interrupts {
         self.unwire();
     }
 
-    /// Like [`Self::disconnect`], but as part of a step that has another name in a record.
+    /// Like [`Self::disconnect`], but without an entry in the record, because it is part of another step.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
@@ -218,7 +219,7 @@ impl Interrupts {
         self.table.len() as u64
     }
 
-    /// Length of the pending bit array in bytes: whole 64-bit words.
+    /// Length of the pending bit array in bytes. It consists of whole 64-bit words.
     pub fn pba_len(&self) -> u64 {
         (self.vectors.len().div_ceil(64) * 8) as u64
     }

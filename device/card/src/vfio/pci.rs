@@ -1,8 +1,8 @@
 //! PCI config space of a single-function PCI Express endpoint.
 //!
 //! It consists of three images: the current bytes, the bits that software may write, and the bits that
-//! software clears by writing 1. The effects of a write are derived from the bytes afterwards (such as
-//! [`ConfigSpace::bus_master`]), except for a function-level reset, whose bit always reads 0.
+//! software clears by writing 1. The effects of a write are derived from the resulting bytes, as by
+//! [`ConfigSpace::bus_master`]. A function-level reset is an exception, because its bit always reads 0.
 //!
 //! # Spec
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.
@@ -34,11 +34,12 @@ mod header {
 
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
-/// Memory space, bus master, parity error response, SERR# enable, interrupt disable. I/O space is not
-/// supported.
+/// Writable command bits: memory space, bus master, parity error response, SERR# enable, interrupt disable.
+/// I/O space is not supported.
 const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
-/// Data parity error, signalled and received aborts, system error, detected parity error.
+/// Status bits that are cleared by writing 1: data parity error, signalled and received aborts, system error,
+/// detected parity error.
 const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
 const BAR_MEMORY_64: u64 = 0b100;
 const BAR_PREFETCHABLE: u64 = 0b1000;
@@ -68,21 +69,25 @@ const EXPRESS_POINTER: u8 = 0x60;
 const EXPRESS: usize = EXPRESS_POINTER as usize;
 const DEVICE_CONTROL: usize = EXPRESS + 8;
 const DEVICE_CONTROL_FLR: u16 = 1 << 15;
-/// Error reporting enables, relaxed ordering, payload size, extended tags, no snoop, read request size. Phantom
-/// functions and auxiliary power do not exist; Initiate Function Level Reset reads 0.
+/// Writable device control bits: error reporting enables, relaxed ordering, payload size, extended tags, no
+/// snoop, read request size. Phantom functions and auxiliary power do not exist. Initiate Function Level
+/// Reset reads 0.
 const DEVICE_CONTROL_WRITABLE: u16 = 0x791f | 0b111 << 5;
-/// Relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512 bytes.
+/// Device control after reset: relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512
+/// bytes.
 const DEVICE_CONTROL_RESET: u16 = 1 << 4 | 1 << 11 | 2 << 12;
-/// Correctable, non-fatal and fatal error, unsupported request.
+/// Device status bits that are cleared by writing 1: correctable, non-fatal and fatal error, unsupported
+/// request.
 const DEVICE_STATUS_CLEARED_BY_ONE: u16 = 0xf;
-/// Payload up to 512 bytes, extended tags, role-based error reporting, function level reset.
+/// Device capabilities: payload up to 512 bytes, extended tags, role-based error reporting, function level
+/// reset.
 const DEVICE_CAPABILITIES: u32 = 2 | 1 << 5 | 1 << 15 | 1 << 28;
 /// Link speed code of 8 GT/s.
 const LINK_SPEED: u16 = 3;
 const LINK_WIDTH: u16 = 16;
-/// Read completion boundary, common clock, extended synch.
+/// Writable link control bits: read completion boundary, common clock, extended synch.
 const LINK_CONTROL_WRITABLE: u16 = 1 << 3 | 1 << 6 | 1 << 7;
-/// 2.5, 5 and 8 GT/s.
+/// Supported link speeds: 2.5, 5 and 8 GT/s.
 const LINK_SPEEDS: u32 = 0b111 << 1;
 
 /// Offset of the first extended capability.
@@ -333,7 +338,7 @@ mod tests {
         space.write(offset, &value.to_le_bytes())
     }
 
-    /// The output of `lspci -xxx` for this identity after power-on.
+    /// Compares config space with the output of `lspci -xxx` for this identity after power-on.
     #[test]
     fn power_on_state_matches_dump() {
         let mut bytes = [0; 0xa0];

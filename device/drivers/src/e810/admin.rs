@@ -24,7 +24,7 @@ pub const EVENT_BUFFER_LEN: u16 = 512;
 
 /// Enable bit in the length register of a ring.
 const ENABLE: u32 = 1 << 31;
-/// Enable bit of an interrupt route, with vector 0.
+/// Enable bit of an interrupt cause. With all other bits clear, the cause raises vector 0.
 const CAUSE_ENABLE: u32 = 1 << 30;
 
 /// A command for the admin queue.
@@ -37,7 +37,7 @@ pub struct AdminCommand {
     pub buffer: Vec<u8>,
 }
 
-/// The completion of a command.
+/// The completion of an admin command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminReply {
     pub status: u16,
@@ -86,7 +86,7 @@ pub(super) fn halves(address: u64) -> [u32; 2] {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Sets up both rings in the order of section 4.1, with event interrupts on vector 0.
+    /// Sets up both rings in the order given in section 4.1, with event interrupts on vector 0.
     pub fn open_admin_queue(&mut self) {
         let length = ENABLE | u32::from(ENTRIES);
         let ([send_low, send_high], [receive_low, receive_high]) = (halves(SEND_RING), halves(RECEIVE_RING));
@@ -114,7 +114,7 @@ impl<B: Bus> Driver<B> {
         self.interface.receive_next = 0;
     }
 
-    /// Posts a slot of the receive ring.
+    /// Returns a slot of the receive ring to the device, with its event buffer.
     fn offer(&mut self, slot: u16) {
         let address = EVENT_BUFFERS + u64::from(slot) * u64::from(EVENT_BUFFER_LEN);
         let free = Descriptor {
@@ -147,10 +147,10 @@ impl<B: Bus> Driver<B> {
         at
     }
 
-    /// Executes a command.
+    /// Executes a command and returns its completion.
     ///
     /// # Panics
-    /// If the device has not completed it, or its completion is malformed.
+    /// If the device has not completed the command, or the completion is malformed.
     #[track_caller]
     pub fn execute(&mut self, command: &AdminCommand) -> AdminReply {
         let at = self.issue(command);
@@ -170,7 +170,7 @@ impl<B: Bus> Driver<B> {
     /// Executes a command that must succeed.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the command fails.
     #[track_caller]
     pub fn succeed(&mut self, command: &AdminCommand) -> AdminReply {
         let reply = self.execute(command);
@@ -198,7 +198,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns the parameters with a buffer address in their second half, upper word first.
+/// Writes a buffer address into the second half of the parameters, upper word first, and returns the parameters.
 fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
     let [low, high] = halves(address);
     parameters[8..12].copy_from_slice(&high.to_le_bytes());

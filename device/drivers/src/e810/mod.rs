@@ -1,5 +1,5 @@
-//! A driver for E810: `ice` with its registers, admin queue and one pair of LAN queues, and `irdma` with its
-//! control queue.
+//! A driver for E810. Like `ice`, it drives the registers, the admin queue and one pair of LAN queues; like `irdma`, it
+//! drives the control queue.
 //!
 //! # Spec
 //! E810 interface, sections 1.2, 4, 5, 8 and 9.2.
@@ -25,7 +25,7 @@ pub use rdma::{
 
 use crate::Bus;
 
-/// Message control word of the MSI-X capability.
+/// Offset of the message control word of the MSI-X capability.
 const MSIX_CONTROL: u64 = 0x52;
 
 /// State of the driver.
@@ -35,7 +35,7 @@ pub struct E810 {
     send_tail: u16,
     /// Index of the next event in the admin receive ring.
     receive_next: u16,
-    /// The VSI of the NIC.
+    /// Number of the VSI that the NIC uses.
     pub vsi: u16,
     /// Index of the next transmit descriptor.
     pub transmit_next: u16,
@@ -76,7 +76,7 @@ impl<B: Bus> Driver<B> {
         self.bus.configure(MSIX_CONTROL, &[0, 0x80]);
     }
 
-    /// Resets the function. The reset is complete when the store returns.
+    /// Resets the function. The reset is complete when the register write returns.
     pub fn reset_function(&mut self) {
         self.write(Register::PfgenCtrl, 1);
     }

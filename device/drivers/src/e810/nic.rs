@@ -1,4 +1,4 @@
-//! One VSI with a queue pair: sends frames, and receives frames for its own address and broadcasts.
+//! One VSI with a queue pair, which sends frames and receives frames for its own address and broadcasts.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -27,20 +27,20 @@ pub const STRIDE: u64 = 2048;
 
 /// Scheduler element above the leaves of the default tree. Queues can be added directly below it.
 const PARENT: Teid = Teid::new(8);
-/// MSI-X vector of both queues, and the number of its interrupt route.
+/// MSI-X vector of both queues. `ROUTE` enables an interrupt with this vector.
 const VECTOR: u16 = 1;
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
-/// Command bits of a data descriptor: end of packet and report status.
+/// Command bits of a data descriptor: "end of packet" and "report status".
 const LAST_AND_REPORT: u64 = 0b11 << 4;
-/// Status bit of a written-back descriptor: descriptor done.
+/// Status bit of a written-back descriptor: "descriptor done".
 const DONE: u16 = 1 << 0;
 const END_OF_FRAME: u16 = 1 << 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub frame: Vec<u8>,
-    /// Status of the last descriptor.
+    /// Status from the last descriptor of the frame.
     pub status: u16,
     /// VLAN tag stripped from the frame. Valid only if the status reports one.
     pub tag: u16,
@@ -48,7 +48,7 @@ pub struct Received {
     pub hash: u32,
 }
 
-/// Returns the "Add transmit queue" command for a queue of a VSI.
+/// Returns the "Add transmit queue" command for a queue that belongs to a VSI.
 fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(LAN_TRANSMIT_RING)),
@@ -63,7 +63,7 @@ fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     AdminCommand::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
-/// Returns the parameters of a command whose buffer holds one element.
+/// Returns command parameters that state a count of one element in the buffer.
 const fn one() -> [u8; 16] {
     let mut parameters = [0; 16];
     parameters[0] = 1;
@@ -85,8 +85,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings a device in any state up to a working NIC with this MAC address. The driver uses only the VSI
-    /// number from the responses, because guest memory may be unmapped.
+    /// Turns a device in any state into a working NIC with this MAC address. From the responses, the driver uses only
+    /// the VSI number, because guest memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -179,8 +179,8 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns the context of the receive queue: location and length of its ring, buffers of [`STRIDE`] bytes,
-/// and frames of up to 9728 bytes.
+/// Returns the context of the receive queue, which has the location and length of the ring, buffers of [`STRIDE`]
+/// bytes, and a maximum frame length of 9728 bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
         | u128::from(LAN_ENTRIES) << 89

@@ -1,5 +1,5 @@
-//! Queue pairs and completion queues, created through the control queue, and work requests in the encoding of the user
-//! provider.
+//! Queue pairs and completion queues, which are created through the control queue, and work requests as the user-space
+//! provider encodes them.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use crate::Bus;
 
 /// Bus address of the queue pair contexts.
 const CONTEXTS: u64 = 0x11_0000;
-/// Bus address of the shadow areas: those of the queue pairs, followed by those of the completion queues.
+/// Bus addresses of the shadow areas of queue pairs and of completion queues.
 const QP_SHADOWS: u64 = 0x12_0000;
 const CQ_SHADOWS: u64 = 0x13_0000;
 const SHADOW_LEN: u64 = SHADOW.len() as u64;
@@ -90,14 +90,14 @@ pub struct Polled {
     pub more: Option<ExtendedCqe>,
 }
 
-/// Returns a fragment without the polarity bit.
+/// Returns a fragment whose polarity bit is clear.
 pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }.emit()
 }
 
-/// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first fragment;
-/// the caller passes `control` without the polarity, count and immediate flag. Immediate data takes the place
-/// of the first fragment. A list of even length is padded with a dummy fragment.
+/// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first fragment. In
+/// `control`, the caller leaves the polarity, the fragment count and the immediate flag clear. Immediate data takes the
+/// place of the first fragment. The list is padded with an empty fragment if its length would otherwise be even.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {
@@ -136,8 +136,8 @@ pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up the RDMA half of a working NIC with its event queues, and enters the NIC's own MAC address
-    /// as neighbour 1.
+    /// Starts the RDMA half of a working NIC, including its event queues, and adds the NIC's own MAC address to the ARP
+    /// table at index 1.
     pub fn open_rdma(&mut self, own: MacAddr) {
         let options = OptionsSection { rdma_filter: true, ..OptionsSection::default() };
         let context = VsiContext { sections: Sections::OPTIONS, options, ..VsiContext::default() };
@@ -155,14 +155,14 @@ impl<B: Bus> Driver<B> {
         Read { ring, entries, ..Read::default() }
     }
 
-    /// Adds a MAC address to the ARP table.
+    /// Adds a MAC address to the ARP table at `index`.
     pub fn set_neighbour(&mut self, index: u16, mac: MacAddr) {
         let entry =
             ManageArp { mac: MacNumber(mac), index: ArpIndex::new(index), valid: true, permanent: true };
         self.perform_well(&Operation::ManageArp(entry));
     }
 
-    /// Returns the command that creates a completion queue with its own ring.
+    /// Returns the command that creates a completion queue in its own ring.
     pub fn cq_command(&self, cqn: Cqn, entries: u32) -> CqCommand {
         CqCommand {
             entries,
@@ -187,7 +187,7 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::CreateCq(command));
     }
 
-    /// Continues reading completions from another ring.
+    /// Continues reading completions from the new ring of a resized queue. `moves` counts the resizes so far.
     pub fn follow_cq(&mut self, cqn: Cqn, ring: u64, entries: u32, moves: u64) {
         let queue = self.clear(ring, entries, 32);
         self.interface.queues.cqs.insert(cqn, queue);
@@ -210,7 +210,7 @@ impl<B: Bus> Driver<B> {
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &u64::from(queue.next).to_le_bytes());
-        // The polarity bit is not part of the completion.
+        // Set the polarity bit, so that it does not depend on the position in the ring.
         let more = more.map(|more| ExtendedCqe { valid: true, ..more });
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }
@@ -256,7 +256,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Creates a queue pair with contiguous rings, in the IDLE state. Fills in the rings of `context`.
+    /// Creates a queue pair in the IDLE state with contiguous rings. Overrides the ring addresses in `context`.
     #[track_caller]
     pub fn create_qp(&mut self, qpn: Qpn, kind: QpKind, context: &QpContext) {
         let ring = QP_RINGS + u64::from(qpn.get()) * 2 * RING_STRIDE;
@@ -285,7 +285,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(CONTEXTS + u64::from(qpn.get()) * QpContext::LEN as u64, &context.emit());
     }
 
-    /// Moves a queue pair to another state, with a new context.
+    /// Replaces the context of a queue pair and moves it to another state.
     #[track_caller]
     pub fn modify_qp(&mut self, qpn: Qpn, kind: QpKind, state: QpState, context: &QpContext) -> Performed {
         self.put_context(qpn, context);
@@ -352,7 +352,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Reads the device's position in a send queue.
+    /// Reads the position in a send queue up to which the device has fetched WQEs.
     pub fn hardware_tail(&mut self, qpn: Qpn) -> u64 {
         let bytes = self.bus.peek(QP_SHADOWS + u64::from(qpn.get()) * SHADOW_LEN, 8);
         bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))

@@ -1,4 +1,4 @@
-//! The control queue (CQP) of the RDMA half, as driven by `irdma`.
+//! The control queue (CQP) of the RDMA half, driven as `irdma` drives it.
 
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::control::{Completion, ErrorCodes, HostContext, Status, Tail};
@@ -46,7 +46,7 @@ pub const AEQ_VECTOR: u16 = 3;
 /// MSI-X vector of CEQ 0.
 pub const CEQ_VECTOR: u16 = 4;
 
-/// Enable bit of an interrupt route.
+/// Enable bit of an interrupt cause.
 const CAUSE_ENABLE: u32 = 1 << 30;
 /// Length of the "commit FPM" buffer in bytes.
 const COMMIT_LEN: u32 = 0xd0;
@@ -54,7 +54,7 @@ const COMMIT_LEN: u32 = 0xd0;
 /// Driver state of the RDMA half.
 #[derive(Debug, Default)]
 pub struct Rdma {
-    /// Index of the next operation.
+    /// Index in the ring for the next operation.
     next: u16,
     polarity: bool,
     /// Number of entries read from CQ 0.
@@ -155,7 +155,7 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation that must succeed, and returns its result.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the operation fails.
     #[track_caller]
     pub fn perform_well(&mut self, operation: &Operation) -> u32 {
         let performed = self.perform(operation);
@@ -163,7 +163,7 @@ impl<B: Bus> Driver<B> {
         performed.completion.map_or(0, |completion| completion.value)
     }
 
-    /// Returns an entry of CQ 0.
+    /// Takes the next entry of CQ 0, which must complete the operation at `index`.
     #[track_caller]
     fn completion(&mut self, index: u16) -> Completion {
         let read = self.interface.rdma.completions;
@@ -232,7 +232,7 @@ impl<B: Bus> Driver<B> {
     /// If the operation fails, or the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
-        /// Offset of each kind of object in the buffer, and the number requested.
+        /// For each kind of object, its offset in the buffer and the number of objects to request.
         const COUNTS: &[(u64, u32)] =
             &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
         self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);

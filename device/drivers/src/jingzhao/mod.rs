@@ -1,4 +1,4 @@
-//! A driver for JingZhao: commands and ICM as the public driver uses them.
+//! A driver for JingZhao, which issues commands and maps ICM as the public driver does.
 //!
 //! # Spec
 //! JingZhao interface, sections 1, 2, 3 and 13.
@@ -21,25 +21,25 @@ pub use work::{Queues, SLOT, data_unit, doorbell, remote_unit, signalled};
 pub use crate::hcr::{INBOX, OUTBOX};
 use crate::{Bus, hcr};
 
-/// ICM addresses of the tables, as in section 13, with room for 2^16 QPs and CQs, 2^17 MPT entries and 2^20
-/// MTT entries.
+/// ICM addresses of the tables (section 13). They leave room for 2^16 QPs, 2^16 CQs, 2^17 MPT entries and 2^20 MTT
+/// entries.
 pub const QPC: u64 = 0;
 pub const MPT: u64 = 0x100_0000;
 pub const MTT: u64 = 0x180_0000;
 pub const CQC: u64 = 0x200_0000;
 pub const EQC: u64 = 0x240_0000;
 
-/// Log2 of the table sizes of the public driver.
+/// Log2 of the numbers of table entries that the public driver requests.
 pub const LOG_QPS: u8 = 16;
 pub const LOG_CQS: u8 = 16;
 pub const LOG_EQS: u8 = 5;
 pub const LOG_MPTS: u8 = 17;
 
-/// Bus addresses to which ICM address 0 is mapped, one for each translation.
+/// Bus addresses to which ICM address 0 is mapped. Contexts and the TPT have separate mappings.
 pub const ICM_CONTEXT: u64 = 0x1000_0000;
 pub const ICM_TPT: u64 = 0x1800_0000;
 
-/// Each table with its ICM address and the bus address to which that is mapped.
+/// Each table with its mapping, its ICM address, and the bus address to which that ICM address is mapped.
 pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Context, QPC, ICM_CONTEXT + QPC),
     (IcmTable::Context, CQC, ICM_CONTEXT + CQC),
@@ -48,7 +48,7 @@ pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Tpt, MTT, ICM_TPT + MTT),
 ];
 
-/// Returns the layout of section 13 with these table sizes.
+/// Returns the layout of section 13 with these numbers of table entries.
 pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     InitHca {
@@ -62,9 +62,9 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
 
 /// State of the driver.
 pub struct JingZhao {
-    /// Address of the HCR in BAR 0: 0 or the documented address.
+    /// Address of the HCR in BAR 0: 0, as in the public driver, or the documented address.
     pub hcr: u64,
-    /// Whether parameters that the command table does not define are 0. Otherwise they hold the mailbox address.
+    /// Whether parameters that a command does not use are set to 0. Otherwise, they hold the mailbox address.
     pub exact: bool,
 }
 
@@ -86,8 +86,8 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table. EQ
-    /// contexts need only one page.
+    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table. The EQ table
+    /// gets a single page, which suffices for all its entries.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {
@@ -100,7 +100,7 @@ impl<B: Bus> Driver<B> {
         self.ok(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
     }
 
-    /// Writes MTT entries from entry `start` on.
+    /// Writes consecutive MTT entries, beginning with entry `start`.
     pub fn write_mtt(&mut self, start: u64, pages: impl IntoIterator<Item = u64>) {
         let mut pages = pages.into_iter().map(Iova::new);
         for start in (start..).step_by(MAX_ENTRIES) {
@@ -110,8 +110,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Registers a region. Its index consists of the low bits of its key, as many as index the public
-    /// driver's table.
+    /// Registers a region. Its index in the MPT is formed by the low [`LOG_MPTS`] bits of its key.
     pub fn register(&mut self, mpt: &Mpt) {
         self.ok(Op::Sw2HwMpt, 0, mpt.key.get() & ((1 << LOG_MPTS) - 1), &mpt.emit());
     }
@@ -140,20 +139,20 @@ impl<B: Bus> Driver<B> {
         self.command_at(in_param, op, op_modifier, in_modifier)
     }
 
-    /// Like [`Driver::command`], but with an inbox at any address or an immediate in_param.
+    /// Like [`Driver::command`], but with the inbox at any address, or with an immediate value as in_param.
     pub fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) -> u8 {
         let spec = op.spec();
         let out_param = if self.interface.exact && spec.outbox_len == 0 { 0 } else { OUTBOX };
         self.raw_command(in_param, in_modifier, out_param, hcr::word(spec.code, op_modifier))
     }
 
-    /// Issues any command and returns the status byte.
+    /// Issues a command with arbitrary parameters and returns the status byte.
     pub fn raw_command(&mut self, in_param: u64, in_modifier: u32, out_param: u64, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, word);
         self.read32(0, self.interface.hcr + 0x18).to_le_bytes()[3]
     }
 
-    /// Writes the seven words of a commandwithout reading the status.
+    /// Writes the seven words of a command without reading the status.
     pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, word: u32) {
         let words = hcr::words(in_param, in_modifier, out_param, 0xffff, word);
         for (offset, word) in (self.interface.hcr..).step_by(4).zip(words) {

@@ -1,4 +1,4 @@
-//! Initial contexts, as `ib_mthca` writes them except for the object numbers.
+//! Initial contexts. Except for the object numbers, they are those that `ib_mthca` writes.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -13,8 +13,8 @@ use protocol::ids::{IcmAddr, Lid, Qpn};
 
 use super::UAR;
 
-/// INIT_HCA parameters for a few objects of each kind and one page of doorbell records per UAR page from ICM
-/// address 0 on. The device does not use the addresses of the other tables.
+/// INIT_HCA parameters for a few objects of each kind, with one page of doorbell records per UAR page. The doorbell
+/// records start at ICM address 0. The device does not use the addresses of the other tables.
 ///
 /// # Spec
 /// mthca interface, sections 3.3.5 and 4.2.
@@ -46,22 +46,21 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Flags of memory that the device writes, with local access only.
+    /// Flags of local-access memory that the device may write.
     pub const LOCAL: u32 = 0xf002_0d00;
-    /// Flags of memory that the device reads, with local access only.
+    /// Flags of local-access memory that the device may only read.
     pub const READ_ONLY: u32 = 0xf002_0500;
     /// Flags of memory with all remote access rights.
     pub const REMOTE: u32 = 0xf002_7d00;
 
-    /// Returns the buffer of a queue, in protection domain 1.
+    /// Returns the region of a queue buffer, in protection domain 1.
     pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
-        // The driver spreads keys over the device's banks (section 6.1).
+        // The real driver spreads keys over the device's banks (section 6.1).
         let key = slot | (slot >> 3 & 1) << 23;
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }
 
-    /// Returns a region that covers all memory of the driver. It is the first region that the driver
-    /// registers.
+    /// Returns a region that covers the whole address space. It is the first region that the real driver registers.
     pub const fn everything() -> Self {
         Self { flags: 0xf002_0f00, log_pages: 0, key: 0x10, pd: 1, start: 0, len: u64::MAX, mtt: 0 }
     }
@@ -116,8 +115,9 @@ pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u3
     words(&[log_slots << 24 | srqn & 0xff_ffff, lkey, record, log_slot << 29 | UAR, 0, 0, pd], 0x30)
 }
 
-/// Returns the context of a QP whose peer is the QP with the same number at `dlid`. The QP has no queues, and
-/// its PSNs are about to wrap. Except for UD, the MTU is 256 and the message length is unlimited.
+/// Returns the context of a QP whose peer is the QP with the same number at `dlid`. The context describes no queues,
+/// and the PSNs are about to wrap. Except for UD and management QPs, the MTU is 256 and the message length is
+/// unlimited.
 pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     const UD: u8 = 3;
     const MLX: u8 = 7;
@@ -145,7 +145,7 @@ pub fn modify(named: QpAttributes, qpc: &Qpc) -> Vec<u8> {
     [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
 }
 
-/// Returns the bytes of words in address order, padded with zeros to `len` bytes.
+/// Returns words as big-endian bytes, padded with zeros to `len` bytes.
 pub fn words(words: &[u32], len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
     bytes.resize(len, 0);

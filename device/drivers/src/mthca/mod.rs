@@ -1,4 +1,4 @@
-//! A driver for mthca: the behaviour of `ib_mthca` and `libmthca`.
+//! A driver for mthca that behaves like `ib_mthca` and `libmthca`.
 //!
 //! # Spec
 //! mthca interface, sections 2.2, 2.4, 4.5 and 13.3.
@@ -36,7 +36,7 @@ pub struct CommandEvents {
 }
 
 impl CommandEvents {
-    /// EQ number and MSI-X vector.
+    /// Number of this EQ, its MSI-X vector and its number of entries.
     const EQN: u32 = 3;
     const VECTOR: usize = 2;
     const ENTRIES: u32 = 256;
@@ -46,7 +46,7 @@ impl CommandEvents {
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether parameters that the command table does not define are 0. Otherwise they hold the mailbox address.
+    /// Whether parameters that a command does not use are set to 0. Otherwise, they hold the mailbox address.
     pub exact: bool,
 }
 
@@ -68,7 +68,7 @@ impl<B: Bus> Driver<B> {
         u32::from_be_bytes(self.bus.load(0, offset))
     }
 
-    /// Writes the seven words of a commandwithout reading the status.
+    /// Writes the seven words of a command without reading the status.
     pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) {
         let words = hcr::words(in_param, in_modifier, out_param, token, word);
         for (offset, word) in (HCR..).step_by(4).zip(words) {
@@ -76,7 +76,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Issues any command. Returns the status, unless the event bit requests the completion as an event.
+    /// Issues a command with arbitrary parameters. The status is valid only if the event bit is clear.
     #[track_caller]
     pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, token, word);
@@ -105,7 +105,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(at + 31, &[0x80]);
         self.write(EQ_SET_CI + 8 * u64::from(CommandEvents::EQN), read + 1);
         self.write(EQ_ARM, 1 << CommandEvents::EQN);
-        // Section 2.2: the token grows by the number of command slots.
+        // Section 2.2: the token advances by the number of command slots.
         let events = CommandEvents { token: token.wrapping_add(0x20), read: read + 1, ..events };
         self.interface.events = Some(events);
         let answer = entry[0x10..0x18].iter().fold(0, |answer, byte| answer << 8 | u64::from(*byte));
@@ -133,7 +133,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Writes page table entries with the CPU to the memory mapped to ICM, starting at bus address `at`.
+    /// Writes page table entries directly to the memory that is mapped to ICM, starting at bus address `at`.
     pub fn write_mtt(&mut self, at: u64, pages: impl IntoIterator<Item = u64>) {
         let entries: Vec<u8> = pages.into_iter().flat_map(|page| (page | 1).to_be_bytes()).collect();
         self.bus.poke(at, &entries);

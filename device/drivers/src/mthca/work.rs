@@ -37,8 +37,8 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(at, &value.to_be_bytes());
     }
 
-    /// Posts a WQE: writes it to the next slot, links it from the preceding slot, and updates the record. Returns the
-    /// doorbell to ring.
+    /// Posts a WQE: writes it to the next slot, links it from the preceding slot, and updates the doorbell record.
+    /// Returns the doorbell, which the caller can then ring.
     pub fn post_send(
         &mut self,
         queue: &WorkQueue,
@@ -71,7 +71,7 @@ impl<B: Bus> Driver<B> {
         self.bus.store(2, u64::from(UAR) * 4096 + 0x10, &doorbell.emit());
     }
 
-    /// Returns the counter in the doorbell record of a queue.
+    /// Returns the free-running counter in a queue's doorbell record.
     fn posted(&mut self, queue: &WorkQueue) -> u16 {
         let record = self.bus.peek(queue.record, 4);
         u16::from_be_bytes([record[2], record[3]])

@@ -12,9 +12,9 @@ use crate::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS
 use crate::link::MAX_FRAME;
 use crate::state::State;
 
-/// Entries of the RSS lookup table. Drivers accept no other size.
+/// Number of entries in the RSS lookup table. Drivers accept no other size.
 const RSS_TABLE: u32 = 2048;
-/// Width of an entry in bits.
+/// Width of an entry of the RSS lookup table in bits.
 const RSS_ENTRY_WIDTH: u32 = 9;
 /// Number of traffic classes.
 const TRAFFIC_CLASSES: u32 = 8;

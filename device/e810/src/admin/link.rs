@@ -38,7 +38,7 @@ pub(super) fn restart_negotiation(
     Ok(())
 }
 
-/// Enables or disables the link on behalf of the driver. A link event is posted in any case.
+/// Enables or disables the link on behalf of the driver. A link event is posted even if nothing changes.
 fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
     if state.link.set_enabled(enabled) {
         limited!(info, enabled, "driver enabled or disabled the link");

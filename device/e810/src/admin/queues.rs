@@ -23,7 +23,7 @@ pub(crate) fn dispatch(
     Some(match opcode {
         Opcode::AddTxQueues => add_queues(state, command),
         Opcode::DisableTxQueues => disable(state, command),
-        // Queues are served in the order of their doorbells, wherever their leaves are.
+        // Moving a leaf has no effect, because queues are served in the order of their doorbells.
         Opcode::MoveTxQueues => Ok(()),
         Opcode::AddRdmaQueueSet => add_rdma_sets(state, command),
         _ => return None,

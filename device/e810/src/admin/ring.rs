@@ -43,7 +43,7 @@ pub enum RingRegister {
     BaseLow,
     /// High half of the base address.
     BaseHigh,
-    /// Number of entries, enable and error bits.
+    /// Number of entries, with the enable and error bits.
     Length,
     /// Index of the next descriptor that the device will handle.
     Head,

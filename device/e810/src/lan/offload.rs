@@ -1,7 +1,7 @@
 //! Translates transmit descriptors to offload requests.
 //!
-//! The driver seeds the checksum field with the pseudo-header sum (without the length for TSO), which is ignored;
-//! the result is the same.
+//! Drivers write the sum of the pseudo-header (for TSO, without the length) to the checksum field. The device
+//! ignores this sum and computes the whole checksum, which gives the same result.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -32,7 +32,8 @@ pub(super) fn tags(context: &ContextDescriptor, inner: Option<u16>) -> Insertion
     )
 }
 
-/// Derives the header offsets from the descriptors of a frame. `inserted_len` is the length of VLAN tags to insert.
+/// Derives the header offsets from the descriptors of a frame. `inserted_len` is the total length of the VLAN
+/// tags to insert.
 ///
 /// # Errors
 /// `HeaderLengths` if a header is shorter than its minimum, or L4 is requested without IP.

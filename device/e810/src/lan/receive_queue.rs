@@ -42,7 +42,7 @@ pub(super) struct ReceiveQueue {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) frames: u64,
-    /// Bytes delivered, as on the wire without the check sequence.
+    /// Bytes delivered, counted as on the wire but without the check sequence.
     pub(super) bytes: u64,
     pub(super) dropped: u64,
 }
@@ -58,7 +58,7 @@ pub(super) enum RxError {
     Driver(DriverError),
 }
 
-/// Per-frame receive offload decided by the VSI and RSS.
+/// Receive offloads for one frame, as selected by the VSI and by RSS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct RxOffload {
     /// Strip the outer VLAN tag into the descriptor.
@@ -87,8 +87,8 @@ impl ReceiveQueue {
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Strict mode: returns why a context prevents reception, if it does. Data buffers of length 0 are valid:
-    /// the queue of the flow director's VSI receives nothing.
+    /// Strict mode: returns the reason why a context prevents reception, if there is one. Data buffers of
+    /// length 0 are allowed, because the VSI of the flow director has a queue that receives nothing.
     pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
@@ -272,8 +272,8 @@ impl ReceiveQueue {
         Ok(RxBuffers::parse(bytes))
     }
 
-    /// Writes a descriptor in such an order that software that sees the done bit sees the whole descriptor:
-    /// first the bytes after the status byte, then the bytes before it, and last the status byte.
+    /// Writes a descriptor so that software that sees the done bit sees the whole descriptor. The bytes after
+    /// the status byte are written first, then the bytes before it, and the status byte last.
     fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);

@@ -23,7 +23,8 @@ use super::malicious::DriverError;
 use super::{offload, trace};
 use crate::strict::rules;
 
-/// Maximum frame length on the wire without the check sequence; 9728 bytes with it (section 5.6).
+/// Maximum frame length on the wire without the check sequence. With the check sequence, it is 9728 bytes
+/// (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
 /// Minimum frame length that a driver may post, as in the E810; Linux pads shorter frames to it.

@@ -51,7 +51,7 @@ impl PfConfig {
     /// Executes "Add", "update" or "remove switch rules".
     ///
     /// # Errors
-    /// As [`Switch::rules`].
+    /// The same as for [`Switch::rules`].
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
@@ -65,7 +65,7 @@ impl PfConfig {
     /// Executes "Free VSI".
     ///
     /// # Errors
-    /// As [`Vsis::free`].
+    /// The same as for [`Vsis::free`].
     pub(super) fn free_vsi(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
         let answer = self.vsis.free(parameters)?;
         self.switch.remove_vsi(VsiNumber::new(parameters.number));
@@ -75,7 +75,7 @@ impl PfConfig {
     /// Executes "Allocate resources".
     ///
     /// # Errors
-    /// As [`Resources::allocate`].
+    /// The same as for [`Resources::allocate`].
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         self.resources.allocate(buffer)
     }
@@ -83,7 +83,7 @@ impl PfConfig {
     /// Executes "Get allocated resource descriptors".
     ///
     /// # Errors
-    /// As [`Resources::allocated`].
+    /// The same as for [`Resources::allocated`].
     pub(super) fn allocated(
         &self,
         request: AllocatedResources,
@@ -95,7 +95,7 @@ impl PfConfig {
     /// Executes "Free resources".
     ///
     /// # Errors
-    /// As [`Resources::free`].
+    /// The same as for [`Resources::free`].
     pub(super) fn free(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let outcome = self.resources.free(buffer);
         self.switch.remove_freed_lists(&self.resources);

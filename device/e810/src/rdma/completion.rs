@@ -164,7 +164,8 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
         AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
-        // CM establishes connections without the device, and there are no shared receive queues and no XRC.
+        // These events cannot occur. The CM establishes connections without the device, and the device has
+        // neither shared receive queues nor XRC.
         AsyncEvent::CommunicationEstablished
         | AsyncEvent::SrqCatastrophic
         | AsyncEvent::LastWqeReached

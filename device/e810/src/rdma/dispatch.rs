@@ -20,7 +20,7 @@ use super::{Rdma, features, fpm, queues, strict};
 /// Status name of a successful operation.
 const OK: &str = "OK";
 
-/// Value returned in the completion of an operation, usually 0.
+/// Result of an operation. The value is returned in the completion, and is usually 0.
 pub(super) type Outcome = Result<u32, CqpError>;
 
 /// Executes the operations in the ring up to index `end`.
@@ -125,7 +125,7 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),
         Operation::ManageNode(command) => rdma.nodes.manage(command),
         Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
-        // Section 15.1: with a lower number, software would copy WQEs into BAR space.
+        // Section 15.1: with a lower page number, software would copy WQEs into BAR space.
         Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)

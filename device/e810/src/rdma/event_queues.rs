@@ -1,5 +1,5 @@
-//! Event queues: completion event queues (CEQ), one per vector in use, which name the CQs with new
-//! completions, and the asynchronous event queue (AEQ).
+//! Event queues. Each vector in use has a completion event queue (CEQ), whose entries name the CQs with new
+//! completions. The device has one asynchronous event queue (AEQ).
 //!
 //! # Spec
 //! E810 interface, sections 12.4, 12.6 and 14.1.
@@ -94,8 +94,8 @@ impl EventQueues {
         self.ceqs.contains_key(&ceq)
     }
 
-    /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
-    /// cookie.
+    /// Writes a completion event with the cookie of an armed CQ. The valid bit takes the place of the
+    /// cookie's top bit.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
         // Software may destroy a CEQ before the CQs that report to it.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };

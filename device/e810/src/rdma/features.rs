@@ -16,7 +16,7 @@ const WORDS: u16 = 2;
 /// Bytes of the response.
 const LEN: usize = FirmwareFeature::LEN + HardwareFeature::LEN;
 
-/// Firmware version 1.70, one that drivers support.
+/// Firmware version 1.70, which drivers support.
 const FIRMWARE: FirmwareFeature = FirmwareFeature { minor: 70, major: 1, count: WORDS, kind: 0 };
 /// Hardware generation 2 (E810).
 const HARDWARE: HardwareFeature = HardwareFeature { minor: 0, major: 2, kind: HARDWARE_VERSION };

@@ -24,12 +24,12 @@ const MAX_TIMERS: u32 = 4096;
 /// Context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Returns the limit of an object that the device keeps itself: one byte of context memory each.
+/// Returns the limit of an object that the device keeps itself, which takes one byte of context memory.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Returns the limit of a free list. The block size must not be 0.
+/// Returns the limit of a free list. The block size is 1, because it must not be 0.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }
@@ -81,7 +81,7 @@ fn offered(limits: &Limits) -> FpmLimits {
 
 /// An object kind placed by "commit FPM".
 struct Object {
-    /// Byte offset of its word in the "commit FPM" buffer.
+    /// Byte offset of the kind's word in the "commit FPM" buffer.
     at: usize,
     /// Number of bytes per object.
     len: u64,

@@ -50,9 +50,10 @@ impl Groups {
     /// Returns the members that receive datagrams to `address` in `vlan`. If `vlan` is `None`, the datagrams
     /// are untagged.
     ///
-    /// The MAC address of a group is the one programmed by its driver. For an IPv6 group, irdma derives it,
-    /// and that of the datagrams it sends, from the first four bytes of the address. Datagrams with the MAC
-    /// address of RFC 2464, section 7 (the last four bytes) are accepted too.
+    /// The MAC address of a group is the one programmed by its driver. For an IPv6 group, irdma derives the
+    /// MAC address from the first four bytes of the IPv6 address, and sends datagrams to the same MAC
+    /// address. Datagrams to the MAC address of RFC 2464, section 7, which contains the last four bytes, are
+    /// accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -136,7 +137,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether this group may be `earlier` after further members joined.
+    /// Whether this group may be what `earlier` became after further members joined.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

@@ -51,8 +51,8 @@ impl Nodes {
     /// Executes "Scheduler node". Returns the queue set handle of an added leaf, otherwise 0.
     ///
     /// # Errors
-    /// `Exists`, `NoObject` or `InUse` (has children) for the node; `NoObject` for the parent; `NoRoom` at a
-    /// limit.
+    /// `Exists` if the node to add exists, `NoObject` if the node or its parent is unknown or the parent is a
+    /// leaf, `InUse` if the node to delete has children, and `NoRoom` if a limit is reached.
     pub(super) fn manage(&mut self, command: &NodeCommand) -> Outcome {
         match command.action {
             NodeAction::Add => self.add(command),

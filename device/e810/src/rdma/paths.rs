@@ -41,7 +41,7 @@ pub(super) struct AddressHandle {
     pub(super) traffic_class: u8,
     pub(super) flow_label: FlowLabel,
     pub(super) hop_limit: u8,
-    /// Datagrams are also looped back to the device.
+    /// Whether datagrams are also looped back to the device.
     pub(super) loopback: bool,
 }
 

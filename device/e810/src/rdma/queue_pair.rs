@@ -46,7 +46,7 @@ const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) qpn: Qpn,
-    /// Service: connected or datagram.
+    /// Service of the QP: connected or datagram.
     pub(super) service: send_wqe::Service,
     /// Context of the last create or modify operation.
     pub(super) context: QpContext,
@@ -335,15 +335,15 @@ pub(super) fn sge(fragment: &Fragment) -> Sge {
     Sge { va: fragment.va, lkey: fragment.key, len: fragment.len }
 }
 
-/// Section 13.3: permitted state transitions.
+/// Whether section 13.3 permits the state transition.
 fn is_valid_transition(from: QpState, to: QpState) -> bool {
     use QpState::{Error, Idle, Rtr, Rts, Sqd};
     to == Error
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))
 }
 
-/// Returns the ACK timeout. The fewer the retries, the longer it is: any retry count outlasts seconds of
-/// packet loss. RDS, for example, sets one retry.
+/// Returns the ACK timeout. The fewer the retries, the longer the timeout, so that a QP with any retry count
+/// outlasts seconds of packet loss. RDS, for example, sets only one retry.
 const fn ack_timeout(retries: u8) -> AckTimeout {
     let factor = 1 << MAX_RETRIES.saturating_sub(retries);
     AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))

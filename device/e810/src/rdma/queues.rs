@@ -256,7 +256,8 @@ pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
 
-/// Writes one completion for each queue that has outstanding WQEs. `None` as codes skips a queue.
+/// Writes one completion for each queue that has outstanding WQEs. A queue is skipped if its codes are
+/// `None`.
 fn complete_flushed(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -317,7 +318,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // The driver does not report neighbours for which the table has no free entry, so the device does.
+        // The driver does not report that a neighbour found no free entry in the table, so the device does.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

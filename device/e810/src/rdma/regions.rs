@@ -51,7 +51,7 @@ impl Regions {
     /// Executes "Register MR".
     ///
     /// # Errors
-    /// As [`Regions::allocate`]; also for an invalid page size or page list level.
+    /// The same as for [`Regions::allocate`], and for an invalid page size or page list level.
     pub(super) fn register(&mut self, command: &RegisterMr) -> Outcome {
         let region = region(command)?;
         self.ensure_free(region.key)?;

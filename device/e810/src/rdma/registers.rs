@@ -19,8 +19,8 @@ pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {
         Register::PfpeCcqpstatus => u32::from_le_bytes(cqp.status().emit()),
         Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
         Register::PfpeCqperrcodes => u32::from_le_bytes(cqp.error_codes().emit()),
-        // Write-only registers, whose effect other registers report, and error registers: no HMC or critical
-        // error ever occurs.
+        // These registers read as 0. Some are write-only, and other registers report their effect. The others
+        // report HMC and critical errors, which never occur.
         Register::PfpeCcqplow
         | Register::PfpeCcqphigh
         | Register::PfpeCqpdb
@@ -54,7 +54,7 @@ pub(in super::super) fn write(
         Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
-                // A running control queue is reset first; its objects would otherwise have no owner.
+                // A running control queue is reset first, because its objects would otherwise have no owner.
                 rdma.reset(setup, cx);
                 rdma.counts = Counts::new(cx.engine.stats());
                 rdma.cqp.start(cx.dma, context);
@@ -73,8 +73,8 @@ pub(in super::super) fn write(
             queues::arm(rdma, cx, Cqn::new(value));
         }
         Register::PfpeAeqalloc => rdma.events.return_credits(value),
-        // Completions do not wait for acknowledgement, page directories are not cached, and the tail is
-        // read-only.
+        // Writes to these registers have no effect. Completions do not wait for acknowledgement, page
+        // directories are not cached, and the remaining registers are read-only.
         Register::PfpeCqack
         | Register::PfpeCqptail
         | Register::PfpeCqperrcodes

@@ -139,7 +139,7 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// both.
     ///
     /// # Errors
-    /// As [`EntryRing::push`].
+    /// The same as for [`EntryRing::push`].
     pub(super) fn push_pair(
         &mut self,
         pages: Pages<'_>,

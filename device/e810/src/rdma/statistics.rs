@@ -1,7 +1,8 @@
 //! Transport statistics, as the driver gathers them.
 //!
-//! Counters start at zero when the control queue is created: the driver adds the increase since its last
-//! read, initially since zero. There is no TCP; fields named after TCP report the corresponding RoCE counter.
+//! Counters start at zero when the control queue is created, because the driver adds the increase since its
+//! last read, and its first read assumes a previous value of zero. There is no TCP. Fields named after TCP
+//! report the corresponding RoCE counters.
 //!
 //! # Spec
 //! E810 interface, section 10.7.

@@ -117,7 +117,7 @@ fn show_list(list: &[Sge], to: &mut dyn Visitor) {
     to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
 }
 
-/// Records a CQE that was written, or lost if `lost` is set.
+/// Records a CQE that was written, or that was lost if `lost` is set.
 pub(super) fn completion(
     monitor: &mut Monitor,
     (cqn, slot): (Cqn, u32),
@@ -141,7 +141,7 @@ pub(super) fn completion(
     });
 }
 
-/// Records a completion event written to a CEQ. `lost`: the ring was not accessible.
+/// Records a completion event written to a CEQ. If `lost` is set, the ring was not accessible.
 pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, "completion", |to| {
@@ -153,7 +153,7 @@ pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, los
     });
 }
 
-/// Records an asynchronous event written to the AEQ, or lost.
+/// Records an asynchronous event written to the AEQ, or a lost event if `lost` is set.
 pub(super) fn async_event(monitor: &mut Monitor, event: &AsyncEvent, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, event.code.name().unwrap_or("unknown"), |to| {

@@ -21,7 +21,7 @@ pub(super) type ControlWord = [u8; Control::LEN];
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRing {
     location: Location,
-    /// A power of two.
+    /// Number of quanta in the ring, a power of two.
     quanta: u32,
     next: u32,
     /// Polarity of valid quanta on this pass; true on the first.

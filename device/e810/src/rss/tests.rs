@@ -11,8 +11,8 @@ const KEY: [u8; KEY_LEN] = [
     0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
 ];
 
-/// Hash of the addresses in the first row of the suite: from 66.9.149.187 port 2794 to 161.142.100.80 port
-/// 1766.
+/// Expected hash of the addresses in the first row of the suite, from 66.9.149.187 port 2794 to
+/// 161.142.100.80 port 1766.
 const OF_ADDRESSES: u32 = 0x323e_8fc2;
 const WITH_PORTS: u32 = 0x51cc_c178;
 

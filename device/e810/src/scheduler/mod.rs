@@ -387,7 +387,8 @@ impl Scheduler {
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// Returns the layer below an element if `parent` and that layer have room for `count` more children.
+    /// Returns the layer of children of `parent`, if the parent and that layer have room for `count` more
+    /// elements.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;
         let layer = node.layer + 1;
@@ -421,7 +422,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds an element. The caller has checked that the parent has room.
+    /// Adds an element. The caller has checked that the parent has room for it.
     fn insert(&mut self, parent: Teid, layer: usize, data: ElementData) -> Teid {
         self.last_teid += 1;
         let teid = Teid::new(self.last_teid);

@@ -37,7 +37,8 @@ strict_rules! {
     DOORBELL_NO_QUEUE "doorbell_no_queue" "8.2";
     /// Descriptors of one frame with conflicting commands.
     FRAME_COMMANDS "frame_commands" "8.2";
-    /// A receive queue with no descriptors, with 16-byte descriptors, or with a maximum frame size of more than five buffers.
+    /// A receive queue with no descriptors, with 16-byte descriptors, or with a maximum frame size of more
+    /// than five buffers.
     RECEIVE_CONTEXT "receive_context" "8.3";
     /// Changing the context of a receive queue that is enabled.
     CONTEXT_IN_USE "context_in_use" "8.4";

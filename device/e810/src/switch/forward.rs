@@ -10,11 +10,11 @@ use crate::vsi::{Vsi, VsiNumber, Vsis};
 /// Destination of a frame as requested in a context descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Destination {
-    /// As the rules decide.
+    /// The destinations that the rules select.
     Rules,
-    /// The wire only, regardless of the rules.
+    /// Only the wire, regardless of the rules.
     Wire,
-    /// Other VSIs only, as the rules decide.
+    /// Only other VSIs, as selected by the rules.
     Local,
     Vsi(VsiNumber),
 }
@@ -22,9 +22,9 @@ pub(in super::super) enum Destination {
 /// Destinations of a transmitted frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Route {
-    /// Sent to the wire.
+    /// Whether the frame goes to the wire.
     pub(in super::super) wire: bool,
-    /// Delivered to these VSIs.
+    /// VSIs to which the frame is delivered.
     pub(in super::super) vsis: VsiSet,
 }
 
@@ -33,9 +33,9 @@ pub(in super::super) struct Route {
 pub(in super::super) enum DiscardError {
     /// The VSI does not exist.
     NoVsi,
-    /// The VSI may not send tagged (or untagged) frames.
+    /// The VSI may not send tagged frames, or may not send untagged frames.
     VlanMode,
-    /// The source MAC address is not one that the VSI receives (anti-spoofing).
+    /// The VSI does not receive frames for the source MAC address (anti-spoofing).
     Spoofed,
     /// The VSI is not a member of the VLAN.
     VlanPruned,

@@ -2,6 +2,7 @@
 //!
 //! [`forward`] applies the rules to frames. A lookup takes the same time for any number of rules: each recipe
 //! has its own table, keyed by the fields that the recipe compares.
+//!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
 
@@ -99,9 +100,9 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// Executes "Get switch configuration": the port and all VSIs, from element `first` on, as many as the
-    /// buffer holds. Returns the number of elements written and the index of the next one, or 0 after the
-    /// last.
+    /// Executes "Get switch configuration". The elements are the port and all VSIs. Writes as many elements
+    /// as the buffer holds, from element `first` on. Returns the number of elements written, and the index of
+    /// the next element, or 0 after the last element.
     ///
     /// # Errors
     /// EINVAL for a buffer that is too short for one element, or a `first` past the end.
@@ -133,8 +134,8 @@ impl Switch {
         Ok((count, 0))
     }
 
-    /// Executes "Add", "update" or "remove switch rules": `count` rules, back to back. Fills in the index of
-    /// each added lookup rule, and the status of the first rejected rule.
+    /// Executes "Add", "update" or "remove switch rules". The buffer contains `count` rules, back to back.
+    /// Fills in the index of each added lookup rule, and the status of the first rejected rule.
     ///
     /// # Errors
     /// EINVAL for an invalid rule; ENOENT if it references an unknown object; EEXIST for a duplicate key;
@@ -219,7 +220,7 @@ impl Switch {
     fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
-            // A rule whose VSI was freed does not block its key.
+            // A rule that is inactive because its VSI was freed does not block its key.
             if !matches!(old.action, Action::Inactive) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }
@@ -296,7 +297,7 @@ impl Switch {
         }
     }
 
-    /// Removes the members of freed lists.
+    /// Removes all members from freed lists.
     pub(super) fn remove_freed_lists(&mut self, resources: &Resources) {
         self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
         self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));

@@ -78,14 +78,14 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// Parses the key from a lookup and its template of an Ethernet header.
+    /// Parses the key from a lookup rule and its Ethernet header, which is a template for frames that match.
     pub(super) fn parse(
         direction: Direction,
         lookup: &Lookup,
         header: &[u8],
         vsis: &Vsis,
     ) -> Result<Self, AdminError> {
-        /// Length of an untagged header.
+        /// Length of an untagged Ethernet header.
         const SHORTEST: usize = 14;
         let Some(recipe) = Recipe::from_number(lookup.recipe) else {
             return Err(AdminError::invalid("recipe", lookup.recipe.into()));
@@ -153,12 +153,12 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Converts the fields of an action.
+    /// Converts the target fields of an action.
     pub(super) const fn new(number: u16, list: bool) -> Self {
         if list { Self::List(number) } else { Self::Vsi(VsiNumber::new(number)) }
     }
 
-    /// Checks that the target exists; a list must be of kind `kind`.
+    /// Checks that the target exists. If it is a list, the list must be of kind `kind`.
     pub(super) fn check(self, kind: ResourceKind, scope: RuleScope<'_>) -> Result<(), AdminError> {
         let (exists, error) = match self {
             Self::Vsi(vsi) => (scope.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
@@ -175,30 +175,30 @@ impl Target {
 pub(super) enum Action {
     Forward {
         to: Target,
-        /// Applies to frames from VSIs too (loopback enable).
+        /// Whether the action applies to frames from VSIs too (loopback enable).
         loopback: bool,
-        /// Frames from VSIs also go to the wire (LAN enable).
+        /// Whether frames from VSIs also go to the wire (LAN enable).
         lan: bool,
     },
     /// Forwards to the targets of a large action.
     Large {
         /// Index of the large action.
         index: u16,
-        /// Applies to frames from VSIs too (loopback enable).
+        /// Whether the action applies to frames from VSIs too (loopback enable).
         loopback: bool,
-        /// Frames from VSIs also go to the wire (LAN enable).
+        /// Whether frames from VSIs also go to the wire (LAN enable).
         lan: bool,
     },
     Drop,
-    /// Makes VSIs members of a VLAN, for VSIs with VLAN pruning.
+    /// Makes VSIs members of a VLAN. Only VSIs with VLAN pruning need this.
     Prune {
         by: Target,
-        /// Applies to received frames.
+        /// Whether the action applies to received frames.
         ingress: bool,
-        /// Applies to transmitted frames.
+        /// Whether the action applies to transmitted frames.
         egress: bool,
     },
-    /// Inactive: the referenced VSI was freed.
+    /// No action, because the referenced VSI was freed.
     Inactive,
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::vsi::VsiNumber;
 
-/// Words of the bitmap: one bit per VSI number, which has ten bits.
+/// Number of words in the bitmap, which has one bit for each of the 2^10 VSI numbers.
 const WORDS: usize = 1024 / 64;
 
 /// A set of VSIs.

@@ -87,7 +87,7 @@ fn rejects_unmapped_and_oversized_buffers() {
     let mut driver = started();
     let run = |driver: &mut Driver, flags: Flags, len: u16, address: u64| {
         let mut parameters = [0; 16];
-        // The high half is written first.
+        // Drivers write the high half first.
         parameters[8..].copy_from_slice(&address.rotate_left(32).to_le_bytes());
         let opcode = if flags.contains(Flags::READ) { Opcode::DownloadPackage } else { Opcode::ReadMac };
         let command =
@@ -152,7 +152,7 @@ fn checksum_command_verifies_but_never_writes_flash() {
         parameters[0] = flags;
         AdminCommand::direct(Opcode::NvmChecksum, parameters)
     };
-    // `ice` compares the sum with 0xBABA.
+    // `ice` compares the sum of the shadow RAM with 0xBABA.
     assert_eq!(driver.succeed(&command(1)).parameters[..4], [1, 0, 0xba, 0xba]);
     assert_eq!(driver.execute(&command(2)).status, EPERM);
 }

@@ -77,7 +77,7 @@ fn full_cache_line_of_descriptors_interrupts_at_once() {
     assert_eq!(nic.interrupts(), 1);
 }
 
-/// A sender without replies waits only once.
+/// A completion is delayed only once if the sender receives no replies.
 #[test]
 fn one_way_traffic_disables_coalescing() {
     let mut nic = Nic::new();

@@ -17,7 +17,7 @@ use protocol::ids::Iova;
 use super::*;
 use crate::testing::MAC;
 
-/// The node above the leaf of the default tree, usable without changes.
+/// Node above the leaf of the default tree, to which queues can be added at once.
 const PARENT: Teid = Teid::new(8);
 
 /// Vector of the queue pair, and the value of its route registers with the cause enabled.
@@ -156,7 +156,7 @@ impl Nic {
         assert_eq!(self.driver.bus.settle(), Vec::<Vec<u8>>::new());
     }
 
-    /// Returns the buffer content and status of a completed descriptor.
+    /// Returns the contents of the buffer and the status of a completed descriptor.
     fn received(&mut self, entry: u64) -> (Vec<u8>, u16) {
         let bytes = self.driver.bus.peek(RECEIVE_RING_LAN + entry * 32, 32);
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);

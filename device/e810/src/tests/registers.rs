@@ -28,7 +28,7 @@ fn constant_registers_match_driver_checks() {
         (Register::GlpeCpustatus(0), 0x80),
         (Register::GlpeCpustatus(2), 0x80),
         (Register::PrtdcbGens, 7),
-        // Queues 0 to 15.
+        // The function owns queues 0 to 15.
         (Register::PflanRxQalloc, 1 << 31 | 15 << 16),
     ] {
         driver.write(register, !value);

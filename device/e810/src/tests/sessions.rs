@@ -58,7 +58,8 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response is specific to this device: its capabilities (no RDMA in the recordings).
+/// Whether the response is specific to this device. The capabilities are, because the recorded devices lack
+/// RDMA.
 fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
@@ -106,7 +107,7 @@ impl Given {
         }
     }
 
-    /// Records the numbers that this device assigned in a response.
+    /// Stores the numbers that this device assigned in a response.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
@@ -173,7 +174,7 @@ fn replay(session: &str) {
         let parameters = match opcode {
             // The recorded device miscounted the remaining VSIs.
             Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
-            // It had no default VSI, so its port was the only element.
+            // The recorded device had no default VSI, so its port was the only element.
             Some(Opcode::GetSwitchConfig) => 4,
             _ if line.command.flags.contains(Flags::BUFFER) => 8,
             _ => 16,

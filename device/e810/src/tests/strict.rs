@@ -1,4 +1,5 @@
-//! Strict mode: each rule is reported when violated, alone, and a correct driver is not reported.
+//! Strict mode: a violation of each rule is reported, no other rule is reported with it, and a correct driver
+//! causes no reports.
 
 use card::telemetry::monitor::Rule;
 use card::vfio::Bar;
@@ -30,7 +31,7 @@ fn violations(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.bus.hca.monitor().violations().collect()
 }
 
-/// Parameters of the flash lock, for reading.
+/// Parameters of the lock for reading the flash.
 const NVM: [u8; 16] = [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Executes a descriptor with invalid fields.

@@ -31,12 +31,12 @@ const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 /// of added VSIs.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
-/// Number of a VSI that may or may not exist.
+/// Number of a VSI, which need not exist.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
 
 impl VsiNumber {
-    /// Creates a number from the low ten bits of a field of a command or context.
+    /// Creates a number from the low ten bits of a command or context field.
     pub(super) const fn new(raw: u16) -> Self {
         Self(raw & 0x3ff)
     }
@@ -132,7 +132,7 @@ impl Vsi {
         self.vlan.insert_port_tag.then(|| Tci::from_bits(self.vlan.port_tag))
     }
 
-    /// Whether the VLAN mode permits tagged frames (untagged ones if not `tagged`).
+    /// Whether the VLAN mode permits tagged frames, or untagged frames if `tagged` is false.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
         // 0 is reserved; permit everything, since a VSI that cannot send is useless.

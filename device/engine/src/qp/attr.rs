@@ -249,11 +249,11 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks
-    /// for four times as long as the previous one, but for at most `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks for four
+    /// times as long a wait as the previous one, but for at most `most`.
     pub(crate) fn after(self, others: u8, most: Self) -> Self {
-        /// Number of codes by which a fourfold time differs: times double every two codes. Code 0 is the
-        /// longest time.
+        /// Difference between the codes of two times of which one is four times the other. Times double every two
+        /// codes. Code 0 stands for the longest time.
         const FOURFOLD: u8 = 4;
         let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
         match code {
@@ -263,8 +263,8 @@ impl RnrTimer {
         }
     }
 
-    /// Returns the shortest timer that is no shorter than this timer and `wait`, or the longest timer if none
-    /// is.
+    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if there
+    /// is no such timer.
     pub(crate) fn at_least(self, wait: Duration) -> Self {
         // Code 0 is the longest timer.
         let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);
@@ -276,7 +276,7 @@ impl RnrTimer {
     /// # Spec
     /// IBTA volume 1, table 45 (RNR NAK timer field).
     pub const fn duration(self) -> Duration {
-        /// In units of 10 us.
+        /// Time for each code, in units of 10 us.
         const TABLE: [u32; 32] = [
             65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
             2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -310,8 +310,8 @@ impl AckTimeout {
     }
 }
 
-/// Attributes of a QP that software controls. A front-end keeps its own QP context and derives this from it at each
-/// modification.
+/// Attributes of a QP that software controls. A front-end keeps its own QP context and derives these attributes from it
+/// at each modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
@@ -335,7 +335,7 @@ pub struct QpAttrs {
     pub own_address: bool,
     /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
-    /// Q_Key (UD): required in incoming datagrams, and sent in place of the request's own if that is a
+    /// Q_Key (UD): required in incoming datagrams, and sent instead of the Q_Key in the work request if the latter is a
     /// controlled Q_Key.
     pub qkey: Qkey,
     /// Whether datagrams with any Q_Key are accepted (UD).
@@ -348,9 +348,9 @@ pub struct QpAttrs {
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// Timer code with the longest time that is sent. Each further RNR NAK for the same packet asks for four
-    /// times as long as the previous one, up to this time. Equal to `min_rnr_timer` if software knows the
-    /// time and relies on it.
+    /// Timer code with the longest time that is sent. Each further RNR NAK for the same packet asks for four times as
+    /// long a wait as the previous one, up to this time. If software sets the timer and relies on its value, this code
+    /// is equal to `min_rnr_timer`.
     pub max_rnr_timer: RnrTimer,
     /// Number of READs and atomics that this QP can have outstanding as requester.
     pub max_rd_atomic: u8,

@@ -36,8 +36,8 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) icrc: IcrcField,
 }
 
-/// An error that stops the QP. The completion, event and NAK that belong to it are already queued; the caller changes
-/// the QP state and flushes.
+/// An error that stops the QP. The completion and the NAK that it causes, if any, are already queued. The caller
+/// changes the QP state and flushes the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FatalError {
     /// A send request failed.
@@ -84,7 +84,8 @@ pub(crate) enum Step {
     Idle,
 }
 
-/// Returns the distance from `base` to `psn`, modulo 2^24. Within the outstanding range of one QP this orders PSNs.
+/// Returns the distance from `base` to `psn`, modulo 2^24. This gives the order of PSNs in the outstanding range of a
+/// QP.
 pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
     Psn::new(psn.get().wrapping_sub(base.get())).get()
 }

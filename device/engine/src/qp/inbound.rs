@@ -96,7 +96,7 @@ impl Inbound {
         self.is_open() && self.srqn != srqn
     }
 
-    /// Returns the bytes received of the incomplete message, if any.
+    /// Returns the number of bytes received of the incomplete message, if there is one.
     pub(crate) fn received(&self) -> Option<u64> {
         self.message.map(|message| match message {
             Message::Send { received } => received,
@@ -166,7 +166,7 @@ impl Inbound {
         Ok(ends)
     }
 
-    /// Returns the number of bytes received of the message so far.
+    /// Executes a SEND packet. Returns the number of bytes of the message received so far.
     fn on_send<H: Host>(
         &mut self,
         core: &Core,
@@ -195,7 +195,7 @@ impl Inbound {
         u32::try_from(received).map_err(|_| RequestError::TooLong)
     }
 
-    /// Returns the length of the message.
+    /// Executes a WRITE packet. Returns the length of the message.
     fn on_write<H: Host>(
         &mut self,
         core: &Core,
@@ -286,8 +286,9 @@ impl Inbound {
     }
 }
 
-/// Checks the payload length against the opcode (IBTA volume 1, section 9.7.4.1): FIRST and MIDDLE carry exactly one
-/// MTU, LAST 1 to MTU bytes, ONLY 0 to MTU bytes, READ and atomic requests none.
+/// Checks the payload length against the opcode (IBTA volume 1, section 9.7.4.1). FIRST and MIDDLE packets carry
+/// exactly one MTU, LAST packets 1 to MTU bytes, and ONLY packets 0 to MTU bytes. READ and atomic requests have no
+/// payload.
 pub(crate) fn has_valid_length(operation: Operation, len: usize, mtu: usize) -> bool {
     if matches!(operation.kind(), Kind::Read | Kind::Atomic) {
         return len == 0;

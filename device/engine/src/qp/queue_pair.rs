@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
-    /// RC uses both. In an XRC initiator the responder stays idle, in an XRC target the requester.
+    /// RC uses both. In an XRC initiator, the responder stays idle; in an XRC target, the requester does.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }
@@ -29,12 +29,12 @@ pub(crate) struct Qp {
     core: Core,
     machines: Machines,
     window_packets: u32,
-    /// In SQD while started messages are outstanding: whether to raise an event once they are done.
+    /// Whether the QP is in SQD with started messages outstanding, and whether to raise an event once they are done.
     draining: bool,
     notify_drained: bool,
     /// Whether the event for the first packet in RTR has been raised.
     established: bool,
-    /// Whether posted send requests remain to be flushed.
+    /// Whether requests posted to the send queue, and to the receive queue, remain to be flushed.
     flush_send: bool,
     flush_recv: bool,
     /// Whether requests are served before replies in this turn.
@@ -230,7 +230,7 @@ impl Qp {
         }
     }
 
-    /// In ERR: flushes receive requests posted since the last poll.
+    /// Flushes receive requests posted since the last poll. Called only in ERR.
     pub(crate) fn poll_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         self.flush_recv |= self.polls_receives();
         self.flush(ctx);
@@ -353,8 +353,7 @@ impl Qp {
         self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
-    /// Starts a turn. Requests and replies take turns at being served first, so that neither starves the
-    /// other.
+    /// Starts a turn. Requests and replies alternate in being served first, so that neither starves the other.
     pub(crate) fn begin_turn(&mut self) {
         self.requests_first = !self.requests_first;
     }
@@ -474,7 +473,7 @@ impl Qp {
         }
     }
 
-    /// Enters ERR on behalf of software: pending replies are discarded.
+    /// Enters ERR at the request of software, and discards pending replies.
     fn enter_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         self.drop_pending_replies();
         self.enter_error_with_replies(ctx);
@@ -606,8 +605,8 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 }
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
-/// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path
-/// that has not been resolved yet has no MAC address, so any is accepted.
+/// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path that has
+/// not been resolved yet has no MAC address, so no packet passes this comparison.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {

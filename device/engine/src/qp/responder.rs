@@ -207,8 +207,8 @@ impl Responder {
         }
     }
 
-    /// Rejects the expected request with a fatal NAK. If the request had consumed a receive request, that is
-    /// completed too.
+    /// Rejects the request with the expected PSN by sending a fatal NAK. If the request has consumed a receive request,
+    /// this receive request is completed too.
     fn reject<H: Host>(
         &mut self,
         core: &Core,
@@ -292,11 +292,11 @@ impl Responder {
         }
     }
 
-    /// Returns whether the peer has reached `max_dest_rd_atomic`. One more READ or atomic is then an invalid
+    /// Returns whether the peer has reached `max_dest_rd_atomic`. If so, a further READ or atomic is an invalid
     /// request.
     ///
-    /// The specification also allows the responder to execute it, as soft-RoCE does. Hardware adapters reject
-    /// it. Rejecting it here ensures that software which works with this device also works with them.
+    /// The specification also allows the responder to execute such a request, as soft-RoCE does. Hardware adapters
+    /// reject it. Rejecting it here too ensures that software that works with this device also works with hardware.
     ///
     /// # Spec
     /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs

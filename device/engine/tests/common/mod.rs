@@ -59,11 +59,11 @@ impl Node {
 }
 
 pub const PD: u32 = 3;
-/// Key of a region on both sides with all permissions, 64 KiB at [`VA`].
+/// Key of a 64 KiB region at [`VA`], which exists on both sides with all permissions.
 pub const KEY: u32 = 0x21;
 pub const VA: u64 = 0x10_0000;
 pub const REGION: usize = 65536;
-/// Key of a region on both sides with only local read permission.
+/// Key of a region that exists on both sides with local read permission only.
 pub const LOCKED: u32 = 0x22;
 /// The ACK timeout, code 14.
 pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
@@ -187,7 +187,7 @@ impl Pair {
         self.side(node).host.post_recv(node.qpn(), wr_id, &[sge(offset, len)]);
     }
 
-    /// Returns the frames that `node` sends now.
+    /// Returns the frames that `node` can send now.
     pub fn frames(&mut self, node: Node) -> Vec<Vec<u8>> {
         let now = self.now;
         let side = self.side(node);
@@ -217,7 +217,7 @@ impl Pair {
         side.collect();
     }
 
-    /// Delivers a packet that the test makes up on behalf of the peer.
+    /// Delivers a packet that the test forges in the name of the peer.
     pub fn inject(&mut self, to: Node, operation: Operation, psn: Psn, ext: Ext, payload: &[u8]) {
         self.inject_with(to, operation, psn, ext, payload, |_| {});
     }
@@ -318,7 +318,7 @@ impl Pair {
     }
 }
 
-/// Creates a QP and moves it to RTS with these first PSNs to send and to expect.
+/// Creates a QP and moves it to RTS. The first PSNs to send and to expect are given.
 fn bring_up(engine: &mut Engine, host: &mut SimHost, qpn: Qpn, attrs: QpAttrs, (mine, theirs): (Psn, Psn)) {
     engine.create_qp(qpn, attrs).unwrap();
     for to in [State::Init, State::Rtr, State::Rts] {
@@ -344,7 +344,7 @@ impl Side {
         }
     }
 
-    /// Returns the completions of a queue since the last call, as request and result.
+    /// Returns the work request and the result of each completion of a queue since the last call.
     pub fn take(&mut self, queue: Queue) -> Vec<(u64, Result<(), Status>)> {
         let (taken, rest) = self.completions.drain(..).partition(|completion| completion.queue == queue);
         self.completions = rest;

@@ -26,7 +26,7 @@ type Guest = Driver<Machine<E810>>;
 /// Scheduler element above the leaf of the default tree.
 const PARENT: Teid = Teid::new(8);
 
-/// Executes an operation of a driver.
+/// Executes an operation of the attacker's driver.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation {
         2 | 3 | 24 | 32..36 => command(guest, input),
@@ -329,11 +329,11 @@ fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         tail = (tail + 1) % entries;
     }
     guest.write(Register::PfFwAtqt, if input.byte() < 224 { tail } else { value(input) });
-    // The driver's copy of the tail is now out of date.
+    // The driver's copy of the tail is now out of date, so start again with empty rings.
     guest.open_admin_queue();
 }
 
-/// Writes a register of a ring of the admin queue or the mailbox.
+/// Writes to a register of an admin queue ring or a mailbox ring.
 fn admin_ring(guest: &mut Guest, input: &mut Input<'_>) {
     use Register as R;
     const REGISTERS: [Register; 20] = [

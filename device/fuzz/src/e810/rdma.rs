@@ -41,7 +41,7 @@ pub(super) const KEY: u32 = 0x0012_3401;
 /// Guest address of the message data.
 pub(super) const DATA: u64 = 0x1f0_0000;
 const DATA_LEN: u64 = 0x1_0000;
-/// Memory of the RDMA half, after the read-only pages.
+/// Bus addresses of the memory for the RDMA half, which lies behind the read-only page.
 const RANGE: std::ops::Range<u64> = 0x11_0000..0x200_0000;
 /// Bus address of contexts and shadow areas.
 const CONTEXTS: u64 = 0x11_0000;
@@ -49,7 +49,7 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries of the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum numbers of objects without a table.
+/// Maximum numbers of objects for which there is no table.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
@@ -64,7 +64,7 @@ pub(super) fn lend(machine: &mut Machine<E810>) {
     mapped.expect("nothing is mapped there");
 }
 
-/// Initialises the device from the NIC to queue pairs in RTS.
+/// Initialises the RDMA half of a working NIC, including queue pairs in RTS.
 pub(super) fn open(guest: &mut Guest) {
     guest.open_rdma(ATTACKER);
     guest.set_neighbour(2, NEIGHBOUR);
@@ -166,14 +166,14 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits of objects that have no table rows.
+/// Checks the limits on objects for which there is no table.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
     }
 }
 
-/// Executes an operation of a driver, its processes or its peers.
+/// Executes an operation of the driver, of its user processes or of its peers.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation % 20 {
         0..5 => control(guest, input),
@@ -203,7 +203,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes 64 bytes as a WQE.
+/// Executes 64 bytes as a WQE of the control queue.
 fn execute(guest: &mut Guest, wqe: &[u8; WQE_LEN]) {
     let index = guest.read(Register::PfpeCqptail) % CQP_ENTRIES;
     guest.poke(CQP_RING + u64::from(index) * WQE_LEN as u64, wqe);
@@ -231,7 +231,7 @@ fn control(guest: &mut Guest, input: &mut Input<'_>) {
     execute(guest, &wqe);
 }
 
-/// Returns the words of an almost valid operation.
+/// Returns the WQE of an almost valid operation.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
     let number = u64::from(if input.byte() < 224 { u16::from(input.byte() % 8) } else { input.half() });
     let small = u64::from(input.byte());
@@ -347,7 +347,7 @@ fn piece(input: &mut Input<'_>) -> [u8; 16] {
     fragment(address(input, DATA + u64::from(flags) * 8), key, len)
 }
 
-/// Rings doorbells of the kernel and of processes.
+/// Rings a doorbell of the kernel or of a user process.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let registers = [
         Register::UserWqealloc,
@@ -420,7 +420,7 @@ fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Posts many requests of one kind and rings one doorbell.
+/// Posts many control queue operations of one kind and rings the doorbell once.
 fn many(guest: &mut Guest, input: &mut Input<'_>) {
     const AT_ONCE: u32 = 200;
     const KINDS: [Opcode; 8] = [

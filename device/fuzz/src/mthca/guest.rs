@@ -22,8 +22,8 @@ use protocol::roce::Imm;
 
 use super::super::machine::{Aim, LIDS, Machine};
 
-/// Bus addresses of the memory mapped to ICM: a page of doorbell records for each UAR page, then a page of
-/// the MTT.
+/// Memory mapped to ICM: the bus address of the doorbell records, and the ICM and bus addresses of the MTT. Each has
+/// one page.
 const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;

@@ -57,7 +57,7 @@ impl Top {
             return Ok(screen::text(&view, &title, &Choice::default(), WIDTH));
         }
         ensure!(io::stdout().is_terminal(), "standard output is not a terminal; use --once");
-        // This also restores the terminal after a panic.
+        // This also installs a hook that restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
         let ended = self.show(&mut terminal, daemon, devices, &title, first);
         ratatui::try_restore()?;

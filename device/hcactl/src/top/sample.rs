@@ -18,11 +18,11 @@ pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
     qps: Vec<(u16, QpRow)>,
-    /// Whether the device has more queue pairs than were polled.
+    /// Whether any device has more queue pairs than were polled.
     pub(super) cut: bool,
 }
 
-/// One device, with its rates per second unless stated otherwise.
+/// One device. Unless stated otherwise, the numbers are rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceLine {
     pub(super) id: u16,
@@ -35,15 +35,15 @@ pub(super) struct DeviceLine {
     /// Rate of bytes on the wire.
     pub(super) sent: f64,
     pub(super) received: f64,
-    /// Number of packets and frames in both directions.
+    /// Rate of packets and frames in both directions.
     pub(super) packets: f64,
     pub(super) retransmitted: f64,
-    /// Number of NAKs in both directions.
+    /// Rate of NAKs in both directions.
     pub(super) naks: f64,
     pub(super) dropped: f64,
 }
 
-/// One queue pair, with its rates per second unless stated otherwise.
+/// One queue pair. Unless stated otherwise, the numbers are rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct QpLine {
     pub(super) device: u16,

@@ -184,7 +184,7 @@ fn head(names: &'static [&'static str], ordered: &str) -> Row<'static> {
     Row::new(cells.collect::<Vec<_>>())
 }
 
-/// Number of left-aligned text columns; numbers are right-aligned.
+/// Number of text columns, which are left-aligned. The columns of numbers are right-aligned.
 const LEFT: usize = 3;
 
 fn device_table(view: &View, choice: &Choice) -> Table<'static> {

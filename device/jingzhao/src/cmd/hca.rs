@@ -23,7 +23,7 @@ pub(super) fn query_adapter(options: &Options) -> Outbox {
     Adapter { board_id: options.board_id.0 }.emit().to_vec()
 }
 
-/// Executes MAD_IFC: returns the PortInfo of the port's agent, in the layout of this interface.
+/// Executes MAD_IFC: returns the LID and the link state of the port in the layout of this interface.
 pub(super) fn mad_ifc(cx: &Context<'_>) -> Outbox {
     let PortInfo { lid, state, .. } = cx.port_info().unwrap_or_default();
     MadIfc { lid, link_up: state == LinkState::ACTIVE }.emit().to_vec()
@@ -43,7 +43,7 @@ pub(super) fn init(
     Ok(())
 }
 
-/// Executes CLOSE_HCA. Writes the final contexts back, since the memory returns to software.
+/// Executes CLOSE_HCA. The final contexts are written to guest memory before that memory returns to software.
 pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) {
     if let Some(resources) = &mut state.resources {
         resources.write_back_all(cx);

@@ -44,7 +44,8 @@ pub(super) fn modify(
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // In a transition from RESET to ERR, software provides no context that could be written to ICM.
+            // A transition from RESET to ERR carries no context to write to ICM, so a failed write matters only for
+            // RST2INIT.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -61,7 +62,7 @@ pub(super) fn modify(
     if transition == Transition::Init2Rtr {
         watch.insert(index, cx.now);
     }
-    // If the page has been unmapped in the meantime, nothing is written.
+    // Nothing is written if the page has been unmapped since RST2INIT.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
@@ -69,7 +70,7 @@ pub(super) fn modify(
     modify_qp(cx, resources, qpn, &modification)
 }
 
-/// Creates a QP in the table and in the engine, in state RESET.
+/// Adds a QP in state RESET to the table and to the engine.
 fn create(
     resources: &mut Resources,
     setup: &Setup,
@@ -87,7 +88,7 @@ fn create(
     })
 }
 
-/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs, with the state RESET.
+/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs and is set to state RESET.
 fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);

@@ -19,7 +19,7 @@ use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
 
 impl CtxMgt {
-    /// RD_QP_ALL: returns the whole context, after its pending write-backs.
+    /// RD_QP_ALL: executes the pending write-backs of the QP, and returns its whole context.
     pub fn rd_qp_all<'a>(&mut self, dma: &GuestMemory, index: u32, key: &'a mut KeyQpc) -> &'a StoredQpc {
         self.stats.ceu_parser.reads += 1;
         for writer in Writer::ALL {
@@ -33,7 +33,7 @@ impl CtxMgt {
     /// WR_QP_ALL: writes the whole context from its key data.
     ///
     /// # Errors
-    /// The page is not mapped, in ICM or for DMA.
+    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
     pub fn wr_qp_all(&mut self, dma: &GuestMemory, index: u32, key: &mut KeyQpc) -> Result<(), IcmError> {
         // The whole context includes all dirty values.
         key.clear_dirty();
@@ -44,7 +44,7 @@ impl CtxMgt {
     /// WR_CQ_ALL: writes the whole context of a CQ.
     ///
     /// # Errors
-    /// As [`CtxMgt::wr_qp_all`].
+    /// The same as for [`CtxMgt::wr_qp_all`].
     pub fn wr_cq_all(&mut self, dma: &GuestMemory, cqn: Cqn, cqc: &[u8; Cqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         self.wr_all(dma, entry, &cqc[..Cqc::STORED_LEN])
@@ -53,7 +53,7 @@ impl CtxMgt {
     /// WR_CQ_MODIFY: switches to another buffer.
     ///
     /// # Errors
-    /// As [`CtxMgt::wr_qp_all`].
+    /// The same as for [`CtxMgt::wr_qp_all`].
     pub fn wr_cq_modify(&mut self, dma: &GuestMemory, cqn: Cqn, to: &ResizeCq) -> Result<(), IcmError> {
         self.stats.ceu_parser.writes += 1;
         let entry = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn)))?;
@@ -67,8 +67,8 @@ impl CtxMgt {
         let _ = self.wr_all(dma, entry, &[0; Cqc::STORED_LEN]);
     }
 
-    /// Sets the status of a failed CQ in its context. This is not a message of the document, whose device does not
-    /// detect such failures.
+    /// Sets the status of a failed CQ in its context. The document has no such message, since its device does not
+    /// detect these failures.
     pub fn wr_cq_status(&mut self, dma: &GuestMemory, cqn: Cqn, status: u8) {
         if let Ok(entry) = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn))) {
             // The status is the high nibble of the first byte; the low nibble is reserved.
@@ -79,7 +79,7 @@ impl CtxMgt {
     /// WR_EQ_ALL: writes the whole context of an EQ.
     ///
     /// # Errors
-    /// As [`CtxMgt::wr_qp_all`].
+    /// The same as for [`CtxMgt::wr_qp_all`].
     pub fn wr_eq_all(&mut self, dma: &GuestMemory, eqn: Eqn, eqc: &[u8; Eqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])
@@ -94,7 +94,7 @@ impl CtxMgt {
     /// MAP_ICM_EN: maps pages of the context tables.
     ///
     /// # Errors
-    /// EXCEED_LIM if the map would have too many runs.
+    /// EXCEED_LIM if the page map would exceed its limit on runs of contiguous pages.
     pub fn map_icm_en(&mut self, entries: &[MapEntry]) -> Result<(), CmdError> {
         self.stats.ceu_parser.maps += 1;
         self.ctxmdata.map(entries)
@@ -103,7 +103,7 @@ impl CtxMgt {
     /// MAP_ICM_DIS: unmaps pages of the context tables. `pages` are numbers of ICM pages.
     ///
     /// # Errors
-    /// As [`CtxMgt::map_icm_en`].
+    /// The same as for [`CtxMgt::map_icm_en`].
     pub fn map_icm_dis(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.stats.ceu_parser.maps += 1;
         self.ctxmdata.unmap(pages)

@@ -6,9 +6,9 @@
 //! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
 //! | eqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | one register, 32 EQs |
 //!
-//! Pages count from the table's base in INIT_HCA. All three tables share one page map by ICM address, because one
-//! MAP_ICM may cover parts of several; it has no fixed sizes (J-09). The base of a table is a multiple of 256, so no
-//! entry crosses a page.
+//! Pages count from the table's base in INIT_HCA. All three tables share one page map, which is indexed by ICM address,
+//! because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). The base of a table is
+//! a multiple of 256, so no entry crosses a page.
 //!
 //! # Spec
 //! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.
@@ -23,7 +23,7 @@ use protocol::hca::jingzhao::icm::MapEntry;
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova};
 
-/// Location of the context tables.
+/// Location of the context tables, in ICM and in guest memory.
 #[derive(Debug)]
 pub struct CtxMdata {
     pub qpc: CtxTable,
@@ -62,8 +62,8 @@ impl CtxTable {
         (index as u64) < self.table.entries()
     }
 
-    /// Returns the ICM address of an entry. The base comes from the guest, so the sum may wrap. The result is
-    /// then unmapped, or some other memory of the same guest.
+    /// Returns the ICM address of an entry. The base comes from the guest, so the sum may wrap. A wrapped address is
+    /// either unmapped or maps to other memory of the same guest.
     pub const fn entry(&self, index: u32) -> IcmAddr {
         IcmAddr::new(self.table.base.get().wrapping_add((index as u64) << self.shift))
     }
@@ -83,7 +83,7 @@ impl CtxMdata {
     /// Returns the bus address of an entry.
     ///
     /// # Errors
-    /// [`IcmError::Unmapped`].
+    /// [`IcmError::Unmapped`] if the page of the entry is not mapped.
     pub fn locate(&self, entry: IcmAddr) -> Result<Iova, IcmError> {
         self.pages.translate(entry).ok_or(IcmError::Unmapped(entry))
     }
@@ -101,7 +101,7 @@ impl CtxMdata {
     }
 }
 
-/// Converts the entries of MAP_ICM.
+/// Converts the entries of a MAP_ICM mailbox to ranges of ICM.
 pub fn ranges(entries: &[MapEntry]) -> Vec<IcmRange> {
     let range = |entry: &MapEntry| IcmRange {
         start: entry.virt,

@@ -23,7 +23,7 @@ pub trait KeyData {
 #[derive(Debug)]
 pub struct KeyQpc {
     context: StoredQpc,
-    /// Bit w: changes by writer w are not yet written back.
+    /// Bit w is set while changes by writer w are not yet written back.
     dirty: u8,
 }
 
@@ -33,8 +33,8 @@ impl KeyQpc {
         Self { context, dirty: 0 }
     }
 
-    /// Returns the whole context, for operators and for the command unit, which may access all of it. State
-    /// and PSNs are as of the last [`CtxMgt::observe`](super::CtxMgt::observe).
+    /// Returns the whole context, for operators and for the command unit, which may access all of it. The state and the
+    /// PSNs are those of the last [`CtxMgt::observe`](super::CtxMgt::observe).
     pub fn context(&self) -> &StoredQpc {
         &self.context
     }

@@ -246,7 +246,7 @@ pub struct RdQpRst {
     pub expected_psn: Psn,
     /// RNR timer: the code to send, 0 to 31 (J-15).
     pub rnr_timer: u8,
-    /// PMTU, the code 1 to 5.
+    /// PMTU as a code, 1 to 5.
     pub mtu: u8,
     /// PKey: index in the P_Key table.
     pub pkey_index: u8,

@@ -22,21 +22,21 @@
 //! ```
 //!
 //! # Differences
-//! - Units exchange typed values instead of words. The bit layouts of request headers and payloads are in
-//!   [`protocol::hca::jingzhao::ctxmgt`], for comparison with RTL: all headers of the command unit and of the engine,
-//!   the responses to Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and the writes of RTC.
-//!   It omits what the document does not specify: the payloads of RRC and EE, and in RTC's the PD, key and vector of
-//!   the EQ. It also omits messages between submodules and to the DMA engine (J-51).
+//! - Units exchange typed values instead of words. For comparison with RTL, [`protocol::hca::jingzhao::ctxmgt`] has the
+//!   bit layouts of request headers and payloads: all headers of the command unit and of the engine, the responses to
+//!   Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and the writes of RTC. It has no layout
+//!   for what the document does not specify: the payloads of RRC and EE, and the PD, key and vector of the EQ in RTC's
+//!   payload. It also omits messages between submodules and to the DMA engine (J-51).
 //! - Key data of a CQ and its EQ is read when an entry is written, see [`message`].
 //! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
 //!   payload.
 //! - Channels have no queue depth: commands and reads are answered at once, see [`request_controller`].
 //! - The device keeps the whole context of a QP, not only its key data, and never reads ICM back, so there is no
-//!   readctx. QUERY_QP must return, and MODIFY_QP must merge with, the values from commands, not those that the guest
-//!   has written to the memory since.
+//!   readctx. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
+//!   if the guest has since written others to ICM.
 //! - Tables have the sizes of INIT_HCA, not of a RAM (J-09).
-//! - A write-back changes the state and one PSN, and preserves the other fields of their words (J-19). MAP_EQ changes a
-//!   mask in the device, not the context (J-37).
+//! - A write-back changes the state and one PSN. Other fields in the same words keep their values (J-19). MAP_EQ
+//!   changes a mask in the device, not the context (J-37).
 //! - MPT and MTT belong to VirtToPhys, which is not part of the context manager.
 //!
 //! # Spec
@@ -81,7 +81,7 @@ pub struct Served {
 }
 
 impl CtxMgt {
-    /// WR_ICMMAP_EN: creates tables without pages. `stats` are the counters so far.
+    /// WR_ICMMAP_EN: creates tables without pages. Counting continues from `stats`.
     pub fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
@@ -125,8 +125,8 @@ impl CtxMgt {
         self.stats.reads(channel).misses += 1;
     }
 
-    /// Copies state and PSNs of a QP from the engine, as writes of the units. A change of the state alone is a write by
-    /// RTC, because the document's message for it is reserved.
+    /// Copies the state and the PSNs of a QP from the engine, as writes by the units. If only the state has changed,
+    /// the write comes from RTC, because the message that the document provides for a change of state is reserved.
     pub fn observe(&mut self, index: u32, key: &mut KeyQpc, live: &QpSnapshot) {
         let state = state_of(live);
         let context = key.context();
@@ -156,8 +156,8 @@ impl CtxMgt {
         self.controller.is_empty()
     }
 
-    /// Executes the next write-back. Returns `None` if none is queued. Requests that are obsolete are skipped: the QP
-    /// was destroyed, or a command has written its whole context.
+    /// Executes the next write-back. Returns `None` if none is queued. A write-back is obsolete, and skipped, if the QP
+    /// has been destroyed or a command has since written its whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

@@ -46,8 +46,8 @@ fn map(ctx: &mut CtxMgt, virt: u64, bus: u64, pages: u16) {
     ctx.map_icm_en(&[MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }]).unwrap();
 }
 
-/// A manager with pages for the first 32 QPs, and the key data of these QPs, whose contexts are in guest
-/// memory.
+/// A manager with pages for the first 32 QPs, and the key data of the QPs that a test creates. Their contexts are in
+/// guest memory.
 struct Bench {
     ctx: CtxMgt,
     dma: GuestMemory,
@@ -63,7 +63,7 @@ impl Bench {
         bench
     }
 
-    /// Executes a command that leaves the QP in RTS with all PSNs equal.
+    /// Emulates a command that leaves the QP in RTS with all PSNs equal to `psn`.
     fn command(&mut self, index: u32, psn: u32) {
         let psn = Psn::new(psn);
         let mut context = StoredQpc::default();
@@ -82,7 +82,7 @@ impl Bench {
         self.ctx.wr_qp_all(&self.dma, index, key).unwrap();
     }
 
-    /// Passes state and PSNs of a QP from the engine.
+    /// Passes a state and PSNs from the engine to the manager.
     fn observe(&mut self, index: u32, state: State, send: u32, unacked: u32, recv: u32) {
         let [send_psn, unacked_psn, recv_psn] = [send, unacked, recv].map(Psn::new);
         let live = QpSnapshot { state, draining: false, send_psn, unacked_psn, recv_psn, msn: Msn::new(0) };
@@ -212,8 +212,8 @@ fn units_read_fields_of_their_messages() {
     assert_eq!(encap.payload().words(), words);
 }
 
-/// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and
-/// the low 12 bits the offset in the page. Numbers and bases that fit in the RAM, and larger ones.
+/// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and the low 12
+/// bits are the offset in the page. The test uses numbers that fit in the RAM and larger ones.
 #[test]
 fn qp_number_determines_context_address() {
     let mut ctx = manager();
@@ -262,7 +262,7 @@ fn mapping_lasts_until_replaced_or_removed() {
     assert_eq!(ctx.stats().ceu_parser.maps, 3);
 }
 
-/// Section 5.1.1: a context is invalidated by zeros.
+/// Section 5.1.1: a context is invalidated by writing zeros.
 #[test]
 fn cq_and_eq_contexts_are_written_and_zeroed() {
     let mut ctx = manager();
@@ -273,7 +273,7 @@ fn cq_and_eq_contexts_are_written_and_zeroed() {
     dma.poke(0x5000, &[0xee; 256]);
     ctx.wr_cq_all(&dma, Cqn::new(1), &[0x11; 64]).unwrap();
     ctx.wr_eq_all(&dma, Eqn::new(2), &[0x22; 64]).unwrap();
-    // Section 5.1.3: of 64 bytes, 56 are significant in a CQ context and 48 in an EQ context.
+    // Section 5.1.3: a context has 64 bytes, of which 56 are significant for a CQ and 48 for an EQ.
     assert_eq!(dma.peek::<64>(0x4040), [[0x11; 56].as_slice(), &[0xee; 8]].concat()[..]);
     assert_eq!(dma.peek::<64>(0x5080), [[0x22; 48].as_slice(), &[0xee; 16]].concat()[..]);
     ctx.wr_cq_invalid(&dma, Cqn::new(1));

@@ -1,4 +1,4 @@
-//! writectx: writes contexts to guest memory, either whole or the part of one unit.
+//! writectx: writes to guest memory either a whole context or the fields that one unit changes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.6; JingZhao interface, section 4.3 (J-19).
@@ -11,7 +11,7 @@ use protocol::ids::Iova;
 use super::ctxmdata::CtxMdata;
 use super::request_controller::Writer;
 
-/// Writes the state and the PSN of a unit. Other fields of the same words do not change (J-19).
+/// Writes the state, and the PSN that the unit owns. Other fields in the same words keep their values (J-19).
 pub(super) fn write_back(
     ctxmdata: &CtxMdata,
     dma: &GuestMemory,
@@ -39,7 +39,7 @@ pub(super) fn put(dma: &GuestMemory, entry: Iova, offset: usize, bytes: &[u8]) -
     Ok(dma.write(Iova::new(entry.get() | offset as u64), bytes)?)
 }
 
-/// Returns the context as it appears in ICM, without state 7, which is reserved for QUERY_QP.
+/// Returns the context as it appears in ICM. State 7, which only QUERY_QP may return, appears as SQD.
 fn shown(image: &Qpc) -> Qpc {
     let draining = image.state() == Some(QpState::Draining);
     let state = if draining { QpState::Sqd.code() } else { image.state };

@@ -1,9 +1,8 @@
 //! The maximum number of elements in a receive of a queue, as inferred from the slots of the queue.
 //!
-//! Software ends a list with a terminator if the list is shorter than the maximum of its queue. A list of
-//! maximum length has no terminator. The context does not contain the maximum, so a list that ends with
-//! neither a terminator nor its slot may be incomplete. The first list that is known to be complete
-//! determines the maximum.
+//! Software ends a list with a terminator if the list is shorter than the maximum of its queue. A list of maximum
+//! length has no terminator. The context does not contain the maximum. A list that has no terminator and does not fill
+//! its slot may therefore be incomplete. The first list that is known to be complete determines the maximum.
 
 /// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +26,7 @@ impl MaxListLength {
 
     /// Records that a list of this length is complete without a terminator, so it has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // A longer list has been found: this software writes no terminators, and nothing can be inferred.
+        // If a longer list has been found before, this software writes no terminators, and nothing can be inferred.
         *self = if units < self.at_least {
             Self::default()
         } else {

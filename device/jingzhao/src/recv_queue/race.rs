@@ -1,4 +1,4 @@
-//! The user library and the device access one queue from two threads. The device must not take a receive
+//! Tests in which the user library and the device access one queue from two threads. The device must not take a receive
 //! before it is complete, no matter between which two stores the library is preempted.
 //!
 //! HCAD_RACE_SECONDS=60 runs each case for a minute.
@@ -26,7 +26,7 @@ const LOG_SLOT: u8 = 7;
 /// Bus address of the queue.
 const RING: u64 = 0x1000;
 
-/// No page table: the region of the queue is physically contiguous.
+/// An empty page table. The region of the queue is physically contiguous, so none is needed.
 #[derive(Clone, Copy)]
 struct NoPages;
 
@@ -41,7 +41,7 @@ impl PageTable for NoPages {
 struct Case {
     slots: u64,
     longest: u64,
-    /// Whether every receive has `longest` elements, rather than any number up to that.
+    /// Whether every receive has `longest` elements. Otherwise the number varies from 0 to `longest`.
     full: bool,
 }
 
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// Returns a pseudorandom number for `number`.
+/// Returns a pseudorandom number derived from `number`.
 fn scatter(number: u64) -> u64 {
     let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
@@ -76,7 +76,7 @@ struct Library {
 }
 
 impl Library {
-    /// Performs one store, in program order, after which the virtual CPU may be preempted.
+    /// Performs one store in program order. The virtual CPU may be preempted after it.
     fn store(&mut self, at: u64, bytes: &[u8]) {
         self.dma.poke(RING + at, bytes);
         fence(Ordering::SeqCst);
@@ -130,9 +130,8 @@ impl Library {
     }
 }
 
-/// Returns the number of receives taken, and the number of them that differ from those posted. With
-/// `keep_data_units`, the device does not overwrite the data units that it takes, and the first difference
-/// ends the race.
+/// Returns the number of receives taken, and how many of them differ from those posted. With `keep_data_units`, the
+/// test restores the data units that the device overwrites, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
     /// processors.
@@ -233,7 +232,7 @@ fn variable_length_receives_are_taken_as_posted() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
-/// The test can detect the race: without the countermeasure, the device fails.
+/// Shows that the test can detect the race: without the countermeasure, the device takes wrong receives.
 #[test]
 fn without_cleared_data_units_messages_are_misplaced() {
     for (longest, full) in [(1, true), (5, true)] {

@@ -232,7 +232,7 @@ fn receive_is_posted_by_its_last_store() {
     for longest in 1..=3 {
         for len in 1..=longest {
             let (mem, mut queue) = of_library();
-            // A receive is followed by another one, which reveals the maximum list length.
+            // Two receives of maximum length, one after the other, reveal the maximum list length.
             let full: Vec<_> = (1..).take(longest).map(unit).collect();
             (0..2).for_each(|slot| post(&mem, slot, &full, longest));
             for slot in 0..2 {
@@ -267,7 +267,8 @@ fn empty_list_and_address_zero_count_as_posted() {
     }
 }
 
-/// These receives have the maximum length, so they have no terminator. Receives posted before RTR are complete.
+/// These receives have the maximum length, so they have no terminator. A receive posted before RTR is known to be
+/// complete.
 #[test]
 fn lone_receive_before_rtr_reveals_list_length() {
     for longest in 0..=3usize {
@@ -289,7 +290,7 @@ fn ambiguous_receive_waits_on_rc_but_not_on_uc() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
-        // The first half of the list.
+        // Only the first elements of the list have been written.
         post(&mem, 0, &data[..longest - 1], longest - 1);
         assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
         post(&mem, 0, &data, longest);
@@ -361,7 +362,8 @@ fn queues_without_ambiguity_are_not_watched() {
     assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "no queue");
 }
 
-/// The library sets the valid bit again when it links the next receive of a list.
+/// When the library links the next receive to a slot, it sets the valid bit of that slot again, even if the slot has
+/// been consumed.
 #[test]
 fn slot_marked_again_by_link_is_not_posted() {
     let (mem, mut queue) = of_library();

@@ -335,8 +335,8 @@ fn position_unit_is_detected() {
     }
 }
 
-/// Creates a queue as the kernel driver does: each WQE is linked from the one before, even across doorbells,
-/// and has its own doorbell.
+/// Creates a queue as the kernel driver does: each WQE has its own doorbell, and links to the next WQE even across
+/// doorbells.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);

@@ -19,7 +19,7 @@ use super::{Examined, Findings, Strict, View, icm, memory, qps, queues};
 use crate::options::Setup;
 use crate::resources::{DeviceState, Resources};
 
-/// The device before a command.
+/// The state of the device before a command.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Before<'a> {
     pub(in super::super) strict: &'a Strict,
@@ -131,8 +131,8 @@ fn parameters(command: &Command, found: &mut Findings) {
     }
 }
 
-/// Finds bits that are set in a mailbox and absent from the device's reading of it. The end of a QP mailbox is
-/// undefined, and not checked.
+/// Finds bits that are set in a mailbox but that the device does not read. The end of a QP mailbox is undefined and is
+/// not checked.
 fn ignored_bits(op: Op, inbox: &[u8], mailbox: &Mailbox, found: &mut Findings) {
     let read = mailbox.emit();
     let defined = if matches!(mailbox, Mailbox::Qpc(_)) { qpc::MEANINGFUL_LEN } else { inbox.len() };
@@ -161,7 +161,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
             );
         }
     }
-    // The MPT and MTT are in a separate translation.
+    // The MPT, which is last in the list, is in a translation separate from that of the contexts.
     let contexts = tables.map(|(name, table, _, len)| (name, table, len));
     for what in overlapping(contexts.split_last().map_or(&[], |(_, contexts)| contexts)) {
         found.add(&INIT_OVERLAP, what);
@@ -176,7 +176,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
 fn close(resources: &Resources, found: &mut Findings) {
     let eqs = resources.eqs.iter_from(0).count();
     let counts = [("QPs", resources.qps.len()), ("CQs", resources.cqs.len()), ("EQs", eqs)];
-    // Regions are not reported: the public driver leaves its first one to CLOSE_HCA.
+    // Regions are not reported, because the public driver relies on CLOSE_HCA to free its first one.
     let left: Vec<_> =
         counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{name}: {n}")).collect();
     if !left.is_empty() {

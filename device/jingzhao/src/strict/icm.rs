@@ -14,7 +14,8 @@ use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMA
 use crate::resources::Resources;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
-    /// Maximum number of pages in one MAP_ICM_EN. A mailbox holds more, and the interface document sets no limit.
+    /// Maximum number of pages in one MAP_ICM_EN (CtxMgt document). A mailbox holds more, and the interface document
+    /// sets no limit.
     const MAX_CHUNKS: usize = 64;
     let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
     if entries.len() > MAX_CHUNKS {
@@ -86,7 +87,7 @@ fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRan
     context.into_iter().flatten().chain(tpt.into_iter().flatten()).map(|(_, range)| range)
 }
 
-/// Whether two ranges, given by start and length, overlap.
+/// Returns a predicate for ranges that overlap the given one. A range is a start and a length.
 fn meets((start, length): (u64, u64)) -> impl Fn((u64, u64)) -> bool {
     move |(other, other_length)| {
         let overlap =

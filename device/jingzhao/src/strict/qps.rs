@@ -20,7 +20,8 @@ use super::{Findings, View};
 use crate::qp::QueuePair;
 use crate::resources::Resources;
 
-/// Checks a doorbell, before it takes effect. State and counters of `qp`, the QP at its index, are current.
+/// Checks a doorbell before it takes effect. `qp` is the QP at the doorbell's index. Its state and counters are
+/// current.
 pub(in super::super) fn doorbell(qp: Option<&QueuePair>, page: u32, doorbell: &SendDoorbell) -> Findings {
     let mut found = Findings::default();
     let number = doorbell.qpn;
@@ -125,8 +126,8 @@ fn attributes(
     }
 }
 
-/// Finds values that are set in the mailbox and not taken into the context. PSNs have their own rules, and software
-/// does not set the state.
+/// Finds values that are set in the mailbox but not taken into the context. PSNs have rules of their own, and the
+/// mailbox does not determine the state.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {
         return;
@@ -188,7 +189,7 @@ fn queue_begins(
     }
 }
 
-/// Reports a CQ that overflows if all requests of its queues complete.
+/// Reports a CQ that would overflow if all requests of its queues completed.
 fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Findings) {
     let ctx = &resources.ctx;
     let this = ctx.qp_index(number);

@@ -11,7 +11,7 @@ use crate::send_queue::FetchedWqe;
 
 /// Checks a WQE taken from a send queue.
 pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
-    /// Fields nda and nds, where software may leave stale links.
+    /// Length of the fields nda and nds, in which software may leave stale links.
     const LINK_LEN: usize = 8;
     let mut found = Findings::default();
     let entry = taken.entry;

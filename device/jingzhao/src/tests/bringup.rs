@@ -63,7 +63,7 @@ fn published_trace_runs_at_both_hcr_addresses() {
         machine.ok(Op::Sw2HwCq, 0, 0, &dump(CQ0, 0x40));
         assert_eq!(machine.peek(0x10_0000, 0x40), dump(CQ0, 0x40));
 
-        // Unload unmaps whole chunks, even if only parts are mapped.
+        // The driver unmaps whole chunks when it is unloaded, even if only parts of them are mapped.
         for (table, base) in [(2, MPT), (2, MTT), (1, CQC), (1, QPC), (1, EQC)] {
             assert_eq!(machine.command_at(base, Op::UnmapIcm, table, 0x40), 0);
         }

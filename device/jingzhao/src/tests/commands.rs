@@ -59,7 +59,7 @@ fn mad_ifc_option_enables_port_query() {
     }
     assert_eq!(machine.raw_command(INBOX, 1, 0, GO | 1 << 12 | MAD_IFC), BAD_PARAM, "no outbox");
     assert_eq!(machine.raw_command(0, 1, NOWHERE, GO | 1 << 12 | MAD_IFC), INTERNAL_ERR);
-    // LID, port state, physical state. A device reset does not change the link.
+    // Expected states are the port state and the physical state. A device reset does not change the link.
     for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
         machine.hca.set_link(link_up);
         machine.write32(0, 0xf10, 1);
@@ -94,7 +94,7 @@ fn undefined_op_modifiers_return_bad_param() {
     ] {
         assert_eq!(machine.command(op, bad, 1, &[0; 0x1000]), BAD_PARAM, "{op} with {bad}");
     }
-    // RESIZE_CQ accepts any op_modifier. It fails only because there is no CQ.
+    // RESIZE_CQ accepts any op_modifier.
     machine.ok(Op::Sw2HwCq, 0, 1, &cqc(5));
     assert_eq!(machine.command(Op::ResizeCq, 0xff, 1, &cqc(0)[..8]), OK);
 }
@@ -102,7 +102,7 @@ fn undefined_op_modifiers_return_bad_param() {
 #[test]
 fn missing_mailbox_is_reported_before_other_errors() {
     let mut machine = powered_on(1, Options::default());
-    // Checked before the state, which would be BAD_SYS_STATE without INIT_HCA.
+    // The mailbox is checked before the device state, which would cause BAD_SYS_STATE before INIT_HCA.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::ToRst, 0, 1), BAD_PARAM);
@@ -142,7 +142,7 @@ fn inaccessible_mailbox_returns_internal_err_without_effect() {
     assert_eq!(machine.raw_command(0, 0, MEMORY - 0x20, GO | 0x003), INTERNAL_ERR);
     assert_eq!(machine.raw_command(0, 0, MEMORY - 0x40, GO | 0x003), OK);
     assert_eq!(machine.command_at(u64::MAX, Op::Sw2HwCq, 0, 1), INTERNAL_ERR);
-    // The rejected INIT_HCA did not discard the first, and no rejected command left an object.
+    // The first INIT_HCA is still in effect, and no rejected command has created an object.
     machine.ok(Op::Sw2HwCq, 0, 1, &cqc(5));
 }
 
@@ -159,14 +159,14 @@ fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
     let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
-    // Log2 of the number of QPs and CQs, and of the entries per CQ.
+    // Log2 of the numbers of QPs and CQs, then log2 of the entries per CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
     assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);
     machine.ok(Op::Sw2HwCq, 0, 40, &cqc(4));
     assert_eq!(machine.command(Op::ResizeCq, 1, 40, &[5, 0, 0, 0, 0, 0, 0, 0]), BAD_PARAM);
     machine.ok(Op::ResizeCq, 1, 40, &[4, 0, 0, 0, 0, 0, 0, 0]);
-    // J-09: INIT_HCA was granted 2^16 CQs.
+    // J-09: the count in INIT_HCA was accepted, so CQ numbers up to 2^16 - 1 are valid.
     machine.ok(Op::Sw2HwCq, 0, 0xffff, &cqc(4));
 }
 

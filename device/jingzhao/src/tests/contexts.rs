@@ -20,7 +20,7 @@ pub(super) const RTR: &str = "
     80: 00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
     90: 00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00";
 
-/// Bits of the QPN above the table index.
+/// QPN bits above the table index, which change when a number is reused.
 const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
@@ -41,7 +41,7 @@ fn init() -> Vec<u8> {
     inbox
 }
 
-/// Returns [`RTR`] with the initial PSN 654321h, as the mailbox of RTR2RTS.
+/// Returns the mailbox for RTR2RTS, which is [`RTR`] with 654321h as the initial PSN.
 fn rts() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
@@ -95,7 +95,7 @@ fn published_mailbox_becomes_context_and_query_result() {
 /// Section 10.7. QUERY_QP returns the values that software has set, and current PSNs.
 #[test]
 fn query_qp_returns_every_attribute_of_context() {
-    // Word, bits, value.
+    // Each attribute has a name, the offset of its word, a mask of bits, and a value.
     const ATTRIBUTES: [(&str, usize, u32, u32); 16] = [
         ("path_mtu", 0x0c, 0xe000_0000, 4 << 29),
         ("dest_qp_num", 0x18, 0x00ff_ffff, 0x12_3456),
@@ -138,7 +138,7 @@ fn query_qp_returns_every_attribute_of_context() {
     }
 }
 
-/// Returns the mailbox with a mask and changed bytes.
+/// Returns `inbox` with `mask` as its opt_param_mask, and with the given bytes replaced.
 fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
     let mut inbox = inbox;
     inbox[..4].copy_from_slice(&mask.to_be_bytes());
@@ -152,7 +152,8 @@ fn retries(machine: &mut Machine) -> [u8; 4] {
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
 }
 
-/// Section 10.4: the public driver names the port with bit 11 in every command that sets it, and never sets retries.
+/// Section 10.4: the public driver sets bit 11 for the port in every command that sets the port, and never sets retry
+/// counts.
 #[test]
 fn driver_port_bit_preserves_retries() {
     const PORT: u32 = 1 << 11;
@@ -166,7 +167,7 @@ fn driver_port_bit_preserves_retries() {
     machine.ok(Op::Rts2Sqd, 0, QPN, &with(rts(), 0, &[]));
     machine.ok(Op::Sqd2Sqd, 0, QPN, &with(rts(), PORT, &[]));
     assert_eq!(retries(&mut machine), defaults);
-    // Bit 6 is the public driver's RNR timer.
+    // The public driver uses bit 6 for the RNR timer.
     machine.ok(Op::Sqd2Sqd, 0, QPN, &with(rts(), PORT | 1 << 6, &[(0x84, 0)]));
     assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
 }
@@ -295,7 +296,7 @@ fn new_qp_requires_icm_page() {
     assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
     machine.map(IcmTable::Context, QPC, ICM_CONTEXT, 1);
     machine.ok(Op::Rst2Init, 0, QPN, &init());
-    // Later commands do not need the page.
+    // Later commands succeed even though the page is unmapped.
     assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
     machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
     assert_eq!(state(&mut machine), 1);
@@ -357,7 +358,7 @@ fn single_p_key_admits_no_other_index() {
         }
         machine.ok(Op::Rst2Init, 0, QPN, &rts());
         let mut inbox = rts();
-        // opt_param_mask: PKEY_INDEX.
+        // Set PKEY_INDEX in the opt_param_mask, and select index 1.
         (inbox[3], inbox[PKEY_INDEX]) = (1 << 4, 1);
         assert_eq!(machine.command(Op::Init2Rtr, 0, QPN, &inbox), refused);
         assert_eq!(query(&mut machine, QPN)[8] >> 4, 1);

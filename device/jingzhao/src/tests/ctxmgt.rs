@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: reads and writes of the units for a SEND, on either side.
+/// Section 5.4.2: the reads and writes that the units of either side make for one SEND.
 #[test]
 fn message_uses_documented_reads_and_writes_of_units() {
     let (mut a, mut b) = pair();
@@ -49,13 +49,13 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
 }
 
-/// Section 5.2.1 and interface, section 4.3: a command executes before the PSNs changed in the same turn are written
-/// back, except that QUERY_QP first writes back those of its own QP.
+/// Section 5.2.1 and interface, section 4.3: a command executes before the PSNs that changed in the same turn are
+/// written back. The exception is QUERY_QP, which first writes back the PSNs of its own QP.
 #[test]
 fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
-    // Four packets from PSN FFFFFEh on. The receiver's turn does not end.
+    // The WRITE has four packets, starting at PSN FFFFFEh. The receiver handles them without ending its turn.
     for frame in a.settle() {
         b.hca.handle_frame(&frame);
     }
@@ -64,7 +64,7 @@ fn query_qp_during_turn_updates_psns_in_memory() {
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
 }
 
-/// Interface, section 5.4: earlier changes by the engine do not overwrite those of a command.
+/// Interface, section 5.4: the fields that a command has written are not overwritten by earlier changes of the engine.
 #[test]
 fn recreated_qp_keeps_psns_of_its_command() {
     let (mut a, mut b) = pair();

@@ -1,7 +1,7 @@
 //! The public driver and its user library with `configs/hgrnic.json`, without a guest.
 //!
-//! [`driver`] and [`library`] reproduce the hardware accesses of the two. They were written from `public-driver.md`
-//! alone and share no encoder with the device.
+//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They were written from
+//! `public-driver.md` alone, and share no encoder with the device.
 //!
 //! # Spec
 //! JingZhao interface, sections 12 and 13; `public-driver.md`.
@@ -64,7 +64,7 @@ fn machine(index: usize) -> Machine {
     machine_with(index, |_| {})
 }
 
-/// As [`machine`], with changed options.
+/// Like [`machine`], but with changed options.
 fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     let devices = configured();
     let Configured { mut options, own, default_peer } = devices[index];
@@ -90,7 +90,7 @@ fn settle(a: &mut Program, b: &mut Program) {
     exchange(a.machine(), b.machine());
 }
 
-/// Advances the clock until no deadline is left, at most to `limit`.
+/// Advances the clock from deadline to deadline, until none is left or the next one is after `limit`.
 fn wait(program: &mut Program, peer: &mut Program, limit: Instant) {
     while let Some(deadline) = program.machine().hca.next_deadline().filter(|deadline| *deadline <= limit) {
         for side in [&mut *program, &mut *peer] {
@@ -127,8 +127,8 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
     done(&program.poll().expect("a completion"))
 }
 
-/// Checks the settings that the driver and library require, including defaults that they rely on. The tests
-/// below use this configuration.
+/// Checks that the configuration has the settings that the driver and the library require, including defaults that they
+/// rely on. The tests below use this configuration.
 #[test]
 fn configuration_meets_requirements_of_driver_and_library() {
     use crate::options::{QueueOptions, SqAddr, UarPages};
@@ -277,7 +277,7 @@ struct PingPong {
     /// Number of posted receives.
     posted: u32,
     received: u32,
-    /// Completions missing before the next message may be sent.
+    /// Whether the next message must wait for the completion of a send, or of a receive.
     pending_send: bool,
     pending_receive: bool,
 }
@@ -311,7 +311,7 @@ impl PingPong {
             match done(&entry) {
                 (_, 0, SEND, 1) => self.pending_send = false,
                 (Self::LEN, at, opcode, 0) if opcode & 0x1f == 0x02 => {
-                    // The library's ring is longer than the example requests.
+                    // The example requests 500 receives, but the library's ring has 512 slots.
                     assert_eq!(at, self.received % 512 * 128);
                     self.received += 1;
                     self.posted -= 1;
@@ -511,7 +511,7 @@ fn error_completion_names_queue_and_request_offset() {
         a.poll().unwrap();
     }
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
-    // Without its high bits, the key is a different key.
+    // The high bits belong to the key, so a key without them is a different one.
     a.post_send(&[
         Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
         send(DATA, 4),
@@ -568,7 +568,7 @@ fn cq_resizes_with_unread_completions() {
 #[test]
 fn icm_chunks_may_be_fragmented_and_remapped() {
     let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
-    // The context is in the last page of its own chunk.
+    // The context of the QP is in the last page of a chunk that it does not share.
     driver.qpns.first = 0x17f1;
     let mut entries = Vec::new();
     for _ in 0..3 {
@@ -590,7 +590,7 @@ fn icm_chunks_may_be_fragmented_and_remapped() {
 #[test]
 fn page_tables_beyond_508_entries_are_complete() {
     let (mut a, mut b) = pair(Caps::default());
-    // 1034 pages, written as 508 and 4, 508 and 4, 10.
+    // The region has 1034 pages. The commands write 508, 4, 508, 4 and 10 of them.
     let base = 0x7e00_0000_0000;
     let region = a.driver.register(a.pd, base + 0xffc, 1032 * 0x1000 + 8, 7);
     let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);
@@ -611,7 +611,7 @@ fn page_tables_beyond_508_entries_are_complete() {
 
 #[test]
 fn library_queue_and_slot_sizes_are_used() {
-    // The context has 3 slots of 128 bytes; the library uses 4 slots of 256 bytes.
+    // The context specifies 3 slots of 128 bytes, but the library uses 4 slots of 256 bytes.
     let (mut a, mut b) = pair(Caps { max_wr: 3, max_inline: 200, ..Caps::default() });
     for count in 0..9_u32 {
         b.post_recv(&[&[(DATA, 256)]]);

@@ -30,7 +30,7 @@ const SQ_KEY: u32 = 2;
 const RQ_KEY: u32 = 3;
 const EQ_KEY: u32 = 4;
 const DATA_KEY: u32 = 5;
-/// MTT entry of the data region, and the first unused one.
+/// MTT entry of the data region. [`FREE_MTT`] is the first unused entry.
 const DATA_MTT: u64 = 4;
 const FREE_MTT: u64 = 5;
 
@@ -84,12 +84,12 @@ fn ring_doorbell(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
     machine.ring_doorbell(page.into(), doorbell.emit());
 }
 
-/// Returns a doorbell of an empty SEND in a slot.
+/// Returns the doorbell for an empty SEND in a slot.
 fn doorbell(slot: u32) -> SendDoorbell {
     SendDoorbell { head: slot * 8, fence: false, opcode: 0x0a, qpn: Qpn::new(QP), size: 1 }
 }
 
-/// Returns an empty RDMA WRITE with these last four bytes in its raddr unit.
+/// Returns an empty RDMA WRITE whose raddr unit ends with these four bytes.
 fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
     let mut wqe = vec![0; 32];
     wqe[28..].copy_from_slice(&reserved);
@@ -133,7 +133,7 @@ const CASES: &[Case] = &[
     }),
     (&DOORBELL_PAGE, |m| ring_doorbell(m, 0, doorbell(0))),
     (&DOORBELL_NUMBER, |m| ring_doorbell(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
-    // There is no peer, so none of the requests completes.
+    // The machine has no peer, so none of the requests completes.
     (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring_doorbell(m, PAGE, doorbell(slot)))),
     (&ARM_NOTHING, |m| m.write32(2, 0x10, 7)),
     (&ARM_NOTHING, |m| m.write32(2, 0x20, 7)),
@@ -244,7 +244,7 @@ const CASES: &[Case] = &[
     }),
     (&CQ_IN_USE, |m| m.ok(Op::Hw2SwCq, 0, CQ, &[])),
     (&CQ_OVERRUN_RISK, |m| {
-        // The existing QP and each of two further QPs have 64 slots; the CQ has 128 entries.
+        // The existing QP and two further QPs have 64 slots each, but the CQ has only 128 entries.
         for qpn in [6, 7] {
             let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
             m.connect(qpn, &qpc);
@@ -289,7 +289,7 @@ const CASES: &[Case] = &[
     (&QUERY_RESET, |m| m.ok(Op::QueryQp, 0, 9, &[])),
 ];
 
-/// Creates the QP again and moves it to RTS.
+/// Resets the QP, creates it again and moves it to RTS.
 fn begin_with(machine: &mut Machine, qpc: &Qpc) {
     reset_qp(machine);
     machine.connect(QP, qpc);
@@ -382,7 +382,7 @@ fn context_with_port_addresses_is_not_reported() {
 #[test]
 fn rejected_command_is_not_reported() {
     let mut machine = machine();
-    // The CQ is already valid.
+    // The command is rejected because the CQ is already valid.
     let cqc = Cqc { pd: Pdn::new(4), ..cqc() };
     assert_eq!(machine.command(Op::Sw2HwCq, 0, CQ, &cqc.emit()), CmdStatus::BadParam.code());
     assert_eq!(violations(&machine), []);

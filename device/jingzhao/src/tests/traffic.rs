@@ -14,7 +14,7 @@ use protocol::ids::Qpn;
 
 use super::*;
 
-/// QPN as software uses it. The table index is 5.
+/// QPN with its high bits, as software uses it. The table index is 5.
 pub(super) const QPN: u32 = 0x1_0005;
 pub(super) const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
 /// Bus addresses of buffers, one page each.
@@ -23,7 +23,7 @@ const SQ: u64 = 0x20_1000;
 const RQ: u64 = 0x20_2000;
 const EQ: u64 = 0x20_3000;
 const QUEUES: Queues = Queues { qpn: QPN, page: 1, sq: SQ, rq: RQ };
-/// Data region, with pages in descending order on the bus.
+/// Key of the data region, whose pages are in descending order on the bus.
 pub(super) const DATA_KEY: u32 = 0x4_0005;
 const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
@@ -133,8 +133,8 @@ fn send_completes_on_both_sides() {
     assert_eq!(cqe(&mut b, 1), [0x80; 32]);
 }
 
-/// Peers may use the whole number, or the number without high bits that the public driver puts in contexts. A packet
-/// for an earlier QP with the same index is not accepted (section 4.3).
+/// A peer may use the whole QPN, or the number in the context, from which the public driver omits the high bits. A
+/// packet with the number of an earlier QP at the same index is not accepted (section 4.3).
 #[test]
 fn connection_accepts_full_and_context_qpn() {
     let successor = QPN + 0x1_0000;
@@ -159,7 +159,7 @@ fn psns_advance_in_icm_context() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     exchange(&mut a, &mut b);
-    // Four packets from PSN FFFFFEh on.
+    // The WRITE has four packets, starting at PSN FFFFFEh.
     assert_eq!(a.peek(ENTRY + 0x6c, 4), [0, 0, 0, 2]);
     assert_eq!(a.peek(ENTRY + 0x7c, 4), [0, 0, 0, 2]);
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
@@ -274,7 +274,7 @@ fn full_cq_raises_event_and_fails_qp() {
         0x40,
     );
     a.ok(Op::Sw2HwEq, 0, 0, &eqc);
-    // CQ_ERROR. The mask of MAP_EQ is immediate.
+    // Select CQ_ERROR. The mask of MAP_EQ is in the command itself, not in a mailbox.
     assert_eq!(a.command_at(1 << 4, Op::MapEq, 0, 0), 0);
     for slot in 0..4 {
         send(&mut a, slot, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -334,7 +334,7 @@ fn event_bit_reports_command_token() {
 fn unwritable_eq_raises_catastrophic_event_on_another_eq() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
-    // Key 2 does not permit writes.
+    // The buffer with key 2 is not writable.
     for (eqn, key) in [(0, "02"), (1, "04")] {
         let eqc = format!(
             "00: 01 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00
@@ -346,7 +346,7 @@ fn unwritable_eq_raises_catastrophic_event_on_another_eq() {
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
-    // No EQ receives this event any more.
+    // From here on, no EQ receives the catastrophic event.
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);
@@ -371,7 +371,7 @@ fn link_changes_raise_events() {
     let entries = [a.peek(EQ, 32), a.peek(EQ + 32, 32)].map(|entry| Eqe::parse(&entry.try_into().unwrap()));
     let event = |active| Some(Eqe::PortChange { port: 1, active });
     assert_eq!(entries, [event(false), event(true)]);
-    // Section 8.3: type 9, subtype 1 for down and 4 for active.
+    // Section 8.3: a port change has type 9. Its subtype is 1 for down and 4 for active.
     assert_eq!([a.peek(EQ, 4), a.peek(EQ + 32, 4)], [[0, 9, 0, 1], [0, 9, 0, 4]]);
 }
 
@@ -390,8 +390,7 @@ fn unreachable_peer_exhausts_retries() {
     }
     assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x15, 0xff));
     assert_eq!(state(&mut a), 6);
-    // Eight timeouts of 67.1 ms: both values are the defaults for software that sets neither the timeout nor
-    // the retry count.
+    // Software has set neither the timeout nor the retry count, so their defaults give eight timeouts of 67.1 ms.
     assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
 }
 

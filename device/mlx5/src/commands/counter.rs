@@ -1,4 +1,4 @@
-//! Counters: sets of Q counters, and those of the port.
+//! Counters: the sets of Q counters, and the counters of the port.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 17.
@@ -24,7 +24,7 @@ pub(super) fn dealloc(call: Call<'_, '_>, set: CounterSet) -> Result<Output, Rej
     removed.map(|()| nothing()).ok_or_else(|| Check::CounterSet.rejects(set.get()))
 }
 
-/// The engine does not count by set, so all counters are 0.
+/// Returns 0 for all counters, because the engine does not count by set.
 pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output, Rejection> {
     if !call.resources.counter_sets.contains(query.set.get().into()) {
         return Err(Check::CounterSet.rejects(query.set.get()));
@@ -32,11 +32,11 @@ pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output,
     Ok(QCounters::default().emit().to_vec())
 }
 
-/// Counters of the port since it was created. `clear` has no effect, since management reports them too.
+/// Returns the counters since the port was created. `clear` has no effect, since management reports the same counters.
 pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
     let counters = call.cx.view().counters;
     let packets = |packets, bytes| TrafficCounter { packets, bytes };
-    // The port counts octets of all packets together.
+    // The port counts octets for all packets together, so they are all reported with the unicast packets.
     let vport = VportCounters {
         rx_errors: packets(counters.receive_errors, 0),
         tx_errors: packets(counters.transmit_discards, 0),

@@ -16,10 +16,10 @@ use crate::function::{Enabled, Function};
 use crate::options::Setup;
 use crate::resources::Resources;
 
-/// Supported interface steps: 0 and 1, one bit for each. QUERY_ISSI does not report step 0, which always exists.
+/// Supported interface steps, one bit for each: 0 and 1. QUERY_ISSI does not report step 0, which is always supported.
 const STEPS: u32 = 0b11;
 
-/// Drops all objects, also those of the engine, and returns the port to its power-on state.
+/// Drops all objects of the device and of the engine, and returns the port to its power-on state.
 pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>) {
     cx.engine.reset(setup.engine);
     cx.monitor.forget_qps();
@@ -29,7 +29,7 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     *function = Function::Disabled;
 }
 
-/// Trap M-21: a driver that recovers from a failure starts here, without a teardown.
+/// Executes ENABLE_HCA. Trap M-21: a driver that recovers from a failure starts here, without a teardown.
 pub(super) fn enable(
     function: &mut Function,
     setup: &Setup,
@@ -53,7 +53,7 @@ pub(super) fn disable(
     Ok(nothing())
 }
 
-/// 0 names the function itself; it has no others.
+/// Rejects function numbers other than 0, which is the function itself, since it has no virtual functions.
 fn check(arguments: &FunctionNumber) -> Result<(), Rejection> {
     match arguments.function {
         0 => Ok(()),
@@ -74,7 +74,7 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     Ok(nothing())
 }
 
-/// Drops all objects. The pages stay until the driver takes them.
+/// Drops all objects. The device keeps the driver's pages until the driver takes them back.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,

@@ -12,7 +12,7 @@ use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::mkey::{self, Mkey};
 
-/// No capability announces these keys, so drivers do not ask for them.
+/// Returns the special keys. No capability announces any but the terminate key, so drivers do not use the others.
 pub(super) fn special() -> Output {
     let terminate_key = Lkey::new(TERMINATE_KEY);
     SpecialContexts { terminate_key, ..SpecialContexts::default() }.emit().to_vec()
@@ -24,12 +24,12 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     if !resources.pds.contains(context.pd.get()) {
         return Err(Check::MkeyPd.rejects(context.pd.get()));
     }
-    // Section 13.1: the length of the list says whether there is one, not the bit "page access".
+    // Section 13.1: the length of the list, not the bit "page access", says whether the input has a list.
     let pages = mkey::list(create.translation_units, list)?;
     let count = pages.len();
     resources.take_pages(count)?;
     let inserted = resources.mkeys.insert(context, pages);
-    // A list of ranges is not taken from the input.
+    // A key that lists ranges takes no list from the input.
     let kept = inserted.as_ref().ok().and_then(|index| resources.mkeys.get(*index)).map_or(0, Mkey::pages);
     resources.release_pages(count.saturating_sub(kept));
     let index = inserted?;
@@ -39,7 +39,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     Ok(MkeyNumber { index }.emit().to_vec())
 }
 
-/// A key that a UMR left valid is destroyed as well.
+/// Destroys a key, even one that a UMR has left valid.
 pub(super) fn destroy(call: Call<'_, '_>, index: MkeyIndex) -> Result<Output, Rejection> {
     let resources = call.resources;
     let mkey = resources.mkeys.remove(index).ok_or_else(|| Check::Mkey.rejects(index.get()))?;

@@ -12,10 +12,10 @@ use super::{Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::function::Enabled;
 
-/// Bytes of a page address.
+/// Length of a page address in bytes.
 const ADDRESS_LEN: usize = 8;
 
-/// The device needs no pages, since it keeps contexts itself.
+/// Returns 0 pages, since the device keeps contexts in its own memory.
 pub(super) fn query(query: &QueryPages) -> Result<Output, Rejection> {
     PageUse::from_code(query.purpose).ok_or_else(|| Check::PageUse.rejects(query.purpose))?;
     Ok(RequestedPages::new(0).emit().to_vec())
@@ -34,11 +34,11 @@ pub(super) fn manage(
         Some(PageOperation::CannotGive) => Ok(nothing()),
         Some(PageOperation::Give) => enabled.pages.give(manage.count, list).map(|()| nothing()),
         Some(PageOperation::Take) => {
-            // A page that the output cannot name would be lost.
+            // Return only as many pages as fit in the output, because the driver would never get back the others.
             let room = output_len.saturating_sub(ManagedPages::LEN) / ADDRESS_LEN;
             let wanted = usize::try_from(manage.count).unwrap_or(usize::MAX);
             let returned = enabled.pages.take(wanted.min(room));
-            // Bound: the length of an output.
+            // Bound: the number of addresses that fit in the longest output.
             let count = u32::try_from(returned.len()).unwrap_or(0);
             let mut output = ManagedPages { count }.emit().to_vec();
             output.extend(returned.iter().flat_map(|page| page.get().to_be_bytes()));

@@ -1,4 +1,4 @@
-//! The InfiniBand port: MAD_IFC, its state, and port registers.
+//! The InfiniBand port: MAD_IFC, the state of the port, and port registers.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5 and 14.
@@ -17,7 +17,7 @@ fn check(port: u8) -> Result<(), Rejection> {
     if port == PortNumber::ONE.get() { Ok(()) } else { Err(Check::Port.rejects(port)) }
 }
 
-/// The driver passes on MADs that were received from the fabric as well, so some have no response.
+/// Executes MAD_IFC. The driver also passes on MADs received from the fabric, so some of them have no response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };

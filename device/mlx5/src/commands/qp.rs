@@ -60,7 +60,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
     Ok(QpNumber { qpn }.emit().to_vec())
 }
 
-/// The service of a new QP.
+/// Returns the service type of a new QP.
 fn service(context: &QpContext) -> Result<Service, Rejection> {
     match context.service() {
         Some(
@@ -98,12 +98,12 @@ fn check_geometry(limits: &Limits, context: &QpContext) -> Result<(), Rejection>
 
 /// Checks that the objects of a new QP exist.
 fn check_objects(resources: &Resources, context: &QpContext, service: Service) -> Result<(), Rejection> {
-    // Trap M-33: the QP of service UMR gets its PD at RST2INIT.
+    // Trap M-33: the UMR QP may be created with PD 0, and gets its PD at RST2INIT.
     let waits_for_pd = service == Service::Umr && context.pd.get() == 0;
     if !waits_for_pd && !resources.pds.contains(context.pd.get()) {
         return Err(Check::QpPd.rejects(context.pd.get()));
     }
-    // An XRC target has no doorbell.
+    // An XRC target has no send queue, and so needs no UAR page for a doorbell.
     let is_target = service == Service::Xrc && context.no_sq;
     let has_no_page = is_target && context.uar.get() == 0;
     if !has_no_page && !resources.uars.contains(context.uar.get()) {
@@ -127,7 +127,7 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     Ok(())
 }
 
-/// A destroyed QP leaves its groups. No DMA touches its buffers afterwards.
+/// Destroys a QP, which also leaves its groups. No DMA accesses its buffers afterwards.
 pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     let Call { resources, cx, .. } = call;
     let qp = resources.qps.remove(qpn.get()).ok_or_else(|| unknown(qpn))?;
@@ -151,7 +151,7 @@ pub(super) fn query(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     Ok(QueriedQp { context: qp.context }.emit().to_vec())
 }
 
-/// Executes a transition. The context takes only what the transition and the mask of the command name.
+/// Executes a transition. Only the context fields that belong to the transition or are selected by the mask change.
 pub(super) fn modify(
     call: Call<'_, '_>,
     transition: Transition,
@@ -180,7 +180,7 @@ pub(super) fn modify(
     Ok(nothing())
 }
 
-/// Checks the context after a transition.
+/// Checks the context that would result from a transition.
 fn check_modified(
     resources: &Resources,
     transition: Transition,
@@ -208,7 +208,7 @@ fn check_modified(
         }
         _ => {}
     }
-    // A mask can name a receive CQ or an SRQ in any transition.
+    // The mask can select a receive CQ or an SRQ in any transition.
     if next.recv_cqn.get() != 0 && !resources.cqs.contains(next.recv_cqn.get()) {
         return Err(Check::QpRecvCq.rejects(next.recv_cqn.get()));
     }

@@ -20,7 +20,7 @@ use crate::resources::Resources;
 use crate::srq::{Context, SharedReceiveQueue};
 use crate::uses::Object;
 
-/// `op_mod` of the arm commands: the limit.
+/// Value of `op_mod` that makes an arm command set the limit.
 const ARM_LIMIT: u16 = 1;
 
 pub(super) fn create_rmp(
@@ -50,7 +50,7 @@ pub(super) fn create_xrc(
     self::create(call, Context::Xrc(create.context), pages)
 }
 
-/// With interface step 1 the driver uses RMPs in place of these.
+/// Executes CREATE_SRQ of interface step 0. With interface step 1, the driver uses RMPs instead.
 pub(super) fn create_basic(
     call: Call<'_, '_>,
     create: &CreateSrq,
@@ -93,7 +93,7 @@ fn create(call: Call<'_, '_>, context: Context, pages: Pages<'_>) -> Result<Outp
     Ok(SrqNumber { srqn }.emit().to_vec())
 }
 
-/// Returns an SRQ that was created with this command.
+/// Returns an SRQ, if it was created with the command `by`.
 fn find(resources: &mut Resources, by: Opcode, srqn: Srqn) -> Result<&mut SharedReceiveQueue, Rejection> {
     let queue = resources.srqs.get_mut(srqn.get()).filter(|queue| queue.created_by() == by);
     queue.map(|queue| &mut **queue).ok_or_else(|| Check::Srq.rejects(srqn.get()))

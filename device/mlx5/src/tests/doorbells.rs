@@ -22,7 +22,7 @@ fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.hca.monitor().ignored_counts().collect()
 }
 
-/// Trap M-7, and the interrupts of an armed EQ.
+/// Trap M-7, and the interrupts that an armed EQ raises.
 #[test]
 fn commands_complete_by_event() {
     let mut driver = initialised();
@@ -69,7 +69,7 @@ fn event_queue_wraps_with_owner_bit() {
     assert_eq!(driver.interrupts(0), 0, "never armed");
 }
 
-/// Trap M-32: a cause stays pending until its eventfd is there.
+/// Trap M-32: an interrupt stays pending until its eventfd is configured.
 #[test]
 fn interrupt_waits_for_eventfd() {
     let mut driver = initialised();
@@ -83,7 +83,7 @@ fn interrupt_waits_for_eventfd() {
     assert_eq!(driver.interrupts(1), 1);
 }
 
-/// The resize entry is a completion that no work request is needed for.
+/// Causes a completion. A resize writes an entry to the CQ and needs no work request.
 fn complete(driver: &mut Driver, cqn: Cqn) {
     let list = pages(RING + 0x8000, 1);
     let context = CqContext { log_entries: 6, ..CqContext::default() };
@@ -104,7 +104,7 @@ fn unread_completion_fires_at_arming() {
     complete(&mut driver, cqn);
     driver.ring(uar, driver::ARM_CQ, &arm(0, true));
     assert_eq!(event(&mut driver, RING, 0), None, "the entry is not solicited");
-    // Two stores of four bytes, as a program of 32 bits rings.
+    // Use two stores of four bytes, as a 32-bit program does.
     let halves = arm(0, false);
     driver.ring(uar, driver::ARM_CQ, &halves[..4]);
     driver.ring(uar, driver::ARM_CQ + 4, &halves[4..]);
@@ -112,7 +112,7 @@ fn unread_completion_fires_at_arming() {
     assert_eq!(driver.interrupts(2), 1);
 }
 
-/// Trap M-20 of the mlx5 interface.
+/// Trap M-20: a doorbell in a UAR page other than that of the object is ignored.
 #[test]
 fn doorbells_require_page_of_object() {
     let mut driver = initialised();

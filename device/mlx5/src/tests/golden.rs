@@ -1,7 +1,7 @@
 //! Replays the command sequences of a recorded guest: every output is compared byte by byte.
 //!
-//! The recorded device made some other choices, which [`expected`] lists. GUIDs, the LID of the subnet manager and the
-//! node description belong to the node.
+//! The recorded device made some choices that this device makes differently; [`expected`] lists them. GUIDs, the LID of
+//! the subnet manager and the node description differ because they identify the node.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ use protocol::mad::smp::attribute;
 
 use super::*;
 
-/// The traces in the order of the run. Those between the probe and the unload create objects that the unload destroys.
+/// The traces in the order in which they were recorded. The unload destroys the objects that the traces before it
+/// create.
 const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
     include_str!("../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -48,7 +49,7 @@ fn bytes(words: &str) -> Vec<u8> {
     bytes
 }
 
-/// Commands and EQ doorbells of a trace. Work requests and their completions are skipped.
+/// Returns the commands and EQ doorbells of a trace. Work requests and their completions are skipped.
 fn steps(trace: &'static str) -> Vec<Step> {
     let mut steps = Vec::new();
     for line in trace.lines() {
@@ -68,15 +69,17 @@ fn steps(trace: &'static str) -> Vec<Step> {
     steps
 }
 
-/// The recorded output with the choices and the identity of this device, whose output is `ours`.
+/// Returns the recorded output after replacing the choices and the identity of the recorded device by those of this
+/// device, whose output is `ours`.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
     match command {
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
-            // Section 6.1: without BlueFlame. The third query returns what the recorded driver set.
+            // Section 6.1: this device does not offer BlueFlame. The third query needs no change, since it returns what
+            // the recorded driver has set.
             (Some(CapType::General), Some("6" | "7")) => output[0x10 + 0x4c] &= 0x7f,
-            // The recorded device reported the byte order before it was set.
+            // The recorded device reported a byte order that the driver had not set yet.
             (Some(CapType::Atomic), Some("9")) => output[0x18] &= 0x3f,
             _ => {}
         },
@@ -118,7 +121,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
         Command::QueryQp(_) if heading.starts_with("311 ") || heading.starts_with("312 ") => {
             let read = |bytes: &[u8]| QueriedQp::parse(&self::output(bytes)).context;
             let (theirs, ours) = (read(recorded), read(ours));
-            // The recorded device did not return what CREATE_QP and RST2INIT had set.
+            // The recorded device did not return all fields that CREATE_QP and RST2INIT had set.
             let mut context = QpContext {
                 log_rq_entries: ours.log_rq_entries,
                 log_rq_stride: ours.log_rq_stride,
@@ -135,7 +138,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
                 inline_response: ours.inline_response,
                 ..theirs
             };
-            // The work request that moved the QP to ERR before the second query is not executed.
+            // The work request that moved the QP to ERR before the second query is not replayed.
             if theirs.state() == Some(QpState::Error) {
                 context.state = QpState::Rts.code();
             }
@@ -146,7 +149,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
     output
 }
 
-/// Replays all traces. Returns the number of commands by trace.
+/// Replays all traces. Returns the number of commands in each trace.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut counts = Vec::new();
     let mut events = 0;
@@ -171,13 +174,14 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
                     }
                 }
                 Step::EqDoorbell(word) => {
-                    // Those of the completion EQ count events of work requests.
+                    // Doorbells of the completion EQ are skipped, since they count events of work requests, which are
+                    // not replayed.
                     if word[0] < 4 {
                         driver.ring(UarIndex::new(0x10), driver::ARM_EQ, &word);
                     }
                     if word[0] == 1 {
                         let consumer = u32::from_be_bytes([0, word[1], word[2], word[3]]);
-                        // Another command can complete before the recorded driver rings.
+                        // In the recording, another command may complete before the driver rings the doorbell.
                         assert!([0, 1].contains(&(events - consumer)), "an event for each command");
                     }
                 }
@@ -188,7 +192,7 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
     counts
 }
 
-/// Checks entry `number` of the command EQ: the completion of slot 0.
+/// Checks entry `number` of the command EQ, which must report the completion of slot 0.
 fn check_event(driver: &mut Driver, pages: &BTreeMap<usize, Iova>, number: u32) {
     let offset = u64::from(number % 256) * EQE_LEN as u64;
     let page = pages[&usize::try_from(offset >> 12).unwrap()];
@@ -203,7 +207,7 @@ fn outputs_match_recorded_device() {
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
 
-/// The driver loads again after it was unloaded: all numbers start over.
+/// When the driver is loaded again after an unload, the numbers of all objects start over.
 #[test]
 fn sequences_repeat_after_unload() {
     let mut driver = powered_on_with(LID, Options::default());
@@ -211,7 +215,7 @@ fn sequences_repeat_after_unload() {
     replay(&mut driver);
 }
 
-/// Section 1.1: with the id of a virtual function the device behaves alike.
+/// Section 1.1: with the ID of a virtual function, the device behaves in the same way.
 #[test]
 fn virtual_function_accepts_same_commands() {
     let options = Options { virtual_function: true, ..Options::default() };

@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Creates some objects, so that random numbers name them now and then.
+/// Creates some objects, so that random numbers sometimes refer to them.
 fn populated() -> Driver {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
@@ -38,7 +38,7 @@ fn populated() -> Driver {
     driver
 }
 
-/// An input with random words, most of them small or zero, so that it passes the first checks.
+/// Returns an input of random words. Most of them are small or zero, so that the input passes the first checks.
 fn input(random: &mut Random) -> Vec<u8> {
     let opcode = Command::OPCODES[random.below(Command::OPCODES.len())];
     let mut input = vec![0; 16 + random.below(60) * 16];
@@ -118,7 +118,7 @@ fn random_stores_are_survived() {
         let offset = offset / len as u64 * len as u64;
         let mut data = [0; 8];
         random.fill(&mut data);
-        // The command queue moves, too.
+        // Some of the stores also change the address of the command queue.
         driver.store(card::vfio::Bar::Bar0, offset, &data[..len]);
     }
     driver.start();

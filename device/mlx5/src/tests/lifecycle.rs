@@ -44,7 +44,7 @@ fn commands_require_enable_and_init() {
     assert_eq!(driver.rejected(&other), Check::Function);
 }
 
-/// Trap M-21 of the mlx5 interface.
+/// Trap M-21: an ENABLE_HCA without a teardown drops all objects.
 #[test]
 fn enable_drops_all_objects() {
     let mut driver = initialised();
@@ -82,7 +82,7 @@ fn no_pages_are_requested() {
     assert_eq!(driver.rejected(&unknown), Check::PageUse);
 }
 
-/// Trap M-14 of the mlx5 interface.
+/// Trap M-14: the driver gets back exactly the pages that it gave.
 #[test]
 fn given_pages_are_returned() {
     let mut driver = powered_on();
@@ -109,7 +109,7 @@ fn given_pages_are_returned() {
     assert_eq!(driver.rejected(&unknown), Check::PageOperation);
 }
 
-/// Trap M-13 of the mlx5 interface.
+/// Trap M-13: current capabilities are returned as they were set.
 #[test]
 fn current_capabilities_are_those_set() {
     let mut driver = powered_on();
@@ -135,7 +135,7 @@ fn driver_version_is_accepted() {
     driver.ok(&Command::Nop(BARE));
 }
 
-/// Trap M-10 of the mlx5 interface.
+/// Trap M-10: the health counter changes at every read.
 #[test]
 fn health_registers_report_working_device() {
     let mut driver = powered_on();
@@ -147,7 +147,7 @@ fn health_registers_report_working_device() {
     assert_eq!([TIMER, TIMER + 4].map(|word| driver.read(word)), [0, 156_250_000]);
 }
 
-/// Section 18.2: the report ends when the driver writes the queue address.
+/// Section 18.2: the device stops reporting the failure when the driver writes the queue address.
 #[test]
 fn injected_failure_ends_with_recovery() {
     let mut driver = initialised();

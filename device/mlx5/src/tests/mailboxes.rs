@@ -1,4 +1,4 @@
-//! Slots and mailboxes, also of a hostile driver (section 3.1).
+//! Command slots and mailboxes, including those of a hostile driver (section 3.1).
 
 use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;
@@ -17,7 +17,7 @@ fn enabled() -> Driver {
     driver
 }
 
-/// Executes slot 0 as it is. Returns its delivery status, and the syndrome in its output.
+/// Executes the command in slot 0. Returns the delivery status of the slot, and the syndrome in its output.
 fn submit(driver: &mut Driver) -> (Option<Delivery>, u32) {
     driver.submit(1);
     let byte = driver.owner_byte(0);
@@ -30,7 +30,7 @@ fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
     (Some(delivery), check.syndrome())
 }
 
-/// Trap M-31 of the mlx5 interface.
+/// Trap M-31: the driver may expect an output that is shorter than its header.
 #[test]
 fn output_can_be_shorter_than_header() {
     let mut driver = powered_on();
@@ -107,7 +107,7 @@ fn invalid_slots_are_rejected() {
     assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
 }
 
-/// A chain that runs in a circle has a block with a wrong number.
+/// In a circular chain, some block carries a number that is not its own.
 #[test]
 fn chains_cannot_loop() {
     let mut driver = enabled();
@@ -126,7 +126,7 @@ fn chains_end_with_their_length() {
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(link(Layout::LARGE.output(0, 3)), &[0; 8]);
     assert_eq!(submit(&mut driver), failed(Delivery::OutputPointer, Check::OutputBlock));
-    // Blocks behind the last one are not read.
+    // The link in the last block is not followed.
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(link(Layout::LARGE.output(0, 7)), &1_u64.to_be_bytes());
     assert_eq!(submit(&mut driver), (Some(Delivery::Ok), 0));
@@ -150,7 +150,7 @@ fn short_inputs_are_rejected() {
     for opcode in Command::OPCODES {
         let output = driver.execute(&driver::bare(opcode.code()), 16);
         let header = OutputHeader::parse(&self::output(&output));
-        // Commands that need more than a header.
+        // These commands need an input that is longer than a header.
         let short =
             [Opcode::CreateEq, Opcode::CreateQp, Opcode::CreateMkey, Opcode::MadIfc, Opcode::ModifyRmp];
         if short.contains(opcode) {

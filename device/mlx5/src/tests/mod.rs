@@ -34,19 +34,20 @@ use super::device::Mlx5;
 use super::options::Options;
 use super::options::Setup;
 
-/// A guest whose program is the driver.
+/// A driver, which is the only program of its guest.
 type Driver = driver::Driver<Guest<Mlx5>>;
 
 const BARE: NoArguments = NoArguments { op_mod: 0 };
 
-/// Doorbell records of the test's queues.
+/// Address of the doorbell records of a test's queues.
 const RECORD: Iova = Iova::new(0x30_0000);
 
 fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// A driver after power-on that has written the queue address, with MSI-X enabled and eventfds for three vectors.
+/// Creates a driver that has written the queue address after power-on. MSI-X is enabled, with eventfds for three
+/// vectors.
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mlx5::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
     guest.configure(0x52, &[0, 0x80]);
@@ -60,7 +61,7 @@ fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }
 
-/// A driver after INIT_HCA.
+/// Creates a driver that has executed INIT_HCA.
 fn initialised() -> Driver {
     let mut driver = powered_on();
     driver.ok(&Command::EnableHca(Function { function: 0 }));
@@ -68,12 +69,12 @@ fn initialised() -> Driver {
     driver
 }
 
-/// Commands of a test. They panic if the result is not as expected.
+/// Commands for tests. They panic if the result is not the expected one.
 trait Commands {
     /// Executes a command that succeeds. Returns its output.
     fn ok(&mut self, command: &Command<'_>) -> Vec<u8>;
 
-    /// Executes a command that fails, and returns the check.
+    /// Executes a command that fails, and returns the check that it failed.
     fn rejected(&mut self, command: &Command<'_>) -> Check;
 
     fn alloc_uar(&mut self) -> UarIndex;
@@ -86,12 +87,12 @@ trait Commands {
     fn create_cq(&mut self, uar: UarIndex, eqn: Eqn, ring: u64) -> Cqn;
 }
 
-/// Wire format of an output, for the layout of its command.
+/// Returns the first bytes of an output, of which there must be at least `LEN`.
 fn output<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     *bytes.first_chunk().expect("the whole output")
 }
 
-/// A list of consecutive pages.
+/// Returns a list of the addresses of consecutive pages.
 fn pages(first: u64, count: u64) -> Vec<u8> {
     (0..count).flat_map(|page| (first + (page << 12)).to_be_bytes()).collect()
 }
@@ -142,7 +143,7 @@ impl Commands for Driver {
     }
 }
 
-/// Every opcode that the device does not execute is rejected as such.
+/// Every opcode that the device does not execute is rejected as unknown.
 #[test]
 fn opcodes_of_other_port_type_are_unknown() {
     let mut driver = initialised();

@@ -133,7 +133,7 @@ fn completion_queue_takes_named_moderation() {
     assert_eq!(driver.rejected(&Command::ModifyCq(unknown, Pages::default())), Check::CqChange);
 }
 
-/// Section 9.5 and trap M-30.
+/// Section 9.5, and trap M-30: a resize fails if unread entries do not fit.
 #[test]
 fn completion_queue_moves_to_new_ring() {
     const NEW: u64 = 0x41_0000;
@@ -152,7 +152,7 @@ fn completion_queue_moves_to_new_ring() {
     assert_eq!(resize(&mut driver, 17), status(Check::CqSize));
     assert_eq!(resize(&mut driver, 7), OutputHeader::default());
     assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the resize entry in the old ring");
-    // One entry is unread, and one does not fit a ring of one.
+    // The resize entry is unread. It does not fit in a ring of one entry, which must also hold one more.
     assert_eq!(resize(&mut driver, 0), status(Check::CqUnread));
     driver.poke(RECORD.get(), &1_u32.to_be_bytes());
     assert_eq!(resize(&mut driver, 0), OutputHeader::default());
@@ -212,7 +212,7 @@ fn thousands_of_free_keys_are_possible() {
     }
 }
 
-/// Registers more pages than the device keeps.
+/// Registers keys until their pages reach the limit of the device.
 #[test]
 fn pages_of_all_keys_are_bounded() {
     let mut driver = initialised();
@@ -251,7 +251,7 @@ fn rmp(pd: Pdn) -> CreateRmp {
     CreateRmp { context: RmpContext { state: 1, queue, ..RmpContext::default() } }
 }
 
-/// Section 12.2: the limit is returned as it was set.
+/// Section 12.2: queries return the limit as it was set.
 #[test]
 fn rmp_returns_its_limit() {
     let mut driver = initialised();
@@ -312,7 +312,7 @@ fn xrc_srq_names_existing_objects() {
     driver.ok(&Command::DeallocXrcd(XrcDomainNumber { xrcd }));
 }
 
-/// Section 12.3: with interface step 1, SRQs are RMPs.
+/// Section 12.3: with interface step 1, an ordinary SRQ is an RMP.
 #[test]
 fn basic_srqs_require_step_0() {
     let mut driver = initialised();

@@ -11,10 +11,10 @@ use protocol::ids::{Qkey, Qpn, Srqn, UserIndex};
 
 use super::*;
 
-/// Two pages: 64 receive entries of 16 bytes and 32 blocks.
+/// Pages of a QP's queues: 64 receive entries of 16 bytes, followed by 32 blocks.
 const QUEUES: u64 = 0x42_0000;
 
-/// A driver with objects for QPs.
+/// A driver, and a QP context that refers to the objects it has created.
 struct Objects {
     driver: Driver,
     context: QpContext,
@@ -137,7 +137,7 @@ fn qp_passes_all_states() {
     assert_eq!(all.driver.rejected(&Command::DestroyQp(QpNumber { qpn })), Check::Qp);
 }
 
-/// Section 10.2: QUERY_QP is compared with the PSN that was set.
+/// Section 10.2: the driver compares the PSN that QUERY_QP returns with the one that it has set.
 #[test]
 fn datagram_qp_keeps_send_psn() {
     let mut all = Objects::new();
@@ -176,7 +176,7 @@ fn transitions_require_their_state() {
     assert_eq!(all.driver.rejected(&Command::Rst2InitQp(unknown)), Check::Qp);
 }
 
-/// Trap M-33 of the mlx5 interface.
+/// Trap M-33: the UMR QP is created with PD 0.
 #[test]
 fn umr_qp_gets_its_pd_at_init() {
     let mut all = Objects::new();
@@ -217,7 +217,7 @@ fn objects_of_qps_are_in_use() {
     let rmp = CreateRmp { context: RmpContext { queue, ..RmpContext::default() } };
     let created = all.driver.ok(&Command::CreateRmp(rmp, Pages::parse(&list)));
     let srq = SrqNumber::parse(&output(&created));
-    // A QP with its own receive queue names the driver's SRQ as well, and does not use it.
+    // The context of a QP with its own receive queue may contain the number of an SRQ that the QP does not use.
     let own = QpContext { srqn: srq.srqn, ..all.of(Service::Rc) };
     let other = all.create(own);
     all.driver.ok(&Command::DestroyRmp(srq));
@@ -259,7 +259,7 @@ fn datagram_qps_join_groups() {
     assert_eq!(all.driver.rejected(&Command::DetachFromMcg(member(ud))), Check::GroupMember);
 }
 
-/// A QP that the engine moved to ERR is queried as such.
+/// A transition is checked against the state of the QP in the engine.
 #[test]
 fn state_of_engine_is_reported() {
     let mut all = Objects::new();

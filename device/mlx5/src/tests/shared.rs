@@ -13,7 +13,7 @@ use protocol::ids::{Srqn, UserIndex, XrcDomain};
 use super::user::{SRQ, SRQ_RECORD, User, request, syndromes};
 use super::*;
 
-/// Two devices. The QP of the second one receives from an SRQ.
+/// Creates two devices with connected QPs. The QP of the second device receives from an SRQ.
 fn pair() -> (User, User, Srqn) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&a.context(Service::Rc), 2);
@@ -22,7 +22,7 @@ fn pair() -> (User, User, Srqn) {
     (a, b, srqn)
 }
 
-/// Number of each SRQ entry of the received messages.
+/// Returns the number of the SRQ entry that each received message used.
 fn entries(cqes: &[Cqe]) -> Vec<u16> {
     let of = |entry: &Cqe| match entry {
         Cqe::Received(receipt) => receipt.wqe_counter,
@@ -61,7 +61,8 @@ fn low_queue_is_reported_once() {
     }
 }
 
-/// Trap M-12: an SRQ is refilled without a doorbell. A QP in error leaves its entries to others.
+/// Trap M-12: an SRQ is refilled without a doorbell. A QP in the error state leaves the entries of its SRQ to other
+/// QPs.
 #[test]
 fn refilled_queue_serves_waiting_message() {
     let (mut a, mut b, _) = pair();
@@ -78,7 +79,7 @@ fn refilled_queue_serves_waiting_message() {
     assert!(b.reap().is_empty() && b.events().contains(&last));
 }
 
-/// An XRC target with its domain and SRQ, and an initiator.
+/// Creates an XRC initiator, and an XRC target with its domain and SRQ.
 fn xrc() -> (User, User, Srqn) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&QpContext { receive_kind: 3, ..a.context(Service::Xrc) }, 2);
@@ -88,7 +89,7 @@ fn xrc() -> (User, User, Srqn) {
     let target = QpContext {
         no_sq: true,
         uar: UarIndex::new(0),
-        // Trap M-25: the PD of the QP is not that of the keys.
+        // Trap M-25: the PD of the QP differs from the PD of the keys.
         pd: b.alloc_pd(),
         receive_kind: 1,
         srqn,

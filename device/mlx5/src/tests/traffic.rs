@@ -14,10 +14,10 @@ use super::user::{QKEY, USER_INDEX, User, request, syndromes};
 use super::*;
 
 const QPN: Qpn = Qpn::new(0x80);
-/// Doorbell of this QP.
+/// Doorbell that announces requests of QP [`QPN`].
 const OURS: [u8; 8] = (0x80_u64 << 8).to_be_bytes();
 
-/// The entry without its time.
+/// Returns the entry with its timestamp set to 0.
 fn timeless(entry: Cqe) -> Cqe {
     match entry {
         Cqe::Sent(sent) => Cqe::Sent(Sent { timestamp: 0, ..sent }),
@@ -26,7 +26,7 @@ fn timeless(entry: Cqe) -> Cqe {
     }
 }
 
-/// Content, byte count and number of each received message.
+/// Returns the content, the byte count and the entry number of each received message.
 fn receipts(entries: &[Cqe]) -> Vec<(Content, u32, u16)> {
     let of = |entry: &Cqe| match entry {
         Cqe::Received(receipt) => (receipt.content, receipt.byte_count, receipt.wqe_counter),
@@ -35,7 +35,7 @@ fn receipts(entries: &[Cqe]) -> Vec<(Content, u32, u16)> {
     entries.iter().map(of).collect()
 }
 
-/// First block of each request.
+/// Returns the index of the first block of each request.
 fn counters(entries: &[Cqe]) -> Vec<u16> {
     let of = |entry: &Cqe| match entry {
         Cqe::Sent(sent) => sent.wqe_counter,
@@ -98,7 +98,7 @@ fn peers_write_read_and_modify_memory() {
     ));
     assert!(b.reap().is_empty());
 
-    // Trap M-18: the word and the result are in host byte order.
+    // Trap M-18: the operand in memory and the returned value are in host byte order.
     b.put(0x40, &1000_u64.to_le_bytes());
     let atomic = |opcode, swap_or_add, compare, to: &User, place| {
         let operands = AtomicSegment { swap_or_add, compare };
@@ -141,7 +141,7 @@ fn inline_data_is_sent_from_wqe() {
         a.post(&wqe);
         exchange(&mut *a, &mut *b);
         assert_eq!(b.get(0, 200), message);
-        // Each WQE has four blocks, and the queue 32.
+        // Each WQE takes four blocks, and the queue has 32 blocks.
         assert_eq!(counters(&a.reap()), [u16::from(round) * 4]);
         assert_eq!(receipts(&b.reap())[0].1, 200);
     }
@@ -161,7 +161,7 @@ fn datagram_has_header_area_and_source() {
     let [Cqe::Received(receipt)] = entries[..] else { panic!("{entries:?}") };
     assert_eq!((receipt.byte_count, receipt.source.qpn, receipt.source.lid), (140, QPN, Lid::new(1)));
     assert_eq!(syndromes(&a.reap()), [0]);
-    // A datagram with another key is dropped.
+    // A datagram with a different Q_Key is dropped.
     b.post_recv(0, 140);
     let wrong = DatagramSegment { qkey: protocol::ids::Qkey::new(1), ..to };
     a.post(&request(Opcode::Send, Operation::Datagram(wrong), a.data(0, 100)));
@@ -186,7 +186,7 @@ fn unsignaled_requests_complete_silently() {
     assert_eq!(counters(&a.reap()), [2]);
 }
 
-/// Section 7: memory may contain more requests than the doorbells received so far announce.
+/// Section 7: the doorbell record may announce more requests than the doorbells that have arrived.
 #[test]
 fn late_doorbells_have_no_effect() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -199,7 +199,7 @@ fn late_doorbells_have_no_effect() {
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
 }
 
-/// Trap M-16: the WQE arrives in pieces of eight bytes.
+/// Trap M-16: the register receives a copy of the WQE in pieces of eight bytes.
 #[test]
 fn copy_of_wqe_in_register_rings_once() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -215,7 +215,7 @@ fn copy_of_wqe_in_register_rings_once() {
     assert_eq!((a.reap().len(), b.reap().len(), b.get(0, 36)), (1, 1, vec![7; 36]));
 }
 
-/// Trap M-12: receives are posted without a doorbell.
+/// Trap M-12: a receive is posted without a doorbell, after the message has arrived.
 #[test]
 fn receive_posted_after_message_is_found() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -249,12 +249,12 @@ fn wrong_remote_key_fails_and_flushes() {
     let event = |event| Eqe::Queue { event, kind: QueueKind::Qp, number: 0x80 };
     assert!(b.events().contains(&event(QueueEvent::AccessViolation)), "{:?}", b.events());
     assert_eq!(syndromes(&b.reap()), [flushed]);
-    // Requests posted later are flushed as well (trap M-12).
+    // Requests posted in the error state are flushed as well (trap M-12).
     a.post(&a.send(0, 8));
     a.post_recv(0, 8);
     wait(&mut *a, &mut *b);
     assert_eq!(syndromes(&a.reap()), [flushed, flushed]);
-    // After a reset the queues are empty.
+    // After a transition to RESET, the queues are empty.
     a.reset();
     b.reset();
     a.start(&a.context(Service::Rc), 2);
@@ -293,7 +293,7 @@ fn long_message_fails_on_both_sides() {
     assert_eq!(syndromes(&b.reap()), [Syndrome::LocalLength.code()]);
 }
 
-/// Trap M-1, and the other rules of section 11.
+/// Trap M-1, and the other rules of section 11 for the format of a WQE.
 #[test]
 fn malformed_wqe_moves_queue_to_error() {
     let (a, _) = User::pair(Service::Rc);

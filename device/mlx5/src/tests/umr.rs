@@ -13,13 +13,13 @@ use smallvec::smallvec;
 use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
-/// Pages that only the tested keys map.
+/// Address of pages that only the keys under test map.
 const PAGES: u64 = 0x60_0000;
-/// Address of the tested regions.
+/// Start address of the regions under test.
 const START: u64 = 0x1_0000;
 const FAILED: u8 = Syndrome::WindowBind.code();
 
-/// Fields of a fast registration (section 13.3).
+/// Returns the mask of the fields that a fast registration changes (section 13.3).
 fn registration() -> MkeyMask {
     MkeyMask::from_bits_retain(0x209e_2143)
 }
@@ -39,21 +39,21 @@ fn umr(key: u32, control: UmrControl, mkey: MkeyContext, translation: Translatio
     }
 }
 
-/// A free key of the program for work requests.
+/// Creates a free key that work requests may change, and returns it with its context.
 fn free_key(user: &mut User, mode: AccessMode) -> (u32, MkeyContext) {
     let context =
         MkeyContext { free: true, umr_enabled: true, translation_units: 1, log_page: 12, ..user.mkey(mode) };
     (user.create_mkey(context, &[]), context)
 }
 
-/// Executes a work request on the QP. Returns the syndrome.
+/// Executes a work request on the QP of `a`. Returns the syndrome of its completion.
 fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
     a.post(wqe);
     exchange(&mut **a, &mut **b);
     syndromes(&a.reap())[0]
 }
 
-/// The registered context of a key: two pages at [`START`], with all rights.
+/// Returns the context of a registered key, which covers two pages at [`START`] with all rights.
 fn registered(context: MkeyContext) -> MkeyContext {
     MkeyContext {
         free: false,
@@ -89,7 +89,7 @@ fn mtts() -> Vec<u8> {
     list
 }
 
-/// Writes the first bytes of the data region to a region of the peer. Returns the syndrome.
+/// Writes the first `len` bytes of the data region to a region of the peer. Returns the syndrome.
 fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
     let mut remote = a.remote(0);
     (remote.va, remote.rkey) = (Va::new(va), Rkey::new(key));
@@ -104,7 +104,7 @@ fn registered_pages_serve_peers_until_invalidated() {
     a.put(0, &pattern(6000, 4));
     assert_eq!(write(&mut a, &mut b, [key, 6000], START + 0x100), 0);
     assert_eq!(b.peek(PAGES + 0x100, 6000), pattern(6000, 4));
-    // LOCAL_INV: the key becomes free.
+    // A LOCAL_INV makes the key free.
     let control = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
     let free = MkeyContext { free: true, ..MkeyContext::default() };
     assert_eq!(execute(&mut b, &mut a, &umr(key, control, free, Translation::None)), 0);
@@ -134,7 +134,7 @@ fn ranges_of_other_keys_are_one_region() {
         (b.mkey(AccessMode::Ranges), [klm(0x300, 0x1000), klm(0x1d00, 0x40)].map(|klm| klm.emit()).concat());
     (context.free, context.umr_enabled, context.translation_units) = (true, true, 2);
     let key = b.create_mkey(context, &[]);
-    // The list is in memory: the data region of the program.
+    // The list is not in the WQE but in the program's data region.
     b.put(0x2f00, &list);
     let control = UmrControl { check_free: true, units: 4, mask: registration(), ..UmrControl::default() };
     let place = DataSegment { byte_count: 32, ..b.data(0x2f00, 0) };
@@ -146,7 +146,7 @@ fn ranges_of_other_keys_are_one_region() {
     assert_eq!(written, pattern(0x500, 6));
 }
 
-/// The checks of a UMR, among them trap M-5. Each failure moves the QP to error.
+/// The checks of a UMR, including those of trap M-5. Each failed check moves the QP to the error state.
 #[test]
 fn failed_checks_have_one_syndrome() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
@@ -156,7 +156,7 @@ fn failed_checks_have_one_syndrome() {
         (UmrControl { check_used: true, ..valid }, false, true),
         (UmrControl { check_qpn: true, ..valid }, false, true),
         (valid, false, false),
-        // The key of the data region does not permit UMR.
+        // The key of the data region must not be changed by a UMR.
         (valid, true, true),
         (UmrControl { mask: MkeyMask::FREE | MkeyMask::PD, ..valid }, false, true),
         (UmrControl { offset_valid: true, offset_low: 2, units: 1, ..valid }, false, true),
@@ -199,7 +199,7 @@ fn window_is_bound_to_its_qp() {
     a.put(0, b"through a window");
     assert_eq!(write(&mut a, &mut b, [key, 16], DATA_VA + 0x200), 0);
     assert_eq!(b.get(0x200, 16), b"through a window");
-    // Unbinding from another QP fails.
+    // Unbinding checks that the window belongs to the QP.
     let unbind = UmrControl {
         inline: true,
         offset_valid: true,
@@ -213,7 +213,8 @@ fn window_is_bound_to_its_qp() {
     assert_eq!(refused, Syndrome::RemoteAccess.code());
 }
 
-/// The kernel's QP of service UMR moves a key to the program's domain, with the list behind a key of its own domain.
+/// The kernel's UMR QP moves a key to the protection domain of a program. The list of pages is behind a key of the
+/// kernel's own domain.
 #[test]
 fn kernel_registers_key_for_program() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));
@@ -235,7 +236,7 @@ fn kernel_registers_key_for_program() {
     assert_eq!(execute(&mut kernel, &mut peer, &wqe), 0);
     let free = Command::DeallocPd(PdNumber { pd: program });
     assert_eq!(kernel.rejected(&free), Check::PdInUse);
-    // Revoked: the key moves to the domain of the kernel.
+    // The kernel revokes the key by moving it back to its own domain.
     let control = UmrControl { inline: true, mask: MkeyMask::FREE | MkeyMask::PD, ..UmrControl::default() };
     let mkey = MkeyContext { free: true, pd: kernel.pd, ..MkeyContext::default() };
     assert_eq!(execute(&mut kernel, &mut peer, &umr(key, control, mkey, Translation::None)), 0);

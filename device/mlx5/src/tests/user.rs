@@ -21,20 +21,20 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// Rings of the EQs for asynchronous events and completions, and of the CQ.
+/// Addresses of the rings of the EQ for asynchronous events, the EQ for completions, and the CQ.
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
 const CQ: u64 = 0x41_0000;
 const CQ_ENTRIES: u32 = 64;
-/// 16 receive entries of 64 bytes, followed by 32 send queue blocks.
+/// Address of the queues of a QP: 16 receive entries of 64 bytes, followed by 32 send queue blocks.
 const QP: u64 = 0x42_0000;
 const BLOCKS: u16 = 32;
 const RECEIVES: u16 = 16;
-/// Eight entries of 64 bytes.
+/// Address of an SRQ of eight entries of 64 bytes.
 pub(super) const SRQ: u64 = 0x43_0000;
 const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
 pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
-/// Data region: four pages in descending order on the bus, starting inside the first.
+/// Start of the data region. Its four pages are in descending order on the bus, and it starts inside the first one.
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 pub(super) const DATA_LEN: u64 = 0x3000;
 const LAST_PAGE: u64 = 0x50_3000;
@@ -52,7 +52,7 @@ pub(super) struct User {
     send_queue: u64,
     /// Key of the data region.
     pub(super) key: u32,
-    /// Numbers of blocks and receives posted, of SRQ entries posted, and of CQEs read.
+    /// Number of blocks posted. The fields below count receives posted, SRQ entries posted, and CQEs read.
     sent: u16,
     received: u16,
     pub(super) shared: u16,
@@ -73,7 +73,7 @@ impl DerefMut for User {
     }
 }
 
-/// A request with one element, whose success is reported.
+/// Returns a request with one data segment. Its success is reported by a CQE.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,
@@ -83,14 +83,14 @@ pub(super) fn request<'data>(
     SendWqe { control, opcode, xrc_srqn: None, operation, data: smallvec![DataItem::Pointer(data)] }
 }
 
-/// Bus address of a byte of the data region.
+/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     LAST_PAGE - (linear >> 12 << 12) + (linear & 0xfff)
 }
 
 impl User {
-    /// A program on an HCA with this LID, without a QP.
+    /// Creates a program without a QP, on an HCA with this LID.
     pub(super) fn new(lid: u16) -> Self {
         let mut driver = powered_on_with(lid, Options::default());
         driver.ok(&Command::EnableHca(Function { function: 0 }));
@@ -133,7 +133,7 @@ impl User {
         user
     }
 
-    /// Two programs with connected QPs of a service.
+    /// Creates two programs whose QPs are connected and have this service type.
     pub(super) fn pair(service: Service) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(1), Self::new(2));
         a.connect(&a.context(service), 2);
@@ -141,7 +141,7 @@ impl User {
         (a, b)
     }
 
-    /// Context of a key in the program's protection domain, with local read permission only.
+    /// Returns the context of a key in the program's protection domain. It permits only local reads.
     pub(super) fn mkey(&self, mode: AccessMode) -> MkeyContext {
         let context =
             MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, local_read: true, ..Default::default() };
@@ -183,7 +183,7 @@ impl User {
         self.start(context, lid);
     }
 
-    /// Brings the QP from RESET to RTS.
+    /// Moves the QP from RESET to RTS.
     pub(super) fn start(&mut self, context: &QpContext, lid: u16) {
         let qpn = self.qpn;
         self.poke(QP_RECORD.get(), &[0; 8]);
@@ -242,12 +242,12 @@ impl User {
         DataSegment { byte_count: len, lkey: Lkey::new(self.key), va: Va::new(DATA_VA + offset) }
     }
 
-    /// Address and key for remote access to a data region. All devices use the same key.
+    /// Returns the address and the key for remote access to a data region. All devices use the same key.
     pub(super) fn remote(&self, offset: u64) -> RemoteSegment {
         RemoteSegment { va: Va::new(DATA_VA + offset), rkey: Rkey::new(self.key) }
     }
 
-    /// A SEND from the data region.
+    /// Returns a SEND of a part of the data region.
     pub(super) fn send<'data>(&self, offset: u64, len: u32) -> SendWqe<'data> {
         request(Opcode::Send, Operation::Send, self.data(offset, len))
     }
@@ -259,7 +259,7 @@ impl User {
         self.post_bytes(&wqe.emit())
     }
 
-    /// As [`User::post_without_doorbell`], with any bytes.
+    /// Like [`User::post_without_doorbell`], but with arbitrary bytes.
     pub(super) fn post_bytes(&mut self, bytes: &[u8]) -> [u8; 8] {
         for block in bytes.chunks(64) {
             let at = self.send_queue + u64::from(self.sent % BLOCKS) * 64;
@@ -282,7 +282,7 @@ impl User {
         self.ring(uar, driver::SEND, doorbell);
     }
 
-    /// Posts a receive for the data region. There is no doorbell.
+    /// Posts a receive into the data region. There is no doorbell.
     pub(super) fn post_recv(&mut self, offset: u64, len: u32) {
         let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
         let at = QP + u64::from(self.received % RECEIVES) * 64;
@@ -292,7 +292,7 @@ impl User {
         self.poke(QP_RECORD.get() + 2, &received.to_be_bytes());
     }
 
-    /// Posts a receive to the SRQ, whose list runs backwards from entry 0.
+    /// Posts a receive to the SRQ. The list of entries starts at entry 0 and runs backwards.
     pub(super) fn post_shared(&mut self, offset: u64, len: u32) {
         let number = |count: u16| (800 - count) & 7;
         let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
@@ -328,12 +328,12 @@ impl User {
         self.ring(uar, driver::ARM_CQ, &arm.emit());
     }
 
-    /// Events of the asynchronous EQ, from its start.
+    /// Returns all events in the EQ for asynchronous events.
     pub(super) fn events(&mut self) -> Vec<Eqe> {
         self.eqes(EVENTS)
     }
 
-    /// Number of completion events.
+    /// Returns the number of completion events.
     pub(super) fn completion_events(&mut self) -> usize {
         self.eqes(COMPLETIONS).len()
     }
@@ -355,7 +355,7 @@ impl User {
     }
 }
 
-/// Syndrome of each CQE; 0 for success.
+/// Returns the syndrome of each CQE; 0 for success.
 pub(super) fn syndromes(entries: &[Cqe]) -> Vec<u8> {
     let of = |entry: &Cqe| match entry {
         Cqe::Failed(failure) => failure.syndrome,

@@ -11,7 +11,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
 
-/// Bit of MAD_IFC's op_modifier: do not check the M_Key.
+/// Bit of MAD_IFC's op_modifier that disables the check of the M_Key.
 const IGNORE_M_KEY: u8 = 1;
 
 pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {
@@ -52,7 +52,7 @@ pub(super) fn set(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 
 pub(super) fn mad_ifc(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, inbox, .. } = call;
-    // The upper half is the source LID of a MAD that was received from the fabric.
+    // The upper half may hold the source LID of a MAD that was received from the fabric.
     port::check(command.in_modifier & 0xffff)?;
     let m_key = match command.op_modifier & IGNORE_M_KEY {
         0 => MkeyCheck::Enforce,

@@ -47,7 +47,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         }
         (Transition::Rst2Init, _) => create(resources, cx, qpn, next)?,
         (_, Some(qp)) => qp.qpc = next,
-        // A QP in RESET has no queues that could fail.
+        // A QP in RESET is not in the table. It cannot move to ERR, because it has no queues to flush.
         (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "unknown QP", qpn.get().into())),
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
@@ -56,7 +56,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     Ok(Answer::Nothing)
 }
 
-/// Creates a QP in the table and in the engine, in state RESET.
+/// Adds a QP in state RESET to the table and to the engine.
 fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -> Result<(), CmdError> {
     let index = resources.qp_index(qpn);
     let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at index", index.into());
@@ -85,8 +85,8 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Mailbox(ModifyQp::outbox(&qpc).to_vec()))
 }
 
-/// Executes CONF_SPECIAL_QP, which declares the QPs that act as QP0 and QP1. The number is that of the first
-/// port's QP; 0 means none.
+/// Executes CONF_SPECIAL_QP, which declares the QP that acts as QP0 or QP1. The command contains the number of the
+/// first port's QP; 0 means none.
 pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, .. } = call;
     const SMI: u8 = 0;

@@ -20,7 +20,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, setup, command, inbox, .. } = call;
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
-    // Section 6.6: software never posts one slot of its ring, and the number of slots is a power of two.
+    // Section 6.6: software always leaves one slot of its ring unused, and the number of slots is a power of two.
     let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
     let context = Srqc::parse(fixed(inbox)?, max_log_slots)?;
     if resources.srqs.get(index).is_some() {
@@ -44,7 +44,7 @@ pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
-    // No limit event may follow for an SRQ that no longer exists.
+    // Drop the limit event of this turn, since the SRQ no longer exists.
     resources.low_srqs.retain(|low| *low != srqn);
     Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }
@@ -79,7 +79,7 @@ fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Re
     Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
-/// Returns the SRQ number in in_modifier, which has no generation.
+/// Returns the SRQ number in in_modifier. Unlike other object numbers, it contains no generation.
 ///
 /// # Errors
 /// BAD_INDEX if it exceeds the table.

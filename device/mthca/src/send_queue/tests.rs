@@ -40,7 +40,7 @@ fn write() -> Vec<u8> {
 /// Writes a WQE to the slot of `count`, and links it from the preceding slot, as software does.
 fn post(mem: &Region, count: u16, opcode: u8, wqe: &[u8]) {
     let slot = |count: u16| BASE + u32::from(count & 3) * 128;
-    // The link in a slot stays when the slot is rewritten, since it describes the next WQE.
+    // Rewriting a slot leaves its link unchanged, since the link describes the next WQE.
     let (link, rest) = wqe.split_at(8);
     assert_eq!(link[..4], [0; 4]);
     mem.put(slot(count) as usize + 8, rest);
@@ -74,7 +74,7 @@ fn published_doorbells_start_their_wqes() {
         queue.accept_doorbell(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
     assert_eq!(accepted, Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, SEND)]);
-    // Three more, the first of them a WRITE. The others are linked from their preceding slots.
+    // Post three more WQEs, the first of which is a WRITE. The preceding slots link to the other two.
     post(&mem, 1, WRITE, &write());
     post(&mem, 2, SEND, &send(true));
     post(&mem, 3, SEND, &send(true));
@@ -92,7 +92,7 @@ fn record_may_be_ahead_of_doorbells() {
     }
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
-    // The doorbells of the second and third WQE arrive now; the copy of the record may be older.
+    // The doorbells of the second and third WQE arrive only now. The record may have been read before it was updated.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
@@ -168,7 +168,7 @@ fn invalid_wqes_fail_and_queue_continues() {
         assert_eq!(WorkTag::from_bits(wr_id).wqe(), BASE);
         assert_eq!(drain(&mut queue, &mem), [(BASE + 128, SEND)]);
     };
-    // Unknown opcode, no bytes, more bytes than the slot has, fewer than the operation needs.
+    // In order: an unknown opcode, a size of 0, more bytes than the slot has, and fewer bytes than the operation needs.
     refused(0x1f, 32);
     refused(SEND, 0);
     refused(SEND, 144);

@@ -56,7 +56,7 @@ fn each_request_links_to_next() {
 fn limit_event_is_raised_only_once() {
     let (mem, mut queue) = chain();
     queue.arm(2);
-    // The request is posted, but the device has not read the record yet.
+    // The record announces the requests, but the device has not read it before.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two wait");

@@ -108,12 +108,12 @@ fn on_resources(view: View<'_>, command: &Command, mailbox: Option<&Mailbox>, fo
 enum Use {
     Nothing,
     Value,
-    /// Address of a mailbox, or unused.
+    /// Address of a mailbox. It is 0 if the command uses none.
     Mailbox,
 }
 
-/// Returns the row of the command table: in_param, out_param, whether in_modifier is used, and valid
-/// op_modifiers.
+/// Returns the row of the command table for an operation: the use of in_param and out_param, whether in_modifier is
+/// used, and the valid op_modifiers.
 fn row(op: Op) -> (Use, Use, bool, &'static [u8]) {
     use Use::{Mailbox, Nothing, Value};
     match op {

@@ -14,12 +14,13 @@ use crate::event_queue::EventQueues;
 use crate::qp::QueuePair;
 use crate::regions::DeviceMemory;
 
-/// A 16-bit counter is older than another if it is ahead of it by at least this much, modulo 2^16.
+/// A 16-bit counter is older than another if subtracting the other one from it gives at least this, modulo 2^16.
 const OLDER: u16 = 1 << 15;
-/// A 32-bit counter is older than another if it is ahead of it by at least this much, modulo 2^32.
+/// A 32-bit counter is older than another if subtracting the other one from it gives at least this, modulo 2^32.
 const LONG_OLDER: u32 = 1 << 31;
 
-/// Checks a send doorbell, before it takes effect. `qp` is the QP that it names, and `state` its current state.
+/// Checks a send doorbell before it takes effect. `qp` is the QP that the doorbell names, and `state` its current
+/// state.
 pub(in super::super) fn send(
     qp: Option<&QueuePair>,
     state: Option<State>,
@@ -71,7 +72,7 @@ pub(in super::super) fn send(
         size: doorbell.size,
         fence: doorbell.fence,
     };
-    // Otherwise the preceding slot may have been taken and reused.
+    // The link is checked only if this WQE is the next to be taken. Otherwise the preceding slot may have been reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
         && let Ok(link) = qp.send.read_link(first, &memory.access())
@@ -90,7 +91,7 @@ pub(in super::super) fn send(
     found
 }
 
-/// Checks a send queue whose record has advanced. Used if doorbells are mapped, so that the device may miss some.
+/// Checks a send queue whose record has advanced while doorbells are mapped, so that the device may miss some.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
@@ -98,7 +99,7 @@ pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     found
 }
 
-/// Checks whether the counters of a doorbell and a record exceed the size of the queue.
+/// Checks whether the counter of a doorbell or a record announces more requests than the queue has slots.
 fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let ahead = |count: u16| count.wrapping_sub(qp.send.taken());
     let waiting = counts.into_iter().flatten().map(ahead).filter(|ahead| *ahead < OLDER).max();
@@ -149,7 +150,7 @@ fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }
 
-/// Checks an arm doorbell, before it takes effect. `cq` is the CQ that it names.
+/// Checks an arm doorbell before it takes effect. `cq` is the CQ that the doorbell names.
 pub(in super::super) fn arm_cq(
     cq: Option<&mut CompletionQueue>,
     eqs: &EventQueues,
@@ -200,7 +201,7 @@ pub(in super::super) fn arms(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &
     found
 }
 
-/// Checks an arming of a CQ.
+/// Checks a request to arm a CQ.
 fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut Findings) {
     let ArmCq { cqn, consumer, sequence, .. } = *arm;
     let producer = cq.row().producer;
@@ -210,8 +211,9 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
             format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
-    // Only the driver's own CQs are in the protection domain of its EQs. For a user program's CQ, the driver may have
-    // read an event that the program has not received yet (section 11).
+    // The EQ's consumer index shows what the driver has read, so it counts only for the driver's own CQs, which are in
+    // the protection domain of its EQs. For the CQ of a user program, the driver may have read an event that the
+    // program has not received yet (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd
     {

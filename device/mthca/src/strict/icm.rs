@@ -19,10 +19,10 @@ use super::rules::{
 };
 use crate::resources::{DeviceState, Resources};
 
-/// Entry sizes, as reported by QUERY_DEV_LIM.
+/// Sizes of table entries, as reported by QUERY_DEV_LIM.
 const QPC_LEN: u16 = 0x100;
 const ENTRY: u16 = 0x40;
-/// UAR pages below the first one that the driver uses.
+/// Number of reserved UAR pages, which precede the first one that the driver uses.
 const RESERVED_UARS: u32 = 2;
 
 /// Returns the tables that INIT_HCA places and the device reads.
@@ -42,7 +42,7 @@ fn entry(table: &Table, len: u16, number: u32) -> IcmAddr {
     IcmAddr::new(table.base.get().wrapping_add(offset))
 }
 
-/// Context of an object.
+/// Identifies the context of an object.
 #[derive(Clone, Copy)]
 pub(super) enum Context {
     Qp(u32),
@@ -98,7 +98,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object whose doorbell record, given by UAR page and index, satisfies `is`.
+/// Returns the name of an object with a doorbell record for which `is` returns true. `is` takes a UAR page and an
+/// index.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {

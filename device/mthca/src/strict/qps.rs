@@ -66,10 +66,10 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     }
 }
 
-/// Returns the optional attributes of a transition.
+/// Returns the optional attributes that a transition accepts.
 fn taken(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
-    // The scheduling queue has no effect here.
+    // The scheduling queue is accepted, although it has no effect on this device.
     let both = rights
         | QpAttributes::RNR_TIMER
         | QpAttributes::ALTERNATE_PATH
@@ -107,8 +107,8 @@ fn attributes(
     }
 }
 
-/// Finds values that software has set without naming them in opt_param_mask. Values that are always present, or that
-/// the driver fills in regardless of its caller, need no bit.
+/// Finds values that software has set without the corresponding bit in opt_param_mask. Values that are always present
+/// need no bit, and neither do those that the driver fills in regardless of its caller.
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [

@@ -64,7 +64,7 @@ fn foreign_datagrams_are_dropped() {
     a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
-    // A controlled Q_Key stands for the QP's own.
+    // A Q_Key whose highest bit is set stands for the QP's own Q_Key.
     a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
@@ -79,13 +79,13 @@ fn invalid_datagrams_fail_and_queue_waits() {
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x05]);
-    // Software continues after the error.
+    // Software moves the QP back to RTS and continues.
     b.post_recv(0, 240);
     a.ok(0x01d, &modify(QpAttributes::empty(), &qpc(UD, 2)), QPN);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
-    // An address vector of another protection domain.
+    // Use an address vector of a different protection domain.
     let mut foreign = datagram(lid(2), QPN, QKEY, 0, 8);
     if let Operation::Datagram { to, .. } = &mut foreign.operation {
         to.vector.pd = Pdn::new(2);
@@ -138,7 +138,7 @@ fn group_reaches_members_on_every_port() {
         assert_eq!(user.get(0x128, 6), b"to all");
         let entries = user.reap();
         let received = entries.iter().find(|entry| entry[0x1d] == 0).expect("a receive");
-        // Source LID 1 and QPN, by which the sender recognises its own datagram.
+        // The source is LID 1 and QPN, by which the sender recognises its own datagram.
         assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
     }
     let index = CmdStatus::BadIndex.code();
@@ -146,7 +146,7 @@ fn group_reaches_members_on_every_port() {
     assert_eq!(a.command(0x025, 0, 8192).0, index);
 }
 
-/// Makes the QP the device's QP1.
+/// Declares the QP as the device's QP1, and connects it.
 fn management(user: &mut User) {
     user.ok(0x023 | 1 << 12, &[], QPN);
     let mut context = qpc(UD, 0);
@@ -186,7 +186,8 @@ fn management_datagram_uses_software_headers() {
     a.ring_doorbell(&doorbell);
     let frames = a.settle();
     let [frame] = &frames[..] else { panic!("one frame") };
-    // BTH and DETH after Ethernet, IPv4 and UDP. The migration bit belongs to the path.
+    // BTH and DETH follow Ethernet, IPv4 and UDP. The byte with the migration bit is not compared, since that bit
+    // depends on the path.
     assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
     assert_eq!(frame[54..62], HEADERS[20..28]);
     b.hca.handle_frame(frame);

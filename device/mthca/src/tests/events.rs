@@ -13,7 +13,7 @@ fn published_port_event_goes_to_mapped_queue() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // The event follows its mapping to another queue, and is dropped when unmapped.
+    // When the type is mapped to another queue, the event goes there. When it is unmapped, the event is dropped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);
@@ -29,7 +29,7 @@ fn armed_eq_interrupts_only_once() {
     change(&mut driver, false);
     change(&mut driver, true);
     assert_eq!(driver.interrupts(1), 1, "armed from the start, once");
-    // Arming another or an unknown queue does not arm this one.
+    // Arming other queues, or unknown ones, does not arm this one.
     driver.write(EQ_ARM, 0xffff_fff9);
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);
@@ -64,7 +64,7 @@ fn destroyed_eq_receives_no_events() {
     driver.ok(0x014, &[], 2);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
-    // A queue that is created again receives no events before MAP_EQ.
+    // After it is created again, the queue receives no events before MAP_EQ.
     driver.ok(0x013, &eq_context(8, 1, 0x1200), 2);
     driver.hca.set_link(true);
     assert_eq!(driver.eqe(2, 0), [0; 32]);

@@ -12,7 +12,7 @@ use super::*;
 /// An action of the guest.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Overwrites memory of queues, records or page tables.
+    /// Overwrites memory that the device reads, at one of the [`PLACES`].
     Poke { place: usize, offset: u64, bytes: Vec<u8> },
     /// Stores to a UAR page.
     Store { offset: u64, bytes: Vec<u8> },
@@ -20,7 +20,7 @@ enum Act {
     Ring { first: u16, count: u8, opcode: u8, size: u8 },
     /// Issues a command with the current contents of the inbox.
     Command { op: usize, op_modifier: u32, in_modifier: u32, immediate: Option<u64> },
-    /// Exchanges frames and advances the clock.
+    /// Exchanges frames, and advances the clock to the next deadline.
     Wait,
 }
 
@@ -110,7 +110,8 @@ proptest! {
         for act in acts {
             perform(&mut user, &mut peer, act);
         }
-        // Commands still complete. The peer, which is correct, is unaffected except for failed requests of its own.
+        // Commands must still complete. The peer is correct software, and must be unaffected except for failed requests
+        // of its own.
         prop_assert_eq!(user.command(0x031, 0, 0x1f).0, 0);
         prop_assert_eq!(peer.command(0x031, 0, 0x1f).0, 0);
         prop_assert!(matches!(peer.query().state, 3 | 4 | 6));

@@ -1,5 +1,5 @@
-//! Ignored doorbells, stores, packets, frames and accesses: the reason appears in the trace, in counters and in the row
-//! of the QP.
+//! Tests of ignored doorbells, stores, packets, frames and accesses. The reason appears in the trace, in the counters
+//! and in the row of the QP.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::exchange;
@@ -14,7 +14,7 @@ use smallvec::smallvec;
 use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
 
-/// Returns the trace records of these kinds, without time and device.
+/// Returns the trace records of ignored and refused actions, without the time and the device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -59,7 +59,7 @@ fn ignored_doorbell_is_reported_with_qp_state() {
     assert_eq!(counted(&user), [("qp_init", 1), ("qp_reset", 1), ("qp_rtr", 1)]);
     assert_eq!(user.hca.monitor().doorbells().get("send"), None);
 
-    // The QP is reset and created again.
+    // After a reset, the QP has no ignored doorbells.
     user.ok(0x3021, &[], QPN);
     assert_eq!(user.hca.explain(Qpn::new(QPN)).ignored, None);
 }
@@ -80,7 +80,7 @@ fn store_without_target_is_ignored() {
     ] {
         assert_eq!(records(&mut user, |user| user.store(bar, offset, &bytes)), [record]);
     }
-    // No object exists before INIT_HCA or after a reset.
+    // After a reset, no object exists until INIT_HCA.
     user.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     let late = records(&mut user, |user| user.store(Bar::Bar2, 0x2010, &doorbell));
     assert_eq!(late, ["ignored UAR[2].send qpn=0x10014 reason=not_initialised"]);
@@ -106,7 +106,7 @@ fn missing_receive_is_reported_on_both_sides() {
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 
-    // UC cannot report this to the peer.
+    // UC has no response that would report this to the peer.
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);

@@ -1,5 +1,5 @@
-//! Enforced limits, from both sides: the last object works, and the next one is rejected with its status, which is
-//! counted and logged as one line (section 3.3.6).
+//! Tests of enforced limits, from both sides: the last object within a limit works, and the next one is rejected with
+//! its status, counted, and logged as one line (section 3.3.6).
 
 use card::frontend::testing::logged;
 use drivers::mthca::{Cq, srq_context};
@@ -33,7 +33,7 @@ fn longest_shared_receive_queue_works_and_longer_is_rejected() {
     let limits = serde_json::from_str(r#"{"max_srq_wqes": 1024}"#).unwrap();
     let mut driver = powered_on_with(1, Options { limits, ..Options::default() });
     replay(&mut driver, probe::BRING_UP);
-    // A ring has one slot more than requests, rounded up to a power of two.
+    // A ring has one slot more than it has requests, and the number of slots is rounded up to a power of two.
     driver.ok(0x035, &srq_context(0x50, [11, 2], 1, 0x1100, 2), 0x50);
     let next = srq_context(0x51, [12, 2], 1, 0x1100, 2);
     refused(&mut driver, 0x035, &next, 0x51, CmdStatus::ExceedLim, "SRQ");

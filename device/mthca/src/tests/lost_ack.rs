@@ -1,4 +1,4 @@
-//! The book's example of a lost acknowledgement: traces and captures on both sides.
+//! Generates the book's example of a lost acknowledgement, with traces and captures on both sides.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use protocol::roce::RoceFrame;
 
 use super::user::{RC, User, send};
 
-/// Formats a capture, one line per packet: direction, transport header and comment.
+/// Formats a capture with one line per packet, which has the direction, the transport header and the comment.
 fn packets(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
@@ -52,7 +52,7 @@ fn lost_ack_is_traced_to_its_request() {
     let (at_a, at_b) = (Written::default(), Written::default());
     let watch = |guest: &mut User, written: &Written, name: &str| {
         guest.hca.set_trace(Some(written.trace(TraceFormat::Text)));
-        // The capture leaves out subnet management traffic between ports.
+        // The filter omits the subnet management traffic between the ports.
         let connected = CaptureFilter { opcodes: vec!["RC".into()], ..CaptureFilter::default() };
         let capture = Capture::create(&file(name), "hca").unwrap().with_filter(connected);
         guest.hca.set_capture(Some(capture));

@@ -10,12 +10,12 @@ use protocol::ids::Qpn;
 use super::user::{CQN, QPN, RC, User, qpc, remote, request, send};
 use super::*;
 
-/// UAR page of the program, and another page.
+/// UAR page of the program. [`OTHER_UAR`] is a page that it does not use.
 const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;
 
-/// Creates two programs with connected QPs in RTS, whose VMMs have mapped the pages.
+/// Creates two programs with connected QPs in RTS. Their VMMs have mapped the doorbell pages.
 fn pair() -> (User, User) {
     let [mut a, mut b] = [1, 2].map(|lid| {
         let mut driver = powered_on_with(lid, Options::default());
@@ -47,7 +47,8 @@ fn message_requires_no_trapping_store() {
     }
 }
 
-/// The word found may be the last of two doorbells, one half of a doorbell as stored by a 32-bit guest, or meaningless.
+/// A word that the device finds may be the last of two doorbells, one half of a doorbell from a 32-bit guest, or
+/// meaningless.
 #[test]
 fn any_word_polls_all_queues_of_page() {
     let (mut a, mut b) = pair();
@@ -100,7 +101,7 @@ fn word_in_foreign_page_is_ignored() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// The VMM has not mapped the pages, or has unmapped them.
+/// Stores trap if the VMM has not mapped the pages, or has unmapped them.
 #[test]
 fn trapping_stores_still_notify_send_queue() {
     let (mut a, mut b) = pair();
@@ -126,7 +127,7 @@ fn excessive_record_is_ignored() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Software clears the record of a QP after resetting it, and before moving it to INIT again.
+/// Software clears the record of a QP between resetting it and moving it to INIT again.
 #[test]
 fn record_of_reset_qp_is_not_reused() {
     let (mut a, mut b) = pair();
@@ -162,7 +163,7 @@ fn cq_armed_by_record_raises_one_event() {
     exchange(&mut a, &mut b);
     assert_eq!(events(&mut b), 1, "once");
 
-    // The requested entry is already present.
+    // The entry for which the CQ is armed is already present.
     b.receive_event(1);
     b.arm(2);
     b.settle();
@@ -177,7 +178,7 @@ fn cq_armed_by_record_raises_one_event() {
     assert_eq!(b.eqe(1, 2)[4..8], CQN.to_be_bytes());
 }
 
-/// Software that arms again before it receives the pending event gets only that event.
+/// If software arms again before it has received the pending event, it gets only that one event.
 #[test]
 fn repeated_arming_record_raises_no_second_event() {
     let (mut a, mut b) = pair();
@@ -188,7 +189,7 @@ fn repeated_arming_record_raises_no_second_event() {
     b.arm(2);
     b.settle();
     assert_eq!(events(&mut b), 1);
-    // The doorbell of another CQ has overwritten this one.
+    // The doorbell of this CQ has been overwritten by the doorbell of another CQ.
     b.receive_event(1);
     b.reap();
     b.arm(2);

@@ -9,7 +9,7 @@ const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 
-/// Returns a Get that the driver itself issues: base version 1, the class, class version 1.
+/// Returns a Get as the driver issues it: with base version 1, this class, and class version 1.
 fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -18,7 +18,7 @@ fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues a Get as in [`get`], which must succeed, and returns the data after the header.
+/// Issues the Get that [`get`] returns. It must succeed. Returns the data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);
@@ -66,7 +66,7 @@ fn registration_queries_succeed_before_port_is_up() {
 
 #[test]
 fn fabric_with_small_frames_limits_path_mtu() {
-    // NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
+    // Returns NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
     let mtus = |driver: &mut Driver| {
         let info = attribute(driver, 1, PORT_INFO, 1);
         (info[36] >> 4, info[41] & 0xf)
@@ -177,7 +177,7 @@ fn second_init_hca_starts_with_port_down() {
     assert_eq!(port_state(&mut driver).0, 1, "down");
 }
 
-/// Section 13.3, after the probe: SET_IB adds the connection manager's bit.
+/// Section 13.3: after the probe, SET_IB adds the capability bit of the connection manager.
 #[test]
 fn set_ib_stores_capability_mask() {
     let mut driver = initialised();
@@ -195,7 +195,7 @@ fn received_mad_carries_lid_and_may_be_dropped() {
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);
     assert_eq!(refused, CmdStatus::BadParam.code());
-    // Vendor classes (section 8.2).
+    // MADs of vendor classes are dropped (section 8.2).
     let dropped = driver.with_inbox(MAD_IFC | 0x3000, &get(9, 0x10, 0), 1);
     assert_eq!(dropped, CmdStatus::BadPacket.code());
 }

@@ -4,7 +4,8 @@ use protocol::hca::mthca::init::InitHca;
 
 use super::*;
 
-/// Commands 1 to 33: opcode, op_modifier, in_modifier, then in_param or the subject of the inbox. All are polled.
+/// Commands 1 to 33, all of which are polled. A line has the opcode, the op_modifier and the in_modifier. Some lines
+/// add in_param, or the values from which the inbox is built.
 pub(super) const BRING_UP: &str = "
     004 0 00
     ff8 0 00
@@ -40,7 +41,7 @@ pub(super) const BRING_UP: &str = "
     012 0 02 1f43fe
     012 0 03 400";
 
-/// Commands 208 to 234.
+/// Commands 208 to 234, in the format of [`BRING_UP`].
 pub(super) const TEAR_DOWN: &str = "
     012 0 80000002 1f43fe
     012 0 80000003 400
@@ -148,7 +149,7 @@ fn published_unload_allows_second_probe() {
     replay(&mut driver, BRING_UP);
 }
 
-/// Section 13.3: the seven words of a polled QUERY_FW, and its outbox.
+/// Section 13.3: the seven words that issue a polled QUERY_FW, and its outbox.
 #[test]
 fn published_query_fw_is_answered() {
     let mut driver = powered_on();
@@ -179,17 +180,17 @@ fn reset_discards_everything_except_config_space() {
     assert_eq!(ids, [0xb3, 0x15, 0x74, 0x62]);
     let (status, _) = driver.command(0x012, 1 << 9, 2);
     assert_eq!(status, CmdStatus::BadSysState.code());
-    // Nothing is mapped any more: the region's page table entries cannot be read.
+    // No ICM is mapped after the reset, so the region's page table entries cannot be read.
     driver.ok(0x007, &InitHca::DRIVER_DEFAULT.emit(), 0);
     let refused = driver.with_inbox(0x00d, &Mpt::buffer(0x11, 4096, MTT + 0x2000).bytes(), 0x11);
     assert_eq!(refused, CmdStatus::BadParam.code());
-    // Other values do not reset the device.
+    // Values other than 1 do not reset the device.
     driver.write(RESET, 2);
     driver.ok(0x031, &[], 0x1f);
     assert_eq!(driver.with_inbox(0x00d, &Mpt::everything().bytes(), 0x10), 0);
 }
 
-/// The rule is in section 2.6.
+/// Section 2.6: the error buffer reports a failure until the device is reset.
 #[test]
 fn failed_device_reports_until_reset() {
     const CATASTROPHE: u64 = 0x8_3000;

@@ -1,8 +1,9 @@
-//! Keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2), tested with event queues in regions.
+//! Keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2), tested by writing events to the buffers of event
+//! queues.
 
 use super::*;
 
-/// Creates EQ 4 with two pages, MPT slot 0x14 and the MTT entries at 0x1000. Returns the status.
+/// Makes the region of EQ 4 valid, in MPT slot 0x14. Returns the status.
 fn queue(driver: &mut Driver, mpt: &Mpt) -> u8 {
     driver.with_inbox(0x00d, &mpt.bytes(), 0x14)
 }
@@ -51,7 +52,7 @@ fn unmapping_icm_discards_mtt_entries() {
 fn region_may_start_in_middle_of_large_page() {
     let mut driver = with_port();
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_4000]);
-    // One page of 16 KiB. The low address bits of its entry are ignored.
+    // The region has one page of 16 KiB. The low address bits of its MTT entry are ignored.
     let mpt = Mpt { log_pages: 2, ..Mpt::buffer(0x14, 0x2000, MTT + 0x1000) };
     let mpt = Mpt { start: 0x2000, ..mpt };
     assert_eq!(queue(&mut driver, &mpt), 0);
@@ -75,7 +76,7 @@ fn absent_or_unmapped_pages_are_inaccessible() {
 #[test]
 fn key_includes_generation() {
     let mut driver = with_port();
-    // Slot 0x18 of section 13.3: bit 23 is a copy of bit 3.
+    // The key is that of slot 0x18 in section 13.3, whose bit 23 is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);
     assert_eq!((mpt.key, mpt.lkey()), (0x80_0018, 0x8000_1800));
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);

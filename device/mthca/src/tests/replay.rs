@@ -12,7 +12,7 @@ use protocol::hca::mthca::wqe::Operation;
 use super::user::{RC, User, remote, request, send};
 use super::*;
 
-/// Creates a device after power-on, as in [`powered_on_with`].
+/// Creates a device in its state after power-on, as in [`powered_on_with`].
 fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }
@@ -55,7 +55,7 @@ fn lossy_session_replays_bit_for_bit() {
     }
 }
 
-/// Tracing does not change the session, and a replay is traced identically.
+/// Tracing does not change the session, and a replay produces the same trace.
 #[test]
 fn replay_produces_trace_of_session() {
     let traced = Written::default();
@@ -68,7 +68,7 @@ fn replay_produces_trace_of_session() {
     hca.set_trace(Some(again.trace(TraceFormat::Text)));
     assert_same(&mut hca, &records[0]);
     hca.flush();
-    // The trace of the session starts after the bring-up.
+    // The trace of the session starts only after the bring-up, so compare from the end.
     let (first, whole) = (traced.text(), again.text());
     assert!(first.lines().count() > 100);
     for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {

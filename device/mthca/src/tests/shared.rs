@@ -5,7 +5,7 @@ use card::frontend::testing::{exchange, pattern};
 use super::user::{QPN, RC, SRQN, User, qpc, send, syndromes};
 use super::*;
 
-/// Creates two devices. The QP of the second one receives from an SRQ.
+/// Creates two devices with connected QPs. The QP of the second device receives from an SRQ.
 fn pair() -> (User, User) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
@@ -69,7 +69,7 @@ fn failed_qp_reports_last_wqe_reached() {
     exchange(&mut a, &mut b);
     assert!(b.reap().is_empty());
     assert_eq!(b.events(), [(0x13, QPN)]);
-    // Another QP continues with the same requests.
+    // Another QP takes the requests that remain in the SRQ.
     b.ok(0x021, &[], QPN);
     let mut shared = qpc(RC, 1);
     shared.responder.set_srq(true);
@@ -100,7 +100,7 @@ fn rejects_srq_number_in_use_or_unknown() {
     user.ok(0x036, &[], SRQN);
     assert_eq!(user.command(0x037, 0, SRQN).0, CmdStatus::BadResState.code());
     user.ok(0x035, &context.concat(), SRQN);
-    // SRQ numbers have no generation (section 6.6), and the table has 2^12 entries.
+    // SRQ numbers contain no generation (section 6.6), so numbers from 2^12 on exceed the table.
     for op in [0x036, 0x037, 0x040] {
         assert_eq!(user.command(op, 0, 1 << 12 | SRQN).0, CmdStatus::BadIndex.code(), "{op:03x}");
     }

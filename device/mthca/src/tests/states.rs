@@ -74,7 +74,7 @@ fn error_state_flushes_present_and_future_requests() {
     exchange(&mut a, &mut b);
     let sends = a.reap();
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
-    // Receives have no doorbell; the doorbell record is read from time to time.
+    // Receives have no doorbell, so the device reads the doorbell record from time to time.
     a.post_recv(0, 64);
     let later = a.hca.next_deadline().expect("the record is read");
     a.advance(later);
@@ -89,7 +89,7 @@ fn reset_completes_without_further_memory_accesses() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.post(&send(0, 8));
-    // Frames were sent, and the peer has not responded.
+    // The request has been sent, and the peer has not responded yet.
     a.settle();
     a.ok(TO_RST | 3 << 12, &[], QPN);
     exchange(&mut a, &mut b);
@@ -123,7 +123,7 @@ fn drained_send_queue_resumes() {
     a.ok(RTS2SQD, &[], QPN | 1 << 31);
     assert_eq!(a.query().state, 7, "draining");
     assert!(a.events().is_empty());
-    // The packet was dropped at the reset, and is retried.
+    // The packet was not delivered to the peer, so it is sent again at the deadline.
     let deadline = a.hca.next_deadline().unwrap();
     a.advance(deadline);
     exchange(&mut a, &mut b);
@@ -150,7 +150,7 @@ fn completions_for_missing_cq_are_lost() {
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
 }
 
-/// Software with a depth of 0 must not post READs or atomics.
+/// Software that sets a depth of 0 must not post READs or atomics.
 #[test]
 fn read_depth_zero_forbids_reads_and_atomics() {
     for (operation, refused) in [
@@ -169,7 +169,7 @@ fn read_depth_zero_forbids_reads_and_atomics() {
     }
 }
 
-/// Remote access depends on the QP as well as on the key.
+/// Remote access requires the permission of the QP as well as that of the key.
 #[test]
 fn disabled_remote_operation_fails_as_invalid_request() {
     let (mut a, mut b) = (User::new(1), User::new(2));

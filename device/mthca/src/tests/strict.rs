@@ -19,17 +19,18 @@ use super::user::{
 use super::*;
 use crate::strict::rules::{self, *};
 
-/// Another QP, whose doorbell records are unused.
+/// Number of another QP, whose doorbell records are unused.
 const OTHER: u32 = 0x15;
-/// A page of doorbell records that is not mapped.
+/// UAR page whose doorbell records are not mapped.
 const NOWHERE: u32 = 600;
-/// RST2INIT, INIT2RTR, RTR2RTS, and ERR2RST without outbox.
+/// Opcodes of RST2INIT, INIT2RTR, RTR2RTS, and ERR2RST without an outbox.
 const RST2INIT: u32 = 0x019;
 const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
-/// Returns the commands of `ib_mthca` from RESET to RTS, with the attributes that it names and the contexts.
+/// Returns the commands with which `ib_mthca` moves a QP from RESET to RTS. Each has the attributes that its mask
+/// selects, and a context.
 fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {
@@ -69,7 +70,7 @@ fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     [(RST2INIT, init | rights, image), (INIT2RTR, ready, rtr), (RTR2RTS, sending, rts)]
 }
 
-/// Creates the QP again, in RTS.
+/// Resets the QP, creates it again and moves it to RTS.
 fn connect(user: &mut User, qpc: &Qpc) {
     user.ok(TO_RST, &[], QPN);
     user.clear_records();
@@ -106,7 +107,7 @@ fn post(user: &mut User, opcode: u8, bytes: &[u8]) {
     user.ring_doorbell(&doorbell);
 }
 
-/// Returns a SEND with the byte at an offset changed.
+/// Returns the bytes of a WQE, with the byte at an offset changed.
 fn altered(wqe: &SendWqe, at: usize, change: impl FnOnce(u8) -> u8) -> Vec<u8> {
     let mut bytes = wqe.emit();
     bytes[at] = change(bytes[at]);
@@ -140,7 +141,7 @@ fn second_qp() -> Qpc {
     Qpc { local_qpn: Qpn::new(OTHER), sq_record: 6, rq_record: 32763, ..qpc(RC, 2) }
 }
 
-/// Issues RST2INIT for that QP.
+/// Issues RST2INIT for the QP [`OTHER`].
 fn begin(user: &mut User, qpc: &Qpc) {
     let [(op, named, image), ..] = steps(qpc);
     user.ok(op, &modify(named, &image), OTHER);
@@ -152,7 +153,7 @@ fn firmware(user: &mut User) {
     replay(user, "fff 0 01 0 0\nff6 0 00");
 }
 
-/// A rule, and software that violates it. The second user is its peer.
+/// A rule, and accesses of software that violate it. The second user is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// At least one case per rule.
@@ -409,7 +410,7 @@ fn unmap(user: &mut User, start: u64, pages: u32) {
     assert_eq!(user.command(0xff9, start, pages).0, 0);
 }
 
-/// Creates the QP again, with receives from the SRQ.
+/// Creates the QP again, so that it receives from the SRQ.
 fn share(user: &mut User) {
     let base = qpc(RC, 2);
     connect(user, &Qpc { responder: base.responder.with_srq(true), ..base });
@@ -432,7 +433,7 @@ fn correct_driver_is_not_reported() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Software posts several receives, then sends with one doorbell whose record is ahead.
+    // Software posts several requests and updates the record before it rings their doorbells, so the record is ahead.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
@@ -460,7 +461,7 @@ fn correct_driver_is_not_reported() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// Releases all objects as `ib_mthca` does on unload (section 3.6), including the queues of its users.
+/// Releases all objects as `ib_mthca` does when it is unloaded (section 3.6), including the queues of its users.
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);
@@ -515,7 +516,7 @@ fn stale_sequence_number_is_valid_until_event_is_read() {
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
     b.reap();
-    // The event is in the queue, and software has not read it.
+    // The event is in the EQ, but software has not read it.
     b.arm_with(2, 1, 1);
     assert_eq!(violations(&b), []);
     b.receive_event(1);
@@ -529,7 +530,7 @@ fn stale_sequence_number_is_valid_until_event_is_read() {
 #[test]
 fn rejected_command_is_not_reported() {
     let (mut a, _) = pair();
-    // The CQ is already valid.
+    // The command is rejected because the CQ is already valid.
     let context = with(super::user::cq_context(), 0x14, &[0, 0, 0, 9]);
     assert_eq!(a.with_inbox(0x016, &context, CQN), CmdStatus::BadResState.code());
     assert_eq!(violations(&a), []);

@@ -27,7 +27,7 @@ fn send_completes_receive_of_peer() {
             0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
         ];
         assert_eq!(a.reap(), [sent]);
-        // 1000 bytes in four packets: the last opcode is SEND last.
+        // 1000 bytes take four packets, so the opcode of the last one is SEND last.
         let opcode = if kind == RC { 0x02 } else { 0x22 };
         let received = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //
@@ -153,7 +153,7 @@ fn unsignalled_requests_complete_without_entry() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// T51: memory may contain more requests than the doorbells received so far announce.
+/// T51: the doorbell record may announce more requests than the doorbells that have arrived.
 #[test]
 fn late_doorbells_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);
@@ -224,7 +224,8 @@ fn wrong_key_fails_request_and_flushes_rest() {
     a.ring_doorbell(&last);
     exchange(&mut a, &mut b);
     let entries = a.reap();
-    // Remote access error, then flushes, signalled or not: first the send queue, then the receive queue.
+    // A remote access error is followed by flushes, even of unsignalled requests: first the send queue, then the
+    // receive queue.
     assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
     assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0xff, 0xff, 0xff, 0xfe]);
     let failed = [
@@ -260,7 +261,8 @@ fn local_errors_report_syndrome_and_cause() {
     ));
     assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "no such key");
     assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "outside the region");
-    // The receive is too short: local length error on its side, remote invalid request here.
+    // The receive buffer is too short. The receiver gets a local length error, and the sender a remote invalid request
+    // error.
     assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0], vec![0x01]));
 }
 
@@ -305,11 +307,11 @@ fn armed_cq_with_unread_entry_raises_event() {
     assert_eq!(event(&mut b, 0), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
     assert_eq!(b.eqe(1, 0)[31], 0);
     assert_eq!(b.interrupts(0), 1);
-    // The entry has not been read.
+    // The CQ has an unread entry when it is armed.
     b.arm(2);
     assert_eq!(event(&mut b, 1), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
     b.reap();
-    // Armed for solicited entries: the first is not solicited, the second is.
+    // The CQ is armed for solicited entries. The first entry is not solicited, but the second is.
     b.arm(1);
     let mut wqe = send(0, 8);
     b.poke(EQ_BUFFERS[1] + 64, &[0x5a; 32]);
@@ -349,7 +351,7 @@ fn resized_cq_continues_in_new_buffer() {
     }
     exchange(&mut a, &mut b);
     assert_eq!(b.unread().len(), 3);
-    // A buffer of 32 entries with key 24h.
+    // The new buffer has 32 entries and key 24h.
     const NEW: u64 = 0x403_0000;
     b.write_mtt(MTT_BUS + 0x4100, [NEW]);
     b.ok(0x00d, &Mpt { flags: 0xf002_0d00, ..Mpt::buffer(0x24, 0x1000, MTT + 0x4100) }.bytes(), 0x24);
@@ -373,7 +375,7 @@ fn resized_cq_continues_in_new_buffer() {
 fn queue_without_region_fails_its_qp() {
     let (mut a, mut b) = User::pair(RC);
     let doorbell = a.post_without_doorbell(&send(0, 8));
-    // The key is invalid once the command is complete.
+    // Invalidate the key of the queue's region.
     a.ok(0x00f, &[], 0x21);
     a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);

@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// QPN as software uses it: index 14h, with a generation.
+/// QPN as software uses it, which is index 14h with a generation.
 pub(super) const QPN: u32 = 0x1_0014;
 pub(super) const CQN: u32 = 0x1_0011;
 pub(super) const SRQN: u32 = 0x11;
@@ -24,7 +24,7 @@ pub(super) const UD: u8 = 3;
 pub(super) const SEND: u8 = 0x0a;
 
 const PD: u32 = 1;
-/// ICM pages of the doorbell records: 80000h and BF000h of section 14.3.
+/// ICM addresses of the pages with the doorbell records, from section 14.3. The other one is [`LAST_RECORDS`].
 const RECORDS: u64 = 0x8_0000;
 const LAST_RECORDS: u64 = 0xb_f000;
 const ARM_RECORD: u32 = 0;
@@ -48,7 +48,7 @@ const SQ: WorkQueue = WorkQueue {
 };
 const RQ: WorkQueue =
     WorkQueue { bus: QP_BUFFER, offset: 0, slot: 64, slots: SLOTS, record: record(RQ_RECORD) };
-/// Data region: four pages in descending order on the bus, starting inside the first.
+/// Key of the data region. Its four pages are in descending order on the bus, and it starts inside the first one.
 const DATA_KEY: u32 = 0x22;
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
@@ -56,10 +56,10 @@ const DATA_LEN: u64 = 0x3000;
 /// A program with a CQ, an SRQ, a data region, and buffers for a QP.
 pub(super) struct User {
     driver: Driver,
-    /// Requests posted to the SRQ, and CQ entries read.
+    /// Number of requests posted to the SRQ. The next field is the number of CQ entries read.
     shared: u16,
     reaped: u32,
-    /// Sequence number: the number of CQ events received, plus one.
+    /// Sequence number for arming, which is the number of CQ events received, plus one.
     sequence: u8,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn data(offset: u64, len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(DATA_VA + offset) }
 }
 
-/// Returns a SEND from the data region.
+/// Returns a SEND of a part of the data region.
 pub(super) fn send(offset: u64, len: u32) -> SendWqe {
     request(Operation::Send { imm: None }, offset, len)
 }
@@ -96,7 +96,7 @@ pub(super) fn request(operation: Operation, offset: u64, len: u32) -> SendWqe {
     SendWqe { next, operation, data: WqeData::Segments(smallvec![data(offset, len)]) }
 }
 
-/// Returns the bytes of the peer's data region.
+/// Returns the address and the key for remote access to the peer's data region.
 pub(super) fn remote(offset: u64) -> RemoteAddress {
     RemoteAddress { va: Va::new(DATA_VA + offset), rkey: Rkey::new(DATA_KEY.rotate_left(8)) }
 }
@@ -132,7 +132,7 @@ impl User {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// Creates a program on a driver after power-on.
+    /// Creates a program whose driver is in its state after power-on.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
@@ -175,14 +175,14 @@ impl User {
         (a, b)
     }
 
-    /// Writes a WQE to the next slot of the send queue, links it, and updates the doorbell record. Returns the
-    /// doorbell.
+    /// Writes a WQE to the next slot of the send queue, links to it from the preceding slot, and updates the doorbell
+    /// record. Returns the doorbell.
     pub(super) fn post_without_doorbell(&mut self, wqe: &SendWqe) -> SendDoorbell {
         let bytes = wqe.emit();
         self.post_bytes(wqe.operation.opcode().code(), &bytes)
     }
 
-    /// As [`User::post_without_doorbell`], with arbitrary bytes.
+    /// Like [`User::post_without_doorbell`], but with arbitrary bytes.
     pub(super) fn post_bytes(&mut self, opcode: u8, bytes: &[u8]) -> SendDoorbell {
         self.post_send(&SQ, QPN, opcode, bytes, false)
     }
@@ -193,12 +193,12 @@ impl User {
         self.ring_doorbell(&doorbell);
     }
 
-    /// Posts a receive for the data region.
+    /// Posts a receive into the data region.
     pub(super) fn post_recv(&mut self, offset: u64, len: u32) {
         self.driver.post_recv(&RQ, data(offset, len));
     }
 
-    /// Posts a receive to the SRQ, whose chain runs backwards from slot 0.
+    /// Posts a receive to the SRQ. The chain of requests starts at slot 0 and runs backwards.
     pub(super) fn post_shared(&mut self, offset: u64, len: u32) {
         let slot = |count: u16| u32::from(SLOTS - count % SLOTS) % u32::from(SLOTS) * 64;
         let wqe = RecvWqe { successor: slot(self.shared + 1), data: smallvec![data(offset, len)] };
@@ -208,12 +208,12 @@ impl User {
         self.driver.set_record(record(SRQ_RECORD), self.shared.into());
     }
 
-    /// Arms the CQ for any entry (2) or a solicited one (1), at the current consumer index.
+    /// Arms the CQ at the current consumer index. `command` is 2 for any entry, or 1 for a solicited one.
     pub(super) fn arm(&mut self, command: u8) {
         self.arm_with(command, self.sequence, self.reaped);
     }
 
-    /// As [`User::arm`], with any sequence number and consumer index.
+    /// Like [`User::arm`], but with any sequence number and consumer index.
     pub(super) fn arm_with(&mut self, command: u8, sequence: u8, consumer: u32) {
         let sequence = sequence & 3;
         let tag = (CQN << 8 | 2 << 5) | u32::from(sequence << 3 | command);
@@ -221,14 +221,15 @@ impl User {
         self.ring_arm(command, sequence, consumer);
     }
 
-    /// Writes the arm doorbell without the record.
+    /// Stores the arm doorbell without updating the doorbell record.
     pub(super) fn ring_arm(&mut self, command: u8, sequence: u8, consumer: u32) {
         let doorbell =
             [&[sequence << 4 | command], &CQN.to_be_bytes()[1..], &consumer.to_be_bytes()].concat();
         self.driver.store(Bar::Bar2, u64::from(UAR) * 4096 + 0x20, &doorbell);
     }
 
-    /// Reads an event of the CQ. `count` is the number of events of the completion EQ so far.
+    /// Reads an event of the CQ. `count` is the number of events read from the completion EQ so far, including this
+    /// one.
     pub(super) fn receive_event(&mut self, count: u32) {
         self.poke(EQ_BUFFERS[1] + 32 * u64::from(count - 1) + 31, &[0x80]);
         self.driver.write(EQ_SET_CI + 8, count);
@@ -299,7 +300,7 @@ impl User {
         Qpc::parse(outbox[8..].try_into().unwrap())
     }
 
-    /// Returns the entries of the async EQ, from its start: event type and object number.
+    /// Returns all entries of the async EQ, each as an event type and an object number.
     pub(super) fn events(&mut self) -> Vec<(u8, u32)> {
         (0..)
             .map(|number| self.eqe(2, number))

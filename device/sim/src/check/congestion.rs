@@ -7,7 +7,7 @@ use protocol::roce::{Bth, Opcode, RoceFrame};
 use super::{Checker, SideId, Violation, ensure};
 use engine::{Instant, Service};
 
-/// Minimum time between notifications for a flow; the value is left to the device by IBTA annex A17.
+/// Minimum time between notifications for a flow. IBTA annex A17 leaves the value to the device.
 const INTERVAL: Duration = Duration::from_micros(50);
 /// Tolerance for a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
 const SLOW: Duration = Duration::from_millis(20);

@@ -8,7 +8,7 @@ use crate::key_op::KeyOp;
 use crate::plan::{Area, CELLS, Op, Pair, va};
 use engine::{Access, AtomicOp, Fence, SendOp};
 
-/// The part of the requests' effects that a [`Cursor`] tracks.
+/// Which effects of the requests a [`Cursor`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Data written at the responder by SENDs, WRITEs and atomics.
@@ -21,7 +21,7 @@ pub(super) enum Role {
     Reader,
 }
 
-/// Position in the expected memory effects of the requests of one direction.
+/// Position in the series of memory effects expected from the requests of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
@@ -122,7 +122,8 @@ impl Checker<'_> {
         match event {
             HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
                 let ops = &pair.lives[life].sides[id.side].ops;
-                // Original values at the peer. A value is unset until the peer has executed the atomic.
+                // Original values that the atomics must return. A value is unset until the peer has executed the
+                // atomic.
                 let originals = self.side(peer).originals.clone();
                 let bytes = |index: usize, op: &Op| match op.request.op {
                     SendOp::Read { .. } => pair.source_bytes(peer.side, &op.from),

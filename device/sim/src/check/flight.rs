@@ -26,14 +26,14 @@ pub(super) struct Flight {
     /// For each request, the PSN after its last PSN.
     ends: Vec<u32>,
     unacked: u32,
-    /// The PSN after the highest PSN sent. The next field is the PSN after the PSN sent last.
+    /// One past the highest PSN sent, and one past the PSN sent most recently.
     high: u32,
     next: u32,
     /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
     /// Start of the ACK timeout.
     timer_from: Option<Instant>,
-    /// Whether a response justifies a retry.
+    /// Whether a response that has arrived justifies a retry.
     retry_allowed: bool,
     /// PSN of the newest sequence NAK since the last progress. Another NAK for the same PSN does not justify
     /// a retry.
@@ -43,8 +43,8 @@ pub(super) struct Flight {
     /// Number of retries since the last progress. This is a range, because the model cannot always determine
     /// the exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the cause of a retry precedes the last progress. If the retry has already happened, it is not
-    /// counted.
+    /// Whether the cause of the next retry precedes the last progress. The requester may then have counted the retry
+    /// before the progress reset the counter.
     retry_optional: bool,
     rnr_until: Option<Instant>,
     /// Number of RNR NAKs since the last progress.
@@ -238,7 +238,7 @@ impl Flight {
         self.progress(now, before, overdue);
     }
 
-    /// Acknowledges all packets before `to` that needs no response data.
+    /// Acknowledges all packets before `to` that need no response data.
     fn advance(&mut self, ops: &[Op], to: u32) {
         while self.unacked < to {
             let nth = self.ends.partition_point(|&end| end <= self.unacked);
@@ -253,7 +253,7 @@ impl Flight {
         if self.unacked > before {
             (self.transmissions, self.retries, self.rnr_naks) = (0, 0..=0, 0);
             (self.rnr_until, self.last_nak_psn) = (None, None);
-            // A requester that timed out may still wait for its turn on the link.
+            // If the timer has expired, the requester may retry even now, after waiting for its turn on the link.
             self.retry_allowed |= overdue;
             self.retry_optional = self.retry_allowed;
             self.next = self.next.max(self.unacked);

@@ -9,12 +9,13 @@
 //! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
 //! | replies never exceed the requests that cause them | `amplification` |
-//! | a request of a shared queue belongs to one QP, and the last-WQE event is raised; an XRC message takes it from the SRQ it names | `shared` |
+//! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
+//! | the last-WQE event is raised | `side` |
 //! | congestion notifications are sent when due, and take effect | `congestion` |
 //! | UC and UD deliver messages complete or not at all, and only what keys permit | `unreliable` |
 //!
-//! Every memory access is checked when the engine makes it. It therefore detects a byte that is written
-//! twice, too early or too late, even if the final value is right.
+//! Every memory access is checked when the engine makes it. The checker therefore detects a byte that is written twice,
+//! too early or too late, even if the final value is right.
 
 mod amplification;
 mod congestion;
@@ -68,8 +69,8 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered. There is one entry per receiver, which is removed when that has received
-    /// the datagram.
+    /// Datagrams being delivered. There is one entry per receiver, which is removed once the receiver has reported the
+    /// datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,
     /// Current P_Keys of each side.
@@ -122,7 +123,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Records that software moves a QP. A move to SQD requests the drained event.
+    /// Records that software moves a QP. With a move to SQD, software requests the drained event.
     pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
         let now = self.now;
         let of = &mut self.sides[pair][side];
@@ -269,8 +270,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks at the end of the run that the requests which a side had to leave in its queues are still
-    /// there.
+    /// Checks at the end of the run that the engine has not fetched requests of a side that it had to leave in the
+    /// queues.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };
         self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))

@@ -54,12 +54,12 @@ pub(super) struct Side {
     drain_due: bool,
     /// Whether the communication-established event has been raised.
     established: bool,
-    /// Whether software has moved the QP to ERR or RESET, after which it must not send.
+    /// Whether software has moved the QP to ERR or RESET. The QP must not send afterwards.
     muted: bool,
     /// Time from which packets of the side may fail to reach the peer.
     pub(super) unreachable_since: Option<Instant>,
-    /// Whether the side's receive requests come from a shared queue. The next fields are the request that it
-    /// has fetched, and whether the last-WQE event was raised.
+    /// Whether the side's receive requests come from a shared queue. The next two fields are the request that the side
+    /// has fetched, and whether the last-WQE event has been raised.
     pub(super) shared: bool,
     pub(super) fetched: Option<FetchedRequest>,
     pub(super) last_wqe: bool,
@@ -67,12 +67,12 @@ pub(super) struct Side {
     flush: Flush,
     /// Whether a receive request was needed when none was posted.
     pub(super) missed_receive: bool,
-    /// Executed requests of the peer. The next field has the original values of the atomics among them.
+    /// Progress in the requests of the peer. The next field has the original values of the atomics executed so far.
     pub(super) executed: Cursor,
     pub(super) originals: Vec<Option<u64>>,
-    /// Response data for the side's own requests.
+    /// Progress in the response data for the side's own requests.
     pub(super) returned: Cursor,
-    /// Local key operations, and keys invalidated by READs.
+    /// Progress in the local key operations, and in the invalidations of keys by READs.
     pub(super) worked: Cursor,
     pub(super) ended: Cursor,
     pub(super) flight: Flight,
@@ -315,8 +315,8 @@ impl Checker<'_> {
             }
             Err(Status::Flushed) => {
                 ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
-                // The remaining packets of the message named another SRQ. Its receive request is flushed
-                // before the event is raised.
+                // If the remaining packets of the message named another SRQ, the receive request of the message is
+                // flushed before the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
                 if takers.nth(nth).is_some_and(|op| op.changes_srq.is_some()) {
                     let now = self.now;

@@ -129,7 +129,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that every message posted after the network was healed has been received, if it could be
+    /// Checks that every message that was posted after the network was healed, and could be received, has been
     /// received.
     pub(super) fn check_nothing_lost(&self, id: SideId) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(id), id.peer());
@@ -195,8 +195,8 @@ impl Checker<'_> {
         ids.find(is_of).ok_or_else(|| format!("multicast datagram was stored: {event:x?}"))
     }
 
-    /// Returns the expected delivery of a datagram, or `None` if it must be dropped. `ahead` other receivers
-    /// first fetch requests from the same shared queue.
+    /// Returns the expected delivery of a datagram, or `None` if it must be dropped. `ahead` is the number of other
+    /// receivers that fetch a request from the same shared queue first.
     pub(super) fn expect_datagram(&self, id: SideId, frame: &RoceFrame<'_>, ahead: usize) -> Option<Arrival> {
         let (pair, side) = (self.pair(id), self.side(id));
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = frame.packet.ext else { return None };

@@ -223,7 +223,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     }
 }
 
-/// Draws the next request of the current sequence that uses a key, or a single request.
+/// Draws a single request, or the next request of the sequence in `begun`, whose requests use a key.
 fn draw_reliable(
     rng: &mut ChaCha8Rng,
     pair: &mut Pair,
@@ -253,7 +253,7 @@ pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
 }
 
-/// Returns a successful operation without data.
+/// Returns an operation without data that must succeed.
 pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
     let request = SendRequest {
         wr_id: 0,
@@ -275,7 +275,7 @@ pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
     }
 }
 
-/// Returns a successful operation on `len` bytes.
+/// Returns an operation on `len` bytes that must succeed.
 pub(super) fn of_bytes(op: SendOp, payload: Payload, len: usize, from: Vec<Area>, to: Vec<Area>) -> Op {
     Op { len: u32::try_from(len).expect("messages are short"), from, to, ..bare(op, payload) }
 }

@@ -12,7 +12,7 @@ use engine::{AccessError, Fence, Payload, Remote, Rights, SendOp, SendRequest, S
 
 type Work = (Op, Option<Recv>);
 
-/// Draws a sequence of requests that use a key. If only the first of them are posted, the key stays valid.
+/// Draws a sequence of requests that use a key. If only some of these requests are posted, the key may stay valid.
 pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     match rng.random_range(0..4) {
         0 | 1 => fast_registration(rng, pair, side),
@@ -107,7 +107,8 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
             false => (draw_source(rng, pair, side, len), Rights::empty()),
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
-        // An earlier READ with invalidate invalidates the previous key only when its data has arrived.
+        // An earlier READ may invalidate the previous key, but only when the data of that READ has arrived. Wait for
+        // it.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));

@@ -1,17 +1,17 @@
 //! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run
 //! starts.
 //!
-//! Two connected queue pairs form a *pair*, or an initiator and its target with XRC. The time from one
-//! connection to the next RESET is a *life*. Each side of a pair has four regions on its node:
+//! A *pair* consists of two queue pairs that are connected to each other; with XRC, these are an initiator and its
+//! target. The time from one connection to the next RESET is a *life*. Each side of a pair has four regions on its
+//! node:
 //!
 //! - SOURCE: random bytes that never change, used for gathers and for READs by the peer;
 //! - TARGET: one area per incoming message, separated by gaps that must not be written;
-//! - HOT: overlapping WRITEs, which reveal wrong ordering;
-//! - PRIVATE: no remote permissions, for requests that must fail.
+//! - HOT: the target of overlapping WRITEs, which reveal wrong ordering;
+//! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
-//! In addition, each protection domain of a node has CELLS, words for the atomics of all its queue pairs. A
-//! pair also has keys that give access to parts of these regions until a work request or the peer invalidates
-//! them.
+//! In addition, each protection domain of a node has CELLS, which are words for the atomics of all its queue pairs. A
+//! pair also has keys that give access to parts of these regions until a work request or the peer invalidates them.
 
 pub(crate) mod draw;
 mod keys;
@@ -49,7 +49,7 @@ pub const HOT: u32 = 3;
 pub const PRIVATE: u32 = 4;
 /// Region number of the atomic cells, which belong to no side.
 pub const CELLS: u32 = 5;
-/// Region number of the receive slots of a shared receive queue.
+/// Region number of the slots of a shared receive queue.
 pub const SHARED: u32 = 6;
 
 /// Number of bytes at the start of a UD receive area that hold the GRH.
@@ -90,7 +90,7 @@ pub struct Op {
     pub fails: Vec<Status>,
     /// Whether the receiver must reject the message, even though the request completes.
     pub refused: bool,
-    /// XRC: SRQ that all packets but the first name when they arrive, as if sent by a hostile peer.
+    /// XRC: SRQ that replaces the original one in all packets but the first on arrival, as if sent by a hostile peer.
     pub changes_srq: Option<Srqn>,
 }
 
@@ -98,7 +98,7 @@ pub struct Op {
 pub struct Recv {
     /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// Required status if the message that consumes it is rejected because of this request.
+    /// Required status if this request is the reason why the message that consumes it is rejected.
     pub fails: Option<Status>,
 }
 
@@ -167,8 +167,8 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// Layout of the area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, each with its side, in the state before the first life. Each is
-    /// used in one life.
+    /// Keys that work requests can modify, in their state before the first life. Each belongs to one side and is used
+    /// in one life.
     pub keys: Vec<(usize, Key)>,
 }
 
@@ -219,7 +219,7 @@ pub struct Plan {
     /// Pairs of queue pairs.
     pub pairs: Vec<Pair>,
     pub groups: Vec<Group>,
-    /// Buffer size in bytes of the requests in each shared queue that is used.
+    /// Buffer size of the requests in each shared queue that is used, in bytes, by queue number.
     pub slots: BTreeMap<usize, usize>,
     /// Actions in order of time.
     pub actions: Vec<(Instant, Action)>,

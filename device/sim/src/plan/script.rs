@@ -11,10 +11,10 @@ use engine::{Instant, Service, State};
 /// lost all earlier packets. On a real network, the time-wait state of a connection manager ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
-/// Fault script of a pair in its first life. Instants are in nanoseconds.
+/// What happens to a pair in its first life, besides the faults of the network. Instants are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    /// The network has no faults.
+    /// Nothing happens besides the faults of the network.
     Plain,
     /// One request of side 0 fails. If the QP enters SQE, software recovers it.
     Poison,

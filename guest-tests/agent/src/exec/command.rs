@@ -197,7 +197,7 @@ impl Group {
     }
 }
 
-/// Forwards one of the command's outputs until it is closed, or stays silent after the command has ended.
+/// Forwards one of the command's outputs until it is closed or, after the command has ended, stays silent.
 fn output(
     host: &Host,
     source: Option<File>,
@@ -261,7 +261,8 @@ fn write_all(target: &mut File, mut bytes: &[u8], end: &OwnedFd) -> io::Result<(
     Ok(())
 }
 
-/// Waits until a file is ready. Returns `false` if the command has ended before that.
+/// Waits until a file is ready. Returns `false` if the command has ended and the file stays unready for
+/// [`LAST_WORDS`].
 fn ready(file: &File, events: i16, end: &OwnedFd) -> io::Result<bool> {
     let both = [(file.as_fd(), events), (end.as_fd(), libc::POLLIN)];
     if wait_for(&both, None)?.first() == Some(&true) {

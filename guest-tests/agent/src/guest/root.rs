@@ -12,12 +12,12 @@ const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
 
-/// Executes an [`EnterRoot`]. File systems mounted on the old root's directories move to the new root.
+/// Executes an [`EnterRoot`] step. The file systems mounted in the old root are moved to the new root.
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
-    // Files in the image belong to the user that built it, which need not be root. Set-user-ID bits are therefore
+    // Files in the image are owned by the user that built it, which need not be root. Set-user-ID bits are therefore
     // ignored.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;

@@ -17,10 +17,10 @@ use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
 
 #[derive(Debug)]
 pub(crate) struct Cq {
-    /// Number of the CQ, upper bits included.
+    /// Number of the CQ, including the bits above the table's index mask.
     pub(crate) cqn: u32,
     ring: EntryRing,
-    /// Entries that were consumed from the ring but have not been returned yet.
+    /// Entries that were taken from the ring but have not been returned to a caller yet.
     kept: VecDeque<Cqe>,
 }
 
@@ -113,8 +113,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion. The flag is `true` if it completes the oldest outstanding work request of its queue, as it
-    /// must.
+    /// Takes one completion. The flag is `true` if the completion is in order, that is, if it belongs to the oldest
+    /// outstanding work request of its queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -33,7 +33,8 @@ impl EntryRing {
     /// Takes the next entry if the device has written it, and returns its slot to the device.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<[u8; ENTRY]> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // An entry never crosses a page boundary: both sizes are powers of two, and the ring starts at a page.
+        // An entry never crosses a page boundary, because its size divides the page size and the ring starts at a page
+        // boundary.
         let at = self.region.locate(slot as usize * ENTRY);
         if arena.observe_byte(at + OWNER) & OWNED_BY_DEVICE != 0 {
             return None;

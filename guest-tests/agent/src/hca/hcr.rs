@@ -1,4 +1,4 @@
-//! The command register (HCR): seven words written in order, then polled for completion.
+//! The command register (HCR). A command is written as seven words in order, and then polled for completion.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.2 to 1.4 and 2.
@@ -15,9 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Offset of the word that starts a command and reports its completion.
 const CONTROL: u64 = 0x18;
-/// The go bit where the interface document puts it.
+/// The go bit at the position that the interface document specifies.
 const GO: u32 = 1 << 23;
-/// The go bit where the public driver polls it.
+/// The go bit at the position that the public driver polls.
 const GO_DRIVER: u32 = 1 << 15;
 /// The E bit: the device also reports the completion through an event.
 const EVENT: u32 = 1 << 22;
@@ -68,7 +68,7 @@ pub(crate) struct Command {
     pub(crate) event: Option<u16>,
 }
 
-/// Result of a command as the registers show it.
+/// Result of a command, as read from the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) status: u8,

@@ -9,14 +9,14 @@ use super::layout::{DevLim, IcmRun, InitHca, MTT_ENTRY};
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{ContextTable, IcmOptions};
 
-/// Name space of the context tables. Regions and translation entries are in another name space.
+/// ICM name space of the context tables, followed by that of the MPT and the MTT.
 const CONTEXTS: u8 = 1;
 const TRANSLATION: u8 = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) table: ContextTable,
-    /// op_modifier of MAP_ICM and UNMAP_ICM.
+    /// Name space of the table, which is the op_modifier of MAP_ICM and UNMAP_ICM.
     pub(crate) name_space: u8,
     /// ICM address of entry 0.
     pub(crate) base: u64,
@@ -48,7 +48,7 @@ impl Table {
         bytes
     }
 
-    /// Returns the page runs with which MAP_ICM maps the table.
+    /// Returns the runs of pages that MAP_ICM commands map for the table.
     pub(crate) fn runs(&self, arena: &Arena) -> Vec<IcmRun> {
         let mut runs: Vec<IcmRun> = Vec::new();
         for (i, &page) in self.pages.iter().enumerate() {
@@ -135,8 +135,8 @@ impl Icm {
     }
 }
 
-/// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered` is set, takes runs of 1, 2, 4
-/// and 3 pages from the end.
+/// Returns the page numbers `0..count` in the order in which the pages are mapped to ascending ICM addresses. If
+/// `scattered` is set, this order consists of runs of 1, 2, 4 and 3 pages, taken from the end of the range.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
@@ -193,7 +193,7 @@ mod tests {
         let runs = qpc.runs(&arena);
         assert_eq!(runs.iter().map(|run| usize::from(run.pages)).sum::<usize>(), qpc.page_count());
         assert!(runs.len() > 16, "{runs:x?}");
-        // Entry 17 is in ICM page 1 and thus in the second run, whose pages come before the last page.
+        // Entry 17 is in ICM page 1, which is the first page of the second run.
         let bus = runs[1].bus + 256;
         let offset = usize::try_from(bus - arena.iova(0)).unwrap();
         arena.write(offset, &[0xab; 4]);

@@ -1,13 +1,13 @@
-//! Waits for the device without occupying the CPU. An emulated guest shares the host's CPUs with its device, as does a
-//! benchmark with the device that it measures.
+//! Waits for the device without occupying the CPU. An emulated guest shares the host's CPUs with its device, and a
+//! benchmark shares them with the device that it measures.
 
 use std::thread;
 use std::time::Duration;
 
 /// Number of empty polls before the first sleep.
 const SPINS: u32 = 32;
-/// Number of empty polls before the first sleep while only one request is outstanding. The request's latency may be
-/// being measured, so sleeping starts later.
+/// Number of empty polls before the first sleep while only one request is outstanding. It is larger than [`SPINS`],
+/// because the latency of that request may be part of a measurement.
 const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
@@ -24,8 +24,9 @@ pub(crate) struct Idle {
 impl Idle {
     /// Creates a waiter for the calling thread.
     pub(crate) fn new() -> Self {
-        // With the default timer slack, the kernel wakes up to 50 us late, which exceeds the shortest sleep. SAFETY:
-        // the call only sets a number in the calling thread. If it fails, sleeps are longer.
+        // With the default timer slack, the kernel may wake the thread up to 50 us late, which exceeds the shortest
+        // sleep.
+        // SAFETY: the call only sets a number in the calling thread. If it fails, sleeps are longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
@@ -47,8 +48,8 @@ impl Idle {
         }
     }
 
-    /// Returns the time to sleep. It grows after a sleep that yielded no completions. It shrinks after a sleep that
-    /// yielded so many that the device may soon be idle.
+    /// Returns the time to sleep. It grows if no completions were found since the last sleep. It shrinks if enough
+    /// were found that the device may soon be idle.
     fn sleep(&mut self, under_way: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);

@@ -21,7 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value is never 0, the initial content, and it differs from that of the previous round.
+            // The value is never 0, which is the initial content, and differs from that of the previous round.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -66,7 +66,7 @@ impl Hca {
         qp.post_send(arena, device, &[request], Ring::Once).map(drop)
     }
 
-    /// Takes completions, and waits until `free` slots are free.
+    /// Takes all available completions, and waits until at least `free` send slots are free.
     fn take_pings(&mut self, step: &PingPong, free: u32) -> Result<()> {
         let [cq, _] = self.qp(step.qp)?.cqs;
         loop {

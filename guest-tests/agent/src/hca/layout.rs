@@ -138,8 +138,8 @@ pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     inbox
 }
 
-/// Returns the input mailbox of WRITE_MTT. It contains the first [`WRITE_MTT_MAX`] addresses, in groups of four with
-/// reversed order.
+/// Returns the input mailbox of WRITE_MTT. It contains the first [`WRITE_MTT_MAX`] addresses in groups of four, and the
+/// addresses in each group are in reverse order.
 pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     let pages = &pages[..pages.len().min(WRITE_MTT_MAX)];
     let mut inbox = vec![0; 0x20 + pages.len().div_ceil(4) * 0x20];

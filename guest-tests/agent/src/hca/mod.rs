@@ -1,7 +1,8 @@
 //! A driver for the JingZhao HCA, written from the interface specification only.
 //!
 //! [`Hca`] owns the open PCI function and the memory mapped for the device. It creates memory regions, CQs, EQs and
-//! QPs. Layouts are plain functions over bytes, tested with the vectors of the specification without a device.
+//! QPs. Layouts are plain functions over bytes, so that tests can compare them with the specification's vectors without
+//! a device.
 
 mod cq;
 mod entries;

@@ -308,8 +308,8 @@ fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
 
-/// Returns `0..count` in order or, if `scattered` is set, in an order that separates all neighbours, as far as `count`
-/// permits.
+/// Returns `0..count` in order or, if `scattered` is set, in an order in which no number is directly followed by its
+/// successor. This is guaranteed if `count` is at least 3.
 fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let step = if scattered { coprime_step(count) } else { 1 };
     (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)

@@ -62,7 +62,7 @@ pub(crate) struct Hca {
     pub(super) qpns_in_use: BTreeMap<u32, QpId>,
     /// Interrupt counter of each vector, while MSI-X is enabled.
     pub(super) interrupts: Vec<Signal>,
-    /// Notified when the next traffic step has posted its first requests.
+    /// Channel that is notified when the next traffic step has posted its first requests.
     pub(super) posted: Option<Sender<()>>,
     last_id: u32,
 }
@@ -243,7 +243,7 @@ impl Hca {
         Ok(ContextBytes { bytes: Hex(bytes) })
     }
 
-    /// Returns the number of a CQ, upper bits included.
+    /// Returns the number of a CQ, including the bits above the table's index mask.
     pub(super) fn cqn(&self, cq: CqId) -> Result<u32> {
         Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?.cqn)
     }
@@ -262,7 +262,7 @@ impl Hca {
         key
     }
 
-    /// Returns the region index of a key.
+    /// Returns the MPT index that a key contains.
     pub(super) fn mpt_index(&self, key: u32) -> u32 {
         key & ((1 << self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) - 1)
     }

@@ -52,7 +52,7 @@ impl WorkQueue {
         self.slots - self.posted.wrapping_sub(self.completed)
     }
 
-    /// Returns the byte offset of the slot with this free-running count.
+    /// Returns the byte offset of the slot to which a free-running count refers.
     const fn offset(&self, count: u32) -> u32 {
         (count & (self.slots - 1)) * self.slot_bytes
     }
@@ -85,7 +85,7 @@ impl WorkQueue {
 }
 
 impl Qp {
-    /// Returns the number of the QP, upper bits included.
+    /// Returns the number of the QP, including the bits above the table's index mask.
     pub(crate) const fn qpn(&self) -> u32 {
         self.fixed.qpn
     }

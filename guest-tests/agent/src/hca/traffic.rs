@@ -19,9 +19,9 @@ use crate::wire::{
 
 /// Default time limit of flows.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Fill byte of a slot before a message arrives; gaps keep it afterwards.
+/// Fill byte of a slot before a message arrives. Afterwards, the gaps between segments must still contain it.
 const UNTOUCHED: u8 = 0xee;
-/// Number of bytes checked for stray writes after a message, if the slot has room.
+/// Number of bytes after a message that are checked for stray writes, if the slot has room for them.
 const TAIL: u64 = 64;
 
 /// The state of a running flow.
@@ -97,7 +97,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Returns the number of bytes from a slot's start that a message, its gaps and the checked tail occupy.
+    /// Returns the total length of a message, its gaps and the checked tail, counted from the start of the slot.
     fn watched(self) -> u64 {
         (self.scatter.span(self.len) + TAIL).min(self.stride)
     }
@@ -411,7 +411,8 @@ impl<'a> Running<'a> {
         let (what, opcode_fits) = if self.is_send() {
             ("send", cqe.opcode == wqe::opcode(op))
         } else {
-            // The transport opcode of the last packet is that of a SEND or a WRITE, last or only.
+            // The CQE contains the transport opcode of the last packet, which is the LAST or ONLY packet of a SEND or a
+            // WRITE.
             let last = cqe.opcode & 0x1f;
             let fits = match op {
                 SendOp::Send => matches!(last, 0x02 | 0x04),
@@ -481,7 +482,8 @@ impl Hca {
         while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
-                // Take one entry per queue and turn, so that no flow waits while the messages of another are checked.
+                // Take one entry per queue in each round, so that checking the messages of one flow does not delay the
+                // others.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();
@@ -513,7 +515,7 @@ impl Hca {
             idle.pause(under_way);
         }
         let elapsed_ns = elapsed_ns(started);
-        // Report the flows in the order of the step, not of execution.
+        // Report the flows in the order in which the step lists them, which can differ from the execution order.
         let flows = step
             .flows
             .iter()
@@ -533,7 +535,7 @@ fn scatter_fits(slots: &Slots) -> bool {
     slots.scatter.span(slots.len) <= slots.stride
 }
 
-/// Returns the element whose turn it is, round robin by message number.
+/// Returns the element for a message, chosen round-robin by message number.
 fn in_turn<T: Copy>(all: &[T], message: u32) -> Option<T> {
     all.get(message as usize % all.len().max(1)).copied()
 }

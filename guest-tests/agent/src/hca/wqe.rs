@@ -120,12 +120,12 @@ pub(crate) const fn opcode(op: SendOp) -> u8 {
     }
 }
 
-/// Returns a receive WQE in the user library's format, from offset 10h on. [`VALID`] marks the slot as posted.
+/// Returns a receive WQE in the user library's format, without its first 10h bytes. [`VALID`] marks the slot as posted.
 pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, [0; UNIT])
 }
 
-/// Returns a receive WQE in the kernel driver's format, from offset 10h on. Its link is in [`kernel_slot`].
+/// Returns a receive WQE in the kernel driver's format, without its first 10h bytes, which [`kernel_slot`] returns.
 pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, kernel_terminator())
 }

@@ -174,7 +174,7 @@ impl Drop for Arena {
 
 /// Creates an anonymous memory file.
 fn memory_file(len: usize) -> io::Result<File> {
-    // SAFETY: the name is a C string. The result is checked, and then only the file owns it.
+    // SAFETY: the name is a C string. The returned descriptor is checked, and then only the `File` owns it.
     let file = unsafe {
         let fd = libc::memfd_create(c"arena".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -186,7 +186,7 @@ fn memory_file(len: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reserves `len` bytes of memory aligned to [`ALIGN`], either anonymous or from a file that is longer than `len` by
+/// Reserves `len` bytes of memory aligned to [`ALIGN`], either anonymous or from a file whose length is `len` plus
 /// [`ALIGN`]. Also returns the memory's offset in the file.
 fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(NonNull<u8>, usize)> {
     let advice = if huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
@@ -210,7 +210,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         if skip < ALIGN {
             libc::munmap(base.byte_add(len), ALIGN - skip);
         }
-        // Without huge page support, the advice fails, which affects only speed.
+        // Without support for huge pages, the advice fails, which affects only speed.
         libc::madvise(base, len, advice);
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         Ok((base, skip))

@@ -53,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Returns whether device memory must be backed by a file, so that it can be shared.
+    /// Returns whether device memory must be backed by a file, so that a vfio-user server can map it too.
     pub(super) const fn wants_file(&self) -> bool {
         match self {
             Self::Kernel(_) => false,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const fn request(number: u64) -> u64 {
-    // _IO(';', 100 + n), without direction and size.
+    // This is _IO(';', 100 + n), which encodes neither a direction nor a size.
     (b';' as u64) << 8 | (100 + number)
 }
 
@@ -81,7 +81,7 @@ pub(super) struct RegionInfo {
     pub(super) mappable: bool,
 }
 
-/// Checks that the kernel provides this version of the interface, with type1v2.
+/// Checks that the kernel provides the expected version of the interface and supports type1v2.
 pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     if call(container, GET_API_VERSION, 0)? != 0 {
         return Err(io::Error::other("unsupported vfio API version"));
@@ -132,7 +132,7 @@ pub(super) fn set_irqs(
     eventfds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let too_many = |_| io::Error::other("too many vectors");
-    // argsz, flags, index, start and count, followed by a descriptor for each eventfd.
+    // The argument consists of argsz, flags, index, start and count, followed by a descriptor for each eventfd.
     let mut set = vec![0, flags, irqs::MSIX, start, count];
     set.extend(eventfds.iter().map(|fd| fd.as_raw_fd().cast_unsigned()));
     set[0] = u32::try_from(size_of_val(set.as_slice())).map_err(too_many)?;

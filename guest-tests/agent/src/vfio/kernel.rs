@@ -1,4 +1,5 @@
-//! A PCI function behind the kernel's vfio driver. Registers are accessed with read and write, doorbells through mmap.
+//! A PCI function behind the kernel's vfio driver. Registers are accessed with read(2) and write(2), and doorbells
+//! through mmap(2).
 
 use std::fs::File;
 use std::io;
@@ -75,7 +76,7 @@ impl Function {
         Ok(device)
     }
 
-    /// Maps `len` bytes at `vaddr` for the device at bus addresses from `iova` on.
+    /// Maps `len` bytes at `vaddr` for the device, starting at bus address `iova`.
     pub(super) fn map_dma(&self, vaddr: u64, iova: u64, len: u64) -> Result<()> {
         Ok(ioctl::map_dma(self.container.as_fd(), vaddr, iova, len)?)
     }
@@ -106,7 +107,7 @@ impl Function {
         }
     }
 
-    /// Enables MSI-X and connects a counter to each of the first vectors.
+    /// Enables MSI-X and connects the given counters to the first vectors, one each.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         let eventfds: Vec<_> = signals.iter().map(Signal::as_fd).collect();
         let count = u32::try_from(eventfds.len())?;
@@ -166,7 +167,7 @@ impl Function {
     }
 }
 
-/// A mapping of BAR2 in this process.
+/// A mapping of BAR0 or BAR2 in this process.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,

@@ -1,4 +1,5 @@
-//! Access to a PCI function through the kernel's vfio driver: its registers, and the memory that it can access.
+//! Access to a PCI function through the kernel's vfio driver: the function's registers, and the memory that the
+//! function can access.
 //!
 //! [`bind()`] binds a function to vfio-pci. [`Device`] opens it with the group and type1v2 interfaces or, without a
 //! guest, over a vfio-user socket. [`Arena`] is the memory mapped for its DMA.

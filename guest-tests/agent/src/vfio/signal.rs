@@ -12,7 +12,7 @@ pub(crate) struct Signal(File);
 impl Signal {
     /// Creates a counter whose value is zero.
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the call accesses no memory. Its result is checked, and only the file owns it.
+        // SAFETY: the call accesses no memory. The returned descriptor is checked, and then only the `File` owns it.
         let file = unsafe {
             let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
             if fd < 0 {

@@ -15,7 +15,7 @@ use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::Mask;
 
-/// Offset of the command register in configuration space, which contains the bits for memory space and bus mastering.
+/// Offset in configuration space of the command register, which contains the memory space and bus master bits.
 const COMMAND: u64 = 4;
 const MEMORY_AND_MASTER: [u8; 2] = [6, 0];
 
@@ -75,7 +75,7 @@ impl Function {
     /// MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
-            // Connect one vector at a time, because every server accepts a message with one descriptor.
+            // Connect one vector at a time, because some servers accept only one descriptor per message.
             self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, vector, 1, &[signal.as_fd().as_raw_fd()])?;
             self.mask_interrupts(Mask::Entry(vector), false)?;
         }
@@ -127,7 +127,8 @@ impl Function {
         Ok(())
     }
 
-    /// Locks the client. After a panic with the lock held, the stream is out of step, and the next call fails.
+    /// Locks the client. If a thread panicked while it held the lock, the stream is out of step, and the next call
+    /// fails.
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,12 +1,12 @@
-//! Frames on a port that carries one command at a time: start, input, outputs, signals and exit status.
+//! Frames on a port that carries one command at a time, including its start, input, output, signals and exit status.
 //!
-//! Apart from the port for steps, a guest may have ports named [`EXEC_PORT_PREFIX`] and a number. On each port, the
-//! host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later [`ToHost::Ended`], or
-//! it answers [`ToHost::Failed`]. Then the port is free for the next command. Frames for a command that has ended are
-//! ignored.
+//! Besides the port for steps, a guest may have ports whose names consist of [`EXEC_PORT_PREFIX`] and a number. On each
+//! port, the host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later
+//! [`ToHost::Ended`], or it answers [`ToHost::Failed`]. Then the port is free for the next command. Frames for a
+//! command that has ended are ignored.
 //!
 //! A frame consists of a kind byte, the payload length as a 32-bit little-endian number, and at most [`MAX_PAYLOAD`]
-//! bytes of payload. Outputs stay in the guest until the host reads the port. Unread input would delay signals, so the
+//! bytes of payload. Output stays in the guest until the host reads the port. Unread input would delay signals, so the
 //! host sends at most [`INPUT_WINDOW`] bytes more than the guest has acknowledged with [`ToHost::Taken`].
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct Start {
     pub env: BTreeMap<String, String>,
     /// Working directory, if it is not root's home directory.
     pub folder: Option<String>,
-    /// Size of the terminal, if the command has one. The command's outputs are then merged.
+    /// Size of the terminal, if the command has one. Standard output and standard error are then merged.
     pub terminal: Option<Size>,
 }
 
@@ -100,7 +100,7 @@ impl From<BadFrame> for io::Error {
     }
 }
 
-/// The frames of one direction.
+/// A frame type for one direction.
 pub trait Frame: Sized {
     /// Returns the kind and the payload of the frame.
     fn parts(&self) -> (u8, Vec<u8>);

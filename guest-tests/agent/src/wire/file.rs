@@ -13,7 +13,7 @@ pub struct FillFile {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream of the part's first byte.
+    /// Position of the part's first byte in the stream.
     pub position: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct VerifyFile {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream of the part's first byte.
+    /// Position of the part's first byte in the stream.
     pub position: u64,
 }
 

@@ -91,8 +91,8 @@ pub struct LoadedModules {
     pub present: Vec<String>,
 }
 
-/// Makes a file system on a disk the guest's root for good. The disk is mounted read-only under a tmpfs overlay. The
-/// disks must contain ext4, and their drivers must be loaded.
+/// Permanently replaces the guest's root with a file system on a disk. The disk is mounted read-only under a tmpfs
+/// overlay. The disks must contain ext4, and their drivers must be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {
@@ -105,7 +105,7 @@ pub struct EnterRoot {
 /// Runs a shell (`/bin/sh`) on the guest's console and waits until it exits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shell {
-    /// Command line for `sh -c` instead of an interactive shell. A non-zero exit status is a failure.
+    /// Command line to run with `sh -c` instead of an interactive shell. A non-zero exit status is a failure.
     pub command: Option<String>,
 }
 
@@ -137,7 +137,7 @@ pub enum DeviceSelector {
     Address(String),
     /// Selects the first function with these IDs.
     Ids { vendor: u16, device: u16 },
-    /// Selects the function behind the vfio-user server on this Unix socket, without a guest.
+    /// Selects the function that a vfio-user server provides on this Unix socket, without a guest.
     Socket(String),
 }
 

@@ -14,7 +14,8 @@ pub struct OpenHca {
     pub hcr: HcrBase,
     /// Sizes and addresses of the tables in ICM.
     pub icm: IcmOptions,
-    /// Amount of memory mapped for the device, in MiB. All DMA goes to this memory. 0 means 48.
+    /// Amount of memory mapped for the device, in MiB. All DMA goes to this memory. The value 0 selects the default,
+    /// 48.
     pub arena_mib: u32,
     /// Whether to back the memory with huge pages if the kernel has them. The DMA mappings are then fewer and larger.
     pub huge_pages: bool,
@@ -49,7 +50,8 @@ pub struct IcmOptions {
     pub log_mtts: u8,
     /// ICM virtual address of the first table. The other tables follow in order of descending size.
     pub base: u64,
-    /// Whether to map pages in an order that differs from that of their ICM addresses, in runs of different lengths.
+    /// Whether the order of the mapped pages differs from the order of their ICM addresses. The pages are then mapped
+    /// in runs of different lengths.
     pub scattered: bool,
 }
 
@@ -81,7 +83,7 @@ pub struct HcaInfo {
     pub arena_size: u64,
     /// Time taken to map the memory, in nanoseconds.
     pub map_ns: u64,
-    /// ICM base of each table (QPC, CQC, EQC, MPT, MTT), or zeros without INIT_HCA.
+    /// ICM base of each table (QPC, CQC, EQC, MPT, MTT), or zeros if INIT_HCA was not issued.
     pub icm_bases: [u64; 5],
 }
 
@@ -148,11 +150,11 @@ pub enum OutParam {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandResult {
     pub status: u8,
-    /// Word 18h of the HCR at the time when the go bit was clear.
+    /// Word 18h of the HCR, as read when the go bit was clear.
     pub word: u32,
     /// Number of polls that found the go bit set.
     pub busy_polls: u32,
-    /// The output mailbox up to the last byte that is no longer `a5`, or empty without a mailbox.
+    /// The output mailbox up to the last byte that is no longer `a5`. Empty if the command had no output mailbox.
     pub outbox: Hex,
 }
 

@@ -1,4 +1,4 @@
-//! Message latency, measured without the host.
+//! A step that measures message latency without involving the host.
 
 use serde::{Deserialize, Serialize};
 

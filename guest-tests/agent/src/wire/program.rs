@@ -1,7 +1,8 @@
 //! Steps for programs in guests that have a user space.
 //!
-//! A program runs to completion in one step ([`Run`]), or runs in the background: [`Spawn`], any number of [`Ask`],
-//! then [`Wait`]. Output is text, in which bytes that are not UTF-8 are replaced.
+//! A program runs to completion in one step ([`Run`]), or runs in the background. In the background, it is started by
+//! [`Spawn`], answers any number of [`Ask`] steps, and ends with [`Wait`]. Output is text, in which bytes that are not
+//! UTF-8 are replaced.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ pub struct Spawned {
     pub program: ProgramId,
 }
 
-/// Writes a line to a running program, if one is given, and then waits for the next line of its output.
+/// Writes a line, if one is given, to a running program, and then waits for the next line of the program's output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ask {
@@ -62,7 +63,7 @@ pub struct Wait {
     pub timeout_ms: u32,
 }
 
-/// Sends a signal to a program and its children. [`Wait`] must follow.
+/// Sends a signal to a program and its children. A [`Wait`] step must follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     pub program: ProgramId,

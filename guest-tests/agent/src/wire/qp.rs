@@ -23,10 +23,10 @@ pub enum Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecvStyle {
-    /// With the V bit, which is cleared when the slot is consumed, as in the user library.
+    /// Sets the V bit, which is cleared when the slot is consumed. The user library uses this format.
     #[default]
     Valid,
-    /// With links between all slots and lkey 100h as terminator, as in the kernel driver.
+    /// Links all slots, and terminates the list with lkey 100h. The kernel driver uses this format.
     Terminated,
 }
 
@@ -54,7 +54,7 @@ pub struct CreateQp {
     pub recv_style: RecvStyle,
     /// UAR page for the doorbells.
     pub uar_page: u16,
-    /// Bits of the QP number above the table's mask.
+    /// Value of the QP number's bits above the table's index mask.
     pub high_bits: u32,
 }
 
@@ -81,7 +81,7 @@ impl Default for CreateQp {
 pub struct QpInfo {
     /// Identifier for later steps.
     pub id: QpId,
-    /// Number of the QP, upper bits included.
+    /// Number of the QP, including the bits above the table's index mask.
     pub qpn: u32,
     /// lkey of the send queue's buffer.
     pub sq_lkey: u32,

@@ -1,13 +1,13 @@
-//! Many messages, transferred without the host.
+//! Steps that transfer many messages without involving the host.
 //!
-//! A flow sends or receives `count` messages of `len` bytes on one queue pair with up to `depth` outstanding. Message
-//! `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. It contains the pattern stream of seed
-//! `seed + i % slots`, or of seed `seed + i` if each message is fresh.
+//! A flow sends or receives `count` messages of `len` bytes on one queue pair, with up to `depth` messages outstanding.
+//! Message `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. It contains the pattern stream of
+//! seed `seed + i % slots`, or of seed `seed + i` if `fresh` is set.
 //!
 //! | operation | content checked by |
 //! | --- | --- |
 //! | SEND, SEND_IMM | the peer's receive flow |
-//! | WRITE_IMM | the peer's receive flow; slots must not be reused while it checks |
+//! | WRITE_IMM | the peer's receive flow; slots must not be reused while it checks them |
 //! | WRITE | [`super::Verify`] at the peer afterwards, slot by slot |
 //! | READ | the send flow itself, against what [`super::Fill`] put into the peer's memory |
 
@@ -37,7 +37,7 @@ pub enum Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Scatter {
-    /// Number of segments, at least 1. A shorter message has empty segments.
+    /// Number of segments, at least 1. If a message has fewer bytes than segments, some segments are empty.
     pub pieces: u32,
     /// Number of bytes between segments, which must stay unchanged.
     pub gap: u32,
@@ -86,7 +86,8 @@ pub struct SendFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
+    /// Distance between slots in bytes. If it is 0, all messages use the same bytes, which suits only flows that verify
+    /// nothing.
     pub stride: u64,
     /// Number of slots in the buffer.
     pub slots: u32,
@@ -96,7 +97,7 @@ pub struct SendFlow {
     pub remote: Option<Remote>,
     /// Distance between slots at the peer, in bytes.
     pub remote_stride: u64,
-    /// Regions that share the memory of `mr`. Messages use their keys in turn.
+    /// Regions that share the memory of `mr`. Messages use the keys of these regions in turn.
     pub mrs: Vec<MrId>,
     /// The peer's regions, which messages use in turn instead of `remote`.
     pub remotes: Vec<Remote>,
@@ -104,7 +105,7 @@ pub struct SendFlow {
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content, rather than each slot having fixed content.
+    /// Whether each message has new content. Otherwise, each slot has fixed content.
     pub fresh: bool,
     /// Whether the content received by a READ is checked.
     pub verify: bool,
@@ -154,7 +155,8 @@ pub struct ReceiveFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
+    /// Distance between slots in bytes. If it is 0, all messages use the same bytes, which suits only flows that verify
+    /// nothing.
     pub stride: u64,
     /// Number of slots in the buffer; at least `depth`.
     pub slots: u32,
@@ -164,7 +166,7 @@ pub struct ReceiveFlow {
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content, rather than each slot having fixed content.
+    /// Whether each message has new content. Otherwise, each slot has fixed content.
     pub fresh: bool,
     /// Whether to check the content, and that the gaps between segments are unchanged.
     pub verify: bool,

@@ -116,7 +116,7 @@ pub struct Fill {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream of the part's first byte.
+    /// Position of the part's first byte in the stream.
     pub position: u64,
 }
 
@@ -130,13 +130,13 @@ pub struct Verify {
     pub len: u64,
     /// Seed of the pattern.
     pub seed: u64,
-    /// Position in the stream of the part's first byte.
+    /// Position of the part's first byte in the stream.
     pub position: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// Offset within the part of the first byte that differs, if any.
+    /// Offset of the first byte that differs, if any, relative to the start of the part.
     pub first_difference: Option<u64>,
 }
 
@@ -184,7 +184,7 @@ pub struct CreateCq {
     pub pd: u32,
     /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// Bits of the CQ number above the table's mask.
+    /// Value of the CQ number's bits above the table's index mask.
     pub high_bits: u32,
     /// Event queue that receives the completion events; `None` means event queue 0.
     pub eq: Option<EqId>,
@@ -221,7 +221,7 @@ pub struct ArmCq {
 pub struct CqInfo {
     /// Identifier for later steps.
     pub id: CqId,
-    /// Number of the CQ, upper bits included.
+    /// Number of the CQ, including the bits above the table's index mask.
     pub cqn: u32,
     /// lkey of the buffer.
     pub lkey: u32,
@@ -352,7 +352,7 @@ pub struct PostRecv {
 /// Answer to [`PostSend`] and [`PostRecv`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posted {
-    /// Byte offset of each WQE in its queue, as repeated in completions.
+    /// Byte offset of each WQE in its queue. Completions contain the same offsets.
     pub wqes: Vec<u32>,
 }
 
@@ -361,7 +361,7 @@ pub struct Poll {
     pub cq: CqId,
     /// Number of completions to wait for.
     pub count: u32,
-    /// Time limit in milliseconds. When it expires, the completions so far are returned.
+    /// Time limit in milliseconds. When it expires, the completions received so far are returned.
     pub timeout_ms: u32,
 }
 
@@ -376,7 +376,7 @@ pub struct Completions {
 /// A completion queue entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cqe {
-    /// Local QP number, upper bits included.
+    /// Local QP number, including the bits above the table's index mask.
     pub qpn: u32,
     /// QP number of the peer; 0 in an error CQE.
     pub remote_qpn: u32,

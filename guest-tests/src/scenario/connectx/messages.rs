@@ -2,18 +2,18 @@
 
 use anyhow::{Result, ensure};
 
-/// Parts of messages that concern the device.
+/// Substrings of messages that concern the device.
 const SUBJECTS: &[&str] = &["mlx5", "infiniband", "ib_core", "ib_cm"];
 
-/// Parts of expected messages.
+/// Substrings of expected messages.
 const NORMAL: &[&str] = &[
     "firmware version: 16.35.3006",
     "available PCIe bandwidth",
-    // There is no vendor-specific PCI capability, and thus no crash dump.
+    // There is no vendor-specific PCI capability, so crash dumps are not available.
     "Failed to get valid vendor specific ID",
     // Linux 6.12 reports that precision time measurement is not supported.
     "PTM is not supported by PCIe",
-    // There are no flow counters, and thus one is the largest bulk.
+    // There are no flow counters, so the largest bulk query covers one counter.
     "Flow counters bulk query buffer size increased, bulk_query_len(1)",
     // The driver reports link changes.
     "Port: 1 Link DOWN",
@@ -23,7 +23,7 @@ const NORMAL: &[&str] = &[
     "ACPI",
 ];
 
-/// Parts of expected messages of a driver that recovers from a failure.
+/// Substrings of messages that are expected while a driver recovers from a failure.
 const RECOVERY: &[&str] = &[
     "poll_health:",
     "print_health_info:",
@@ -39,12 +39,12 @@ const RECOVERY: &[&str] = &[
     "health recovery succeeded",
 ];
 
-/// Fails if a message that concerns the device, or a warning, is not expected.
+/// Fails if there is an unexpected message that concerns the device, or an unexpected warning.
 pub(super) fn judge(lines: &[String], warnings: &[String]) -> Result<()> {
     judge_others(lines, warnings, &[])
 }
 
-/// Does the same after a failure of the device.
+/// Like [`judge`], but also accepts the messages of a driver that recovers from a failure.
 pub(super) fn judge_recovery(lines: &[String], warnings: &[String]) -> Result<()> {
     judge_others(lines, warnings, RECOVERY)
 }

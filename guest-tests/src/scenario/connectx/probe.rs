@@ -1,4 +1,4 @@
-//! The drivers initialise the device repeatedly (mlx5 interface, sections 4 and 18).
+//! Makes the drivers initialise the device repeatedly (mlx5 interface, sections 4 and 18).
 //!
 //! One guest with two CPUs has two ConnectX, both as cards behind root ports.
 
@@ -22,7 +22,7 @@ use crate::vm::{Image, Vm};
 const IDS: (u16, u16) = (0x15b3, 0x1017);
 /// Drivers, and modules for tools: verbs, management datagrams and connections in user space.
 const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// Two CPUs, which have a completion vector each.
+/// Number of CPUs, each of which has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
 /// Kernel messages of this level or more severe are checked.
@@ -71,7 +71,7 @@ struct Probe {
     ids: [u16; 2],
     /// PCI addresses of the devices, in the order of the numbers.
     functions: [String; 2],
-    /// Numbers of kernel messages and of warnings that were already checked.
+    /// Numbers of kernel messages and of warnings that have been checked already.
     judged: (usize, usize),
     image: Image,
 }
@@ -161,7 +161,7 @@ impl Probe {
         u16::from_str_radix(digits, 16).with_context(|| format!("LID {text:?}"))
     }
 
-    /// Waits for a state of a device's port. The RDMA device may not exist yet.
+    /// Waits until a device's port is in a given state. The RDMA device may not exist yet.
     async fn port_is(&mut self, function: &str, state: &str) -> Result<()> {
         let file = port_file(function, "state");
         let line = format!("until grep -qs {state} {file}; do sleep 0.1; done");
@@ -183,7 +183,7 @@ impl Probe {
         let names = self.sh("ls /sys/class/infiniband").await?;
         for name in names.split_whitespace() {
             let text = self.vm.run(&["ibv_devinfo", "-v", "-d", name]).await?;
-            // Lines `name: value`; some names occur once per GID.
+            // The output has lines of the form `name: value`. Some names occur once per GID.
             let mut found = BTreeMap::new();
             for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
                 found.entry(name.trim()).or_insert(value.trim());
@@ -209,14 +209,14 @@ impl Probe {
         Ok(())
     }
 
-    /// Each device has its asynchronous events on the first vector, and completions on one vector per CPU.
+    /// Checks that the asynchronous events of each device are delivered through an MSI-X vector of their own.
     async fn interrupts(&mut self) -> Result<()> {
         let text = self.vm.run(&["cat", "/proc/interrupts"]).await?;
         for function in &self.functions {
             let name = format!("mlx5_async0@pci:{function}");
             let line = text.lines().find(|line| line.contains(&name));
             let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-            // The interrupt number, then a count per CPU.
+            // The line contains the interrupt number, followed by a count for each CPU.
             let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
             let count: u64 = counts.sum();
             ensure!(count >= 100, "{name} occurred {count} times");
@@ -225,7 +225,7 @@ impl Probe {
         Ok(())
     }
 
-    /// The operator takes a port down and up. An event notifies the driver.
+    /// Takes the port down and up as an operator would. An event notifies the driver.
     async fn link_flap(&mut self) -> Result<()> {
         let function = self.functions[0].clone();
         for _ in 0..3 {
@@ -237,7 +237,7 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// The driver reinitialises without being unloaded.
+    /// Makes the driver reinitialise without being unloaded.
     async fn devlink_reload(&mut self) -> Result<()> {
         for function in self.functions.clone() {
             let line = format!("devlink dev reload pci/{function}");
@@ -258,13 +258,13 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Writes the function to a file of the driver, `bind` or `unbind`.
+    /// Writes the function's address to the driver's file `bind` or `unbind`.
     async fn driver(&mut self, function: &str, file: &str) -> Result<()> {
         let line = format!("echo {function} > /sys/bus/pci/drivers/mlx5_core/{file}");
         self.vm.run_within(LOAD_TIMEOUT, &["sh", "-c", &line]).await.map(drop)
     }
 
-    /// The driver has no handler for a reset behind its back, so it is unbound meanwhile.
+    /// Resets the function while it is unbound, because its driver does not handle resets that it did not request.
     async fn function_reset(&mut self) -> Result<()> {
         let function = self.functions[0].clone();
         self.driver(&function, "unbind").await?;
@@ -274,8 +274,8 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// The driver finds the failure when it polls the health buffer, and starts the device again. The other device is
-    /// not affected.
+    /// Checks that the driver detects the failure when it polls the health buffer, and then restarts the device. The
+    /// other device must not be affected.
     async fn recovers(&mut self) -> Result<()> {
         for device in [0, 1, 0] {
             self.expected_messages().await?;
@@ -293,7 +293,7 @@ impl Probe {
         self.daemon.controls_of(*id).ask(&["fail", "--yes"]).await.map(drop)
     }
 
-    /// Waits for a new kernel message with this part.
+    /// Waits for a new kernel message that contains this text.
     async fn await_message(&mut self, part: &str) -> Result<()> {
         let deadline = Instant::now() + RECOVERY;
         loop {
@@ -306,7 +306,7 @@ impl Probe {
         }
     }
 
-    /// The driver is unloaded before or while it finds the failure.
+    /// Unloads the driver before or while it detects the failure.
     async fn unloads_failed(&mut self) -> Result<()> {
         self.fail(1).await?;
         self.unload().await?;
@@ -319,8 +319,8 @@ impl Probe {
         self.vm.run_within(LOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await.map(drop)
     }
 
-    /// The drivers are unloaded and loaded repeatedly, and the port becomes active each time. The second device is left
-    /// out to save time.
+    /// Unloads and loads the drivers repeatedly, and checks that the port becomes active each time. The second device
+    /// is left out to save time.
     async fn cycles(&mut self) -> Result<()> {
         let second = self.functions[1].clone();
         let bound_by =
@@ -335,7 +335,7 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// The guest restarts while the drivers are in use.
+    /// Restarts the guest while the drivers are in use.
     async fn restarts(&mut self) -> Result<()> {
         self.vm.reboot(&self.image).await?;
         self.judged = self.count_messages().await?;
@@ -347,7 +347,7 @@ impl Probe {
         self.vm.run(&["sh", "-c", line]).await
     }
 
-    /// Checks that the kernel has logged only expected messages since the last check.
+    /// Checks that all kernel messages since the last check are expected.
     async fn expected_messages(&mut self) -> Result<()> {
         let (lines, warnings) = self.new_messages().await?;
         messages::judge(&lines, &warnings)
@@ -374,7 +374,7 @@ impl Probe {
     }
 }
 
-/// Returns a pattern for a file of the port, whatever the kernel's name of the RDMA device.
+/// Returns a path pattern for a file of the port, which matches any name of the RDMA device.
 fn port_file(function: &str, file: &str) -> String {
     format!("/sys/bus/pci/devices/{function}/infiniband/*/ports/1/{file}")
 }

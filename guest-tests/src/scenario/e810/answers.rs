@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::probe::Probe;
 
-/// Name of the case, command with `{device}` and `{function}`, and expected parts of its output. White space is
-/// normalised.
+/// Name of each case, its command with the placeholders `{device}` and `{function}`, and the expected parts of its
+/// output. White space is normalised.
 pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     (
         "ethtool",

@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
 
-/// Returns the programs to run for a pair of client and server: all over IPv4, and some over the other networks and in
-/// the other direction.
+/// Returns the programs to run for a pair of client and server. The full extent always runs all programs. The core
+/// extent does so only over untagged IPv4 in the forward direction, and otherwise runs a few.
 const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
     match (extent, network, back) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,

@@ -59,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// Returns the increase. Threads that have ended count as zero.
+/// Returns the increase since `before`. A value that has decreased, because threads have ended, counts as zero.
 impl Sub for Effort {
     type Output = Self;
 

@@ -93,7 +93,7 @@ impl Pair {
         self.expect_events(&[], &[]).await
     }
 
-    /// Checks that since the last check, the kernels have logged exactly these events of the device.
+    /// Checks that the kernels have logged exactly these device events since the last check.
     async fn expect_events(&mut self, of_a: &[DeviceEvent], of_b: &[DeviceEvent]) -> Result<()> {
         for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
             let lines = station.new_warnings().await?;
@@ -157,7 +157,7 @@ async fn wanted(station: &mut Station) -> Result<SideOptions> {
     Ok(SideOptions::new(DEVICE, PeerAddress::Gid(gid_index(station, Gid::V4).await?)))
 }
 
-/// Checks that a request with a wrong key fails, and that the requests behind it are flushed.
+/// Checks that a request with a wrong key fails, and that the requests after it are flushed.
 async fn wrong_key(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (good, mut bad) = (ends.write(4096), ends.write(4096));
@@ -172,7 +172,7 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
 }
 
 /// Checks that requests posted after an error are flushed (IBTA volume 1, section 10.3.1.8). The program does not move
-/// the QP to the error state, which libirdma would otherwise wait for (section 14.2).
+/// the QP to the error state, which would make libirdma request the flush (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;
@@ -240,7 +240,8 @@ async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// Checks the error for a receiver that is not ready, which drivers and library translate themselves (section 14.1).
+/// Checks the error that is reported if the receiver is not ready. Drivers and library translate this error themselves
+/// (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;
@@ -276,8 +277,7 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[], &[]).await
 }
 
-/// Checks that a's posted requests fail from one of them on. `first` is the status of that request, and all later
-/// requests are flushed.
+/// Checks that one of a's posted requests fails with the status `first`, and that all later requests are flushed.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
     let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();

@@ -42,7 +42,7 @@ const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else, again", None, &[TO_IT, TO_EVERYBODY]),
 ];
 
-/// Sends frames of every kind in each receive mode.
+/// Sends frames of every kind in each receive mode, and checks which of them b accepts.
 pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
     let sender = open(a).await?;
     let receiver = open(b).await?;

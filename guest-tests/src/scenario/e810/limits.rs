@@ -20,7 +20,7 @@ const PROGRAM: &str = include_str!("../../../guest/registrations.py");
 const CPUS: u32 = 8;
 const CONTROLLERS: u32 = 4;
 const NEIGHBOURS: u64 = 1000;
-/// Number of memory regions. All cover the same buffer, because the guest has less memory than that.
+/// Number of memory regions. All cover the same buffer, because the guest has less memory than their total size.
 const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
 /// Size of each disk's content in MiB.
@@ -118,7 +118,8 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Registers the regions first, so that NVMe uses the last page list entries, and its peer is the last neighbour.
+/// Registers the regions first, so that NVMe uses the last entries of the page list, and the peer of NVMe is the last
+/// neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();

@@ -28,14 +28,14 @@ const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 /// Tests of UCX's transports, with additional arguments. `ud_verbs` supports only active messages.
 const TRANSPORT: &[&str] = &["-t am_lat -D zcopy -s 2048 -n 500", "-t am_bw -D bcopy -s 2048 -n 2000"];
 
-/// The same with the other ways of copying.
+/// More tests of UCX's transports, which use the remaining copy methods.
 const MORE_TRANSPORT: &[&str] = &["-t am_lat -D short -s 8 -n 500", "-t am_lat -D bcopy -s 2048 -n 500"];
 
 /// Tests of UCX's protocols over the same transport.
 const PROTOCOL: &[&str] =
     &["-t tag_lat -s 65536 -n 50", "-t ucp_put_bw -s 65536 -n 50", "-t ucp_get -s 65536 -n 20"];
 
-/// The other protocols and sizes.
+/// More tests of UCX's protocols, which use the remaining protocols and sizes.
 const MORE_PROTOCOL: &[&str] = &[
     "-t tag_lat -s 8 -n 500",
     "-t tag_bw -s 65536 -n 200",
@@ -125,8 +125,8 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
             "env UCX_TLS=ud_verbs UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={gid} {NO_GID_CHECK} ucx_perftest -P 0"
         )
     };
-    // The client sends the test to the server, but not the transport. Neither may run as an MPI rank, as they would if
-    // their input were not a terminal.
+    // The client sends the server the test, but not the transport. The option `-P 0` is needed because both would
+    // otherwise run as MPI ranks if their input is not a terminal.
     let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
     let server = format!("{} {transport}", program(of_b));
     let client = format!("{} {} {test} -f", program(of_a), b.address(0).ipv4);
@@ -146,9 +146,9 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
     Ok(())
 }
 
-/// Checks that UCX does not offer reliable connections. It does so only on devices with shared receive queues:
+/// Checks that UCX does not offer reliable connections. It offers them only on devices with shared receive queues:
 /// `uct_rc_verbs_query_tl_devices` in its `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, which means a `max_srq`
-/// above 0. `irdma` supports none on an E810. libfabric's messages do use RC.
+/// above 0. `irdma` does not support shared receive queues on an E810. libfabric's messages nevertheless use RC.
 async fn no_rc(station: &mut Station) -> Result<()> {
     let text = station.sh("ucx_info -d").await?;
     let device = format!("{DEVICE}:1");

@@ -1,5 +1,5 @@
-//! Networks of an E810 with another E810 and with an emulated NIC, on a link without loss and on one that loses 1% of
-//! the frames.
+//! Network traffic of an E810 with another E810 and with an emulated NIC, on a link without loss and on a link that
+//! loses 1% of the frames.
 
 use anyhow::{Context, Result, ensure};
 
@@ -42,7 +42,7 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link. They apply at a and thus to all its peers.
+/// Impairments of the lossy link. They are applied at a, and thus affect the traffic with all its peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],

@@ -15,7 +15,7 @@ use crate::vm::Vm;
 pub(super) enum Package {
     /// The package that the lab generates.
     Synthetic,
-    /// Debian's package, on the guest's disk of the given name.
+    /// Debian's package, which is on the additional disk.
     Debian,
     /// No package, so that the driver runs in safe mode.
     None,
@@ -29,7 +29,7 @@ const MOUNT: &str = "/tmp/package";
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// Time limit of the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time allowed for the answer in addition to that limit.
+/// Time allowed for the answer in addition to [`LIMIT`].
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Package {

@@ -51,7 +51,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -R -c UD -s 1024 -n 200", 1),
 ];
 
-/// All sizes of the other operations.
+/// More cases, which cover all sizes of the remaining operations.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20 -b", 23),
     ("ib_read_bw -a -n 10 -b", 23),
@@ -73,7 +73,7 @@ const MEMORY_MIB: u32 = 1024;
 pub(in super::super) struct Bench {
     a: Station,
     b: Station,
-    /// Daemons that serve the other HCAs.
+    /// Daemons that serve the HCAs for `ib_mthca`.
     daemons: Vec<Daemon>,
 }
 
@@ -126,7 +126,7 @@ impl Bench {
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
-    /// Brings up the other HCA and soft-RoCE, and returns both.
+    /// Brings up the HCA for `ib_mthca` and soft-RoCE, and returns both devices.
     pub(in super::super) async fn others(&mut self) -> Result<[Device; 2]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;

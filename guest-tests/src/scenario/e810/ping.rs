@@ -10,7 +10,7 @@ use super::station::{Address, Station};
 /// Payload lengths: none, one byte, lengths around the limit of a 1500-byte frame for IPv6 and IPv4, and lengths with
 /// many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// A selection of lengths, for links whose peers have already passed with all lengths.
+/// A selection of lengths, for stations between which all lengths have already been tested.
 const SOME: &[u32] = &[56, 1473, 20_000];
 /// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(120);

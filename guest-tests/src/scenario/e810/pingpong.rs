@@ -51,7 +51,7 @@ const JUMBO_CASES: &[(&str, Gid)] = &[
 /// Programs that transfer too much data for a capture.
 const LARGE_CASES: &[(&str, Gid)] = &[("ibv_rc_pingpong -s 3145728 -m 4096 -n 20 -e", Gid::V6)];
 
-/// The same with other path MTUs and more messages.
+/// More programs of this kind, with other path MTUs and more messages.
 const MORE_LARGE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 3145728 -m 1024 -n 20", Gid::V4),
     ("ibv_rc_pingpong -s 3145728 -m 4096 -n 50", Gid::V4),
@@ -141,7 +141,8 @@ fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// Returns all `hw_counters`, named as in later kernels. In 6.12, message counters have the prefix `iw`.
+/// Returns all `hw_counters` under their names in kernels after 6.12. In 6.12, the names of message counters have the
+/// prefix `iw`.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
     let text = station.sh(&line).await?;

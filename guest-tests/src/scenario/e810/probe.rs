@@ -26,7 +26,7 @@ const SPACE: &str = "second";
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x8086, 0x1592);
 
-/// The guest, and the names that its devices have had since the driver was last loaded.
+/// The guest, and the current names of its devices, which can change when the driver is loaded.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) vm: Vm,
@@ -80,7 +80,8 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // On a devlink reload, ice disables its control queue and relies on the reset that follows to free its VSI.
+        // Strict mode is off: on a devlink reload, ice disables its control queue and relies on the reset that follows
+        // to free its VSI.
         let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
@@ -113,7 +114,8 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The driver uses the serial number to distinguish the cards of the two functions.
+        // The driver distinguishes the cards of the two functions by their serial numbers, and prints the message for
+        // each card.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await

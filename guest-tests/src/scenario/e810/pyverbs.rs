@@ -41,7 +41,7 @@ async fn prepare(station: &mut Station) -> Result<()> {
     suite::prepare(&mut station.vm).await
 }
 
-/// Windows are supported in kernel 6.12 but not in later kernels (section 15.2).
+/// Known results on kernel 6.12, which supports memory windows. Later kernels do not (section 15.2).
 const WITH_WINDOWS: Known =
     Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS], turns: TURNS };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };

@@ -1,5 +1,6 @@
-//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. Its port must be active, tools must show it, and it
-//! must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and 17.2).
+//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. The port of the RDMA device must become active, tools
+//! must show the device, and it must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and
+//! 17.2).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

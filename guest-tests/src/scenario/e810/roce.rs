@@ -71,8 +71,8 @@ pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a guest that has this address on an E810 with `irdma`, and uses the largest path MTU. Returns the guest, its
-/// RDMA device and the daemon.
+/// Starts a guest whose E810 is driven by `irdma`, has the address `ip`, and supports the largest path MTU. Returns the
+/// guest, its RDMA device and the daemon.
 pub(in super::super) async fn irdma_guest(
     lab: &Lab,
     run: &RunDir,

@@ -74,7 +74,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
 
-/// Checks that with loopback, frames return to the interface and do not reach the other one.
+/// Checks that with loopback, frames return to the interface and do not reach the other interface.
 async fn loopback(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     set_loopback(probe, "on").await?;

@@ -143,7 +143,7 @@ impl Measure {
         matches!(self, Self::TcpRoundTrips | Self::FloodPing)
     }
 
-    /// Returns the number of round trips in a result.
+    /// Returns the number of round trips on which a result is based.
     fn round_trips(self, value: f64) -> f64 {
         match self {
             Self::Tcp { .. } => 0.0,

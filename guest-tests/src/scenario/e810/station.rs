@@ -53,7 +53,7 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn on(network: u16, id: u16) -> Self {
         let [high, low] = network.to_be_bytes();
-        // VLAN IDs have 12 bits, so the second byte stays below 97.
+        // VLAN IDs have 12 bits, so the second byte of the IPv4 address is at most 96.
         Self {
             ipv4: format!("10.{}.{low}.{id}", 81 + u16::from(high)),
             ipv6: format!("fd81:{network:x}::{id:x}"),
@@ -72,7 +72,8 @@ pub(super) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
 }
 
 impl Station {
-    /// Boots a guest that has an E810 as a card, and additional disks. Its driver is loaded with the lab's package.
+    /// Boots a guest that has an E810 as a card, and additional disks. The E810's driver is loaded with the lab's
+    /// package.
     pub(super) async fn with_e810(
         lab: &Lab,
         run: &RunDir,

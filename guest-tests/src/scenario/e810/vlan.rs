@@ -16,7 +16,7 @@ const INNER: u16 = 301;
 /// Checks that two VLANs at once carry the same traffic as the untagged network and are isolated from each other.
 pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for vlan in [FIRST, LAST] {
-        // Frames in this VLAN have a priority.
+        // Assign a priority to the frames in this VLAN.
         add(a, "802.1Q", vlan, "egress-qos-map 0:5").await?;
         add(b, "802.1Q", vlan, "egress-qos-map 0:5").await?;
     }

@@ -22,7 +22,7 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 enum Names {
     /// On Ethernet, by the GIDs of their IP addresses. The value is the index of the endpoint's own GID.
     Gids(u32),
-    /// On InfiniBand, by their LIDs, which are the last components of their addresses.
+    /// On InfiniBand, by their LIDs, which are the last two bytes of their addresses.
     Lids,
 }
 
@@ -51,7 +51,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Opens an InfiniBand device of the guest. Its LID is the last component of `ip`.
+    /// Opens an InfiniBand device of the guest. Its LID is in the last two bytes of `ip`.
     pub(in super::super) async fn open_infiniband(
         name: &'static str,
         vm: Vm,

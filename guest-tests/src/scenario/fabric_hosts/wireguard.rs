@@ -50,8 +50,8 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Programs in all namespaces share the directory of control sockets, whose names are those of the
-            // interfaces.
+            // Interface names must be unique, because programs in all namespaces share the directory of control
+            // sockets, which are named after the interfaces.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;

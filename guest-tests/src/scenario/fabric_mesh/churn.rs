@@ -10,15 +10,15 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// Index of the HCA that is removed and added again, followed by those of its partners.
+/// Index of the HCA that is removed and added again, followed by the index of the HCA that it communicates with.
 const LEAVES: usize = 3;
 const CALLS: usize = 4;
 /// Number of rounds that each remaining pair must complete in each phase.
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Checks that two pairs keep communicating, one of which includes the NIC behind HCA 1, while every other HCA removes
-/// HCA 4 from its list of peers and adds it again. HCA 4 loses its connections.
+/// Checks that two pairs keep communicating while every other HCA removes HCA 4 from its list of peers and adds it
+/// again. One of the pairs includes the NIC behind HCA 1. While HCA 4 is removed, it cannot communicate.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =
@@ -54,7 +54,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Waits until each pair has completed some rounds.
+/// Waits until each pair has completed [`TALKS`] more rounds.
 async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     for count in counts {
         let goal = *count.borrow() + TALKS;

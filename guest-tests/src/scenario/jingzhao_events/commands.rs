@@ -32,7 +32,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
 async fn port(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 7, &[kind::PORT_CHANGE]).await?;
     for (state, subtype) in [("down", DOWN), ("up", ACTIVE)] {
-        // The second request changes nothing.
+        // The second request changes nothing, so it must not cause an event.
         for _ in 0..2 {
             pair.a.daemon.control(&["port", state]).await?;
         }
@@ -63,7 +63,7 @@ pub(super) async fn nop(driver: &mut impl Driver, token: u16) -> Result<Event> {
     Ok(Event::command(token, 0, 0))
 }
 
-/// Checks that an event for an unwritable queue is lost, and that another queue reports this.
+/// Checks that an event for an unwritable queue is lost, and that an event in another queue reports this.
 async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
     let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -101,7 +101,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // After this, the other queue is the one with the lowest number.
+        // After this, the next queue is the one with the lowest number.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {

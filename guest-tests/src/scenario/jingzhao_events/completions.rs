@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// Returns the event of b's completion queue, which contains its full number.
+    /// Returns the completion event of b's completion queue, which contains the full number of the queue.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }
@@ -145,7 +145,7 @@ async fn of_sends(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Checks that without an event queue, no event is raised and completions continue.
+/// Checks that without an event queue, no event is raised, and messages still complete.
 async fn without_eq(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(6)).await?;
     pair.b.vm.call(DestroyEq { eq: setup.eq.eq.id }).await?;
@@ -157,7 +157,7 @@ async fn without_eq(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &setup.source).await
 }
 
-/// Checks that software that never uses the doorbell still gets interrupts (section 8.5).
+/// Checks that software that never arms the event queue through the doorbell still gets interrupts (section 8.5).
 async fn never_rung(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Disarmed, eq(7)).await?;
     for _ in 0..3 {

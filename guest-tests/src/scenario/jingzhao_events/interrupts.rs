@@ -46,8 +46,8 @@ async fn function_mask(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Function, true).await
 }
 
-/// Checks interrupts that the guest masks in its table. The VMM emulates that table, so they are not pending in the
-/// device.
+/// Checks interrupts that the guest masks in its table. The VMM emulates that table, so these interrupts are not
+/// pending in the device.
 async fn masked_entry(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Entry(VECTOR), false).await?;
     others_go_on(driver, Mask::Entry(VECTOR)).await
@@ -58,8 +58,8 @@ async fn vmm_mask(driver: &mut impl Driver) -> Result<()> {
     others_go_on(driver, Mask::Vmm(VECTOR)).await
 }
 
-/// Checks that several events under a mask cause a single interrupt when the mask is lifted. `shown` is whether the
-/// device's pending bits show it.
+/// Checks that several events under a mask cause a single interrupt when the mask is lifted. If `shown` is set, also
+/// checks that the device's pending bits show the interrupt.
 async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;

@@ -41,7 +41,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("access error: WRITE with a wrong R_Key", hint, access_error(pair)).await
 }
 
-/// Returns a queue pair shape whose number has upper bits that the table ignores.
+/// Returns a queue pair shape whose QP number has bits set above the table's index mask.
 fn high() -> CreateQp {
     CreateQp { high_bits: 5, ..CreateQp::default() }
 }
@@ -215,7 +215,7 @@ async fn access_error(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &source).await
 }
 
-/// The statuses that a rejected request causes.
+/// The event and the syndromes that a rejected request causes.
 struct Refused {
     event: u8,
     at_requester: u8,

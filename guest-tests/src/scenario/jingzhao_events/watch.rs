@@ -37,7 +37,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Returns an event about a queue.
+    /// Returns an event whose only content is a number, usually that of a queue.
     pub(super) const fn of(kind: u8, number: u32) -> Self {
         Self { kind, number, subtype: 0, detail: 0, param: 0 }
     }

@@ -21,7 +21,7 @@ pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Adds a command whose answer counts as one for this form.
+    /// Adds a command whose answer is recorded for this form.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -62,7 +62,7 @@ impl Script {
 /// Number of commands per step.
 const AT_ONCE: usize = 256;
 
-/// Binary logarithm of the size of an event queue that can hold that number of events.
+/// Binary logarithm of the size of an event queue that can hold [`AT_ONCE`] events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
 /// Issues commands with the E bit. Each completes with one event that contains its token and its status, whatever the
@@ -95,7 +95,7 @@ async fn issue_with_events(
     Ok(results)
 }
 
-/// Issues commands in as few round trips as their mailboxes permit.
+/// Issues commands, of which up to [`AT_ONCE`] share one round trip.
 pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
     let mut results = Vec::with_capacity(commands.len());
     for part in commands.chunks(AT_ONCE) {
@@ -105,8 +105,8 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     Ok(results)
 }
 
-/// Checks that a successful command writes exactly its output mailbox, and that a rejected one writes nothing (section
-/// 2).
+/// Checks that a successful command fills exactly its output mailbox, and that a rejected command writes nothing
+/// (section 2).
 fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     let expected = match (&command.output, row_of(command.op)) {
         (OutParam::Mailbox, Some(row)) if result.status == 0 => row.outbox.unwrap_or(0),
@@ -117,7 +117,8 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table of results, and compares it with the interface's table in both directions.
+/// Prints the table of results. Checks that it matches the interface's table, and that neither table has a row that the
+/// other lacks.
 pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
     print(devices, &expected)?;
@@ -177,7 +178,7 @@ mod tests {
 
     type Table = BTreeMap<Key, Expected>;
 
-    /// Returns the whole table, and two devices that answer exactly as it says.
+    /// Returns the whole table, and the answers of two devices that match it exactly.
     fn faithful() -> (Table, [Answers; 2]) {
         let table: Table = expected::all().map(|row| ((row.op, row.form), row)).collect();
         let device = |n: usize| {

@@ -40,8 +40,8 @@ struct Attempt {
     mailbox: Mailbox,
 }
 
-/// Moves a QP of this type along each row. The mask names each attribute alone, no attribute, and all attributes that
-/// the row does not accept.
+/// Executes the transition of each row with a QP of this type. The attempts differ in the mask, which names a single
+/// attribute, no attribute, or all attributes that the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -101,8 +101,8 @@ fn held(qp: &TestQp) -> Mailbox {
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the commands that lead to the state with only the required attributes, followed by the attempt between two
-/// queries.
+/// Returns the commands that lead to the state `from` with only the required attributes, followed by the attempt
+/// between two queries.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -166,8 +166,8 @@ fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u
 
 /// Checks the defaults for a QP whose software never sets RNR retry count, ACK timeout and retry count (section 10.6).
 pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
-    /// The defaults are unlimited, 67.1 ms and 7. The first two are in the upper bits of their bytes, and the last is
-    /// in bits 18:16.
+    /// The defaults are unlimited RNR retries, an ACK timeout of 67.1 ms, and 7 retries. The first two values are in
+    /// the upper bits of their bytes, and the last is in bits 18:16 of its word.
     const IN_FORCE: [(usize, u32); 3] = [(0x20, 7 << 29), (0x24, 14 << 27), (0x68, 7 << 16)];
     let qp = TestQp::create(vm, service).await?;
     for (state, begun) in [(Rtr, false), (Rts, true), (Sqd, true)] {

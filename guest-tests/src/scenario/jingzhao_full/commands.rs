@@ -11,7 +11,7 @@ use super::spec::{Form, InModifier, Inbox, Row, SECTION_2, UNSUPPORTED};
 
 /// An address at which there is no memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// Bits of an object number above the table's mask.
+/// Value of an object number's bits above the table's index mask.
 const ROLLING: u32 = 0x9c_0000;
 
 // These numbers are far above those that the agent uses, and refer to the last page of each table.
@@ -124,7 +124,8 @@ pub(super) fn generic(device: &Device) -> Script {
             script.tries(Form::NumberOver24Bits, numbered(0x7fff_ffff));
         }
         if let Inbox::Unmodified(_) = row.inbox {
-            // Only the form with op_modifier 0 has an input mailbox, and thus one that can be invalid.
+            // Only with op_modifier 0 does the command have an input mailbox. Also check the number in a form without
+            // one.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {
@@ -138,7 +139,7 @@ pub(super) fn generic(device: &Device) -> Script {
     script
 }
 
-/// Returns opcodes that no document defines.
+/// Returns commands with all opcodes that no document defines.
 pub(super) fn undefined() -> impl Iterator<Item = RawCommand> {
     let defined = |op: &u16| {
         SECTION_2.iter().any(|row| row.op == *op)
@@ -161,7 +162,7 @@ pub(super) fn queries() -> Script {
     script
 }
 
-/// Returns the commands of sections 3.5 and 3.6, and commands whose ICM pages must be unmapped (5.2).
+/// Returns the commands of sections 3.5 and 3.6, and other commands that fail while their ICM pages are unmapped (5.2).
 pub(super) fn icm(device: &Device) -> Script {
     const MAP: u16 = 0xffa;
     const UNMAP: u16 = 0xff9;
@@ -372,7 +373,8 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script.good("op_modifier 2 (RTL)", modified(2, on(0x021, QPN)));
     script.good("op_modifier 3 ([D])", reset.clone());
 
-    // Fields that are zero here keep the values that RST2INIT has set.
+    // Each attempt starts with RST2INIT, because fields that are zero in later commands keep the values that it has
+    // set.
     for (form, service) in [
         (Form::Bad("RC: MTU code 0"), service::RC),
         (Form::Bad("UC: MTU code 0"), service::UC),

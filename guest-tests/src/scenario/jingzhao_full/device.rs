@@ -56,8 +56,8 @@ impl Device {
     /// Returns the ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
-        // The arguments are the numbers of entries in the agent's default tables, and the entry sizes (section 4.1).
-        // All EQCs are in one page.
+        // The arguments are the binary logarithms of the numbers of entries in the agent's default tables, and the
+        // entry sizes (section 4.1). All EQCs are in one page.
         let last = |base: u64, log_entries: u32, bytes: u64| base + (bytes << log_entries) - PAGE;
         [last(qpc, 10, 256), last(cqc, 10, 64), eqc, last(mpt, 12, 64), last(mtt, 16, 8)]
     }
@@ -120,7 +120,7 @@ impl TestQp {
         Ok(())
     }
 
-    /// Fails if a completion arrives.
+    /// Fails if there is a completion.
     pub(super) async fn expect_silence(&self, vm: &mut Vm) -> Result<()> {
         let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");

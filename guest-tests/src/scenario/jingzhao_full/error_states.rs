@@ -18,8 +18,8 @@ use crate::vm::Vm;
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// Checks that in SQE, a doorbell's requests are flushed, and that after the return to RTS, the next doorbell's are
-/// executed.
+/// Checks that in SQE, the requests announced by a doorbell are flushed. After the return to RTS, the requests
+/// announced by the next doorbell must be executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -58,8 +58,8 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// Checks that 2ERR completes requests with a doorbell in order, followed by the posted receives, and that ERR2RST
-/// completes nothing.
+/// Checks that 2ERR completes all sends announced by a doorbell in order, and then the posted receives. ERR2RST must
+/// complete nothing.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, service).await?;

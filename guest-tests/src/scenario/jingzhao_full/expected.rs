@@ -2,8 +2,8 @@
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1 to 3.14; statuses of section 1.4. Apart from 10h, no source specifies the extended
-//! status of a rejection. Here, 08h is used for counts and sizes that exceed a limit, 09h for objects that are valid or
-//! not contrary to the rule, and 0Ah for an index or a number.
+//! status of a rejection. Here, 08h is used for counts and sizes that exceed a limit, 09h for objects that are
+//! unexpectedly valid or not valid, and 0Ah for an index or a number.
 
 use super::spec::status::{BAD_INDEX, BAD_OP, BAD_PARAM, BAD_QPEE_STATE, BAD_RES_STATE, EXCEED_LIM, OK};
 use super::spec::{Form, Statuses, section_2};

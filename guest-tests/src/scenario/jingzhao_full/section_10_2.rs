@@ -1,5 +1,5 @@
-//! The table of transitions. It contains the source and target state of each command, its service types and its
-//! attributes.
+//! The table of QP state transitions. Each row contains the source states and the target state, the command, the
+//! service types, and the attributes that the command requires or accepts.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
@@ -57,12 +57,13 @@ const fn attribute(name: &'static str, bit: u32, fields: &'static [Field]) -> At
 const CUR_STATE: Attribute = attribute("CUR_STATE", 1, &[]);
 const EN_SQD_ASYNC_NOTIFY: Attribute = attribute("EN_SQD_ASYNC_NOTIFY", 2, &[]);
 const ACCESS_FLAGS: Attribute = attribute("ACCESS_FLAGS", 3, &[]);
-/// The port has a single P_Key, so no other index is valid.
+/// The port has a single P_Key, so 0 is the only valid index.
 const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[field(0x1c, 0x7f, 0, 0)]);
 pub(super) const PORT: Attribute = attribute("PORT", 5, &[field(0x1c, 7 << 24, 1 << 24, 1 << 24)]);
 const QKEY: Attribute = attribute("QKEY", 6, &[field(0x98, !0, 0x5566_7788, 0x1122_3344)]);
-/// The address vector: GRH flag and path bits; source GID index, static rate and hop limit; SL, traffic class and flow
-/// label; destination GID; LIDs, MAC and IP addresses, where the destination's come last.
+/// The address vector. Its fields are, in this order: GRH flag and path bits; source GID index, static rate and hop
+/// limit; SL, traffic class and flow label; the four words of the destination GID; both LIDs; the high parts of the
+/// source and destination MAC addresses; and the source and destination IP addresses.
 const AV: Attribute = attribute(
     "AV",
     7,
@@ -149,7 +150,8 @@ const fn row(
     Row { from, to, op, types, req, opt }
 }
 
-/// Section 10.2: from, to, op, types, req, opt. SQD -> RTS also accepts what \[S\] lists for it.
+/// The rows of section 10.2: from, to, op, types, req, opt. For SQD -> RTS, they include the attributes that \[S\]
+/// lists.
 #[rustfmt::skip]
 pub(super) const ROWS: [Row; 24] = [
     row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),
@@ -190,7 +192,7 @@ pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
 
-/// Returns a mask that names only the attributes that `op` requires.
+/// Returns a mask with the bits of exactly those attributes that `op` requires.
 pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)

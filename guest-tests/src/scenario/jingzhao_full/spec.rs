@@ -20,7 +20,8 @@ pub(super) mod status {
     pub(crate) const BAD_QPEE_STATE: u8 = 0x10;
 }
 
-/// Statuses of two devices, of which one has the default options and the other has `extended_status` and `mad_ifc`.
+/// The expected status from each of two devices. The first has the default options, and the second has the options
+/// `extended_status` and `mad_ifc`.
 pub(super) type Statuses = [u8; 2];
 
 /// Values that the op_modifier column permits.
@@ -33,7 +34,7 @@ pub(super) enum OpModifier {
 }
 
 impl OpModifier {
-    /// Returns a value that is valid.
+    /// Returns one of the valid values.
     pub(super) fn first(self) -> u8 {
         match self {
             Self::Any => 0,
@@ -51,7 +52,7 @@ impl OpModifier {
     }
 }
 
-/// Values that the in_modifier column permits, as far as the generic rule for numbers applies.
+/// The kind of value that the in_modifier column permits. The generic 24-bit check applies only to object numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InModifier {
     /// Zero, a count, or an index.
@@ -65,16 +66,17 @@ pub(super) enum InModifier {
 pub(super) enum Inbox {
     None,
     Bytes(u64),
-    /// This number of bytes if op_modifier is 0, and no mailbox otherwise.
+    /// A mailbox of this many bytes if op_modifier is 0, and no mailbox otherwise.
     Unmodified(u64),
-    /// ceil(n/2) * 20h bytes for n entries.
+    /// A mailbox of ceil(n/2) * 20h bytes for n entries.
     MapIcm,
-    /// 20h + ceil(n/4) * 20h bytes for n entries.
+    /// A mailbox of 20h + ceil(n/4) * 20h bytes for n entries.
     WriteMtt,
 }
 
 impl Inbox {
-    /// Returns the length in bytes. If the length depends on the number of entries, returns that for one entry.
+    /// Returns the length in bytes, or `None` if there is no mailbox. If the length depends on the number of entries,
+    /// returns the length for one entry.
     pub(super) fn bytes(self) -> Option<u64> {
         match self {
             Self::None => None,
@@ -214,7 +216,7 @@ impl fmt::Display for Form {
 }
 
 impl Row {
-    /// Returns which of the two devices support the command (section 3.14).
+    /// Returns, for each of the two devices, whether it supports the command (section 3.14).
     fn supported(&self) -> [bool; 2] {
         match self.op {
             0x023 => [false, false],
@@ -247,8 +249,8 @@ impl Row {
         .map(move |expected| self.unless_unsupported(expected))
     }
 
-    /// Returns the expected answer, or the rejection of an unsupported opcode, which precedes all other checks (check
-    /// a).
+    /// Returns the expected answer. If the device does not support the opcode, this is a rejection, because that check
+    /// (check a) precedes all others.
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {

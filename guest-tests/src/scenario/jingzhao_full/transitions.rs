@@ -19,7 +19,7 @@ use super::spec::status::{BAD_PARAM, OK};
 use crate::report::line;
 use crate::vm::Vm;
 
-/// The commands, in the order of section 2.
+/// Opcodes of the commands, in the order of section 2.
 const OPS: [u16; 11] = [0x019, 0x02d, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x038, 0x020, 0x021];
 
 /// Returns the op_modifiers that a command accepts (section 2, J-36).
@@ -30,14 +30,14 @@ fn modifiers(op: u16) -> &'static [u8] {
     }
 }
 
-/// A command issued in a state, given by state, opcode and op_modifier.
+/// The state in which a command is issued, the command's opcode, and its op_modifier.
 type Key = (State, u16, u8);
 
 /// The result of a command: its status, and the state code that QUERY_QP reports afterwards.
 type Outcome = (u8, u8);
 
-/// Tries every command in every state on QPs of one service type. Prints the table of results, and compares it with
-/// section 10.2 in both directions.
+/// Tries every command in every state on a QP of one service type. Prints the table of results, and fails unless the
+/// device permits exactly the transitions of section 10.2.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     let mut outcomes = BTreeMap::new();
@@ -76,12 +76,13 @@ fn attempts() -> impl Iterator<Item = (u16, u8)> {
     OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
 }
 
-/// Returns the commands that lead from any state to `to`. For SQE, they lead only to RTS, where a send must then fail.
+/// Returns the commands that lead from any state to `to`. For SQE, they lead only to RTS, and the caller must then make
+/// a send fail.
 pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
     walk_with(qp, to, |_| qp.image())
 }
 
-/// Returns the commands that lead from any state to `to`, with a mailbox for each opcode.
+/// Returns the same commands as [`walk`], each with the mailbox that `mailbox` returns for its opcode.
 pub(super) fn walk_with(qp: &TestQp, to: State, mailbox: impl Fn(u16) -> Mailbox) -> Vec<RawCommand> {
     const TO_RTS: [(u16, u8); 4] = [(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0)];
     let steps: &[(u16, u8)] = match to {
@@ -105,7 +106,7 @@ fn observed(qp: &TestQp, op: u16, op_modifier: u8) -> Vec<RawCommand> {
     vec![query.clone(), command(qp, op, op_modifier), query]
 }
 
-/// Returns a command that is valid, except perhaps for the state of its QP.
+/// Returns a command that is valid if the state of its QP permits it.
 fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     match op_modifier {
         0 => with(op, qp.qp.qpn, &qp.image()),
@@ -136,7 +137,7 @@ fn state(query: &CommandResult) -> Result<u8> {
     Ok(state)
 }
 
-/// Checks that errors that move QPs of other types to SQE move an RC QP to ERR (section 10.1).
+/// Checks that an RC QP enters ERR on an error that would move a QP of another type to SQE (section 10.1).
 async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     issue(vm, walk(qp, Rts)).await?;
     qp.fail_a_send(vm).await?;
@@ -144,7 +145,8 @@ async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     expect_state(results.first().context("no reply")?, Err).context("after a failed send")
 }
 
-/// Returns missing attempts, results that contradict section 10.2, and rows of section 10.2 that were not attempted.
+/// Returns a description of each missing attempt, of each result that contradicts section 10.2, and of each row of
+/// section 10.2 that was not observed.
 fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<String> {
     let mut wrong = Vec::new();
     let states = || STATES.into_iter().filter(|&from| occurs(service, from));

@@ -1,4 +1,4 @@
-//! Errors at the end that caused them, and how its queues behave afterwards.
+//! Errors that one end of a connection causes itself, and the state of its queues afterwards.
 
 use agent::wire::{Access, Cqe, CreateMr, PostRecv, SendOp, SendRequest, Sge, Transition};
 use anyhow::{Context, Result, ensure};
@@ -38,7 +38,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("flush in ERR, then RESET and reuse", hint, flush_and_reset(pair)).await
 }
 
-/// Checks a send request with an invalid gather list (section 9.5).
+/// Checks that a send request with an unknown L_Key fails (section 9.5).
 async fn bad_gather(pair: &mut Pair, op: SendOp) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -52,7 +52,7 @@ async fn bad_gather(pair: &mut Pair, op: SendOp) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks a READ that scatters to read-only memory (section 9.5).
+/// Checks that a READ into read-only local memory fails (section 9.5).
 async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -69,8 +69,8 @@ async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that a receive that is too small fails, that the next receive is flushed, and that the sender gets an error
-/// (section 9.5).
+/// Checks that a message fails if it is longer than its receive request, that the next receive request is flushed, and
+/// that the sender gets an error (section 9.5).
 async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -88,7 +88,7 @@ async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks a receive with an invalid scatter list (section 9.5).
+/// Checks that a receive request with an unknown L_Key fails at both ends (section 9.5).
 async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -104,8 +104,8 @@ async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that requests posted in ERR are flushed too, although a receive has no doorbell. After RESET, both queues
-/// start at their first slot (section 10.5).
+/// Checks that requests posted in ERR are also flushed, although no doorbell announces a receive request. After RESET,
+/// both queues start at their first slot (section 10.5).
 async fn flush_and_reset(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -138,7 +138,7 @@ async fn post_recv(vm: &mut Vm, end: &End, receives: &[Sge]) -> Result<()> {
     vm.call(PostRecv { qp: end.qp.id, requests }).await.map(drop)
 }
 
-/// Checks error CQEs against the syndrome and the WQE that `expected` gives for each.
+/// Checks that the error CQEs have this opcode, and the syndromes and WQE offsets in `expected`.
 fn expect_errors(cqes: &[Cqe], opcode: u8, expected: &[(u8, u32)]) -> Result<()> {
     let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome, cqe.wqe)).collect();
     let expected: Vec<_> = expected.iter().map(|&(syndrome, wqe)| (opcode, Some(syndrome), wqe)).collect();

@@ -20,7 +20,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Checks that a word written to offset 0 is only latched, and that a word written to offset 4 triggers the doorbell
+/// Checks that a write to offset 0 only latches its word, and that the write to offset 4 then triggers the doorbell
 /// (section 1.6).
 async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -38,7 +38,8 @@ async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that object numbers are masked to index their table but reported in full (section 2).
+/// Checks that the device uses only the low bits of a QP number as its table index, but reports the whole number
+/// (section 2).
 async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     let shapes = [
         CreateQp { high_bits: 3, uar_page: 7, ..CreateQp::default() },
@@ -58,8 +59,8 @@ async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks receives in the kernel driver's format (section 6.8). The test goes around the ring only once, because such
-/// software does not mark consumed slots as free.
+/// Checks receive requests in the kernel driver's format (section 6.8). The test goes around the ring only once,
+/// because the kernel driver does not mark consumed slots as free.
 async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     let kernel = CreateQp { recv_style: RecvStyle::Terminated, ..CreateQp::default() };
     let connection =

@@ -8,12 +8,12 @@ use crate::report::Report;
 use crate::scenario::connection::{Attributes, Connection, destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Length of the regions, which is many small pages or part of a large page.
+/// Length of each region, which spans many small pages or part of one large page.
 const LEN: u32 = 300_000;
 const REMOTE_ACCESS: u8 = 0x13;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    // The field contains the number of bytes, 0 for 4096, or the binary logarithm minus 12 (section 9.3).
+    // The page_size field contains the page size in bytes, 0 for 4096, or its binary logarithm minus 12 (section 9.3).
     for (page_size, field) in
         [(4096, 4096), (4096, 0), (8192, 1), (65536, 65536), (65536, 4), (2 << 20, 2 << 20)]
     {
@@ -28,7 +28,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("region in the upper half of the address space", hint, there_and_back(pair, high)).await
 }
 
-/// Writes to a region and reads from it, and repeats this after the region has been destroyed.
+/// Writes to a region and reads it back, then checks that a WRITE fails after the region has been destroyed.
 async fn there_and_back(pair: &mut Pair, target: CreateMr) -> Result<()> {
     const SEED: u64 = 31;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -52,7 +52,7 @@ async fn there_and_back(pair: &mut Pair, target: CreateMr) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Executes one request that covers the whole length, and checks its syndrome.
+/// Executes one request that covers the whole region, and returns its syndrome.
 async fn one(
     pair: &mut Pair,
     connection: &Connection,

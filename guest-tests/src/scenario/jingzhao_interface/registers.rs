@@ -41,7 +41,8 @@ async fn both_locations(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Checks that narrow writes are ignored, wide writes count as two, and reads of any width work (section 1.3).
+/// Checks that writes of less than 32 bits are ignored, that a 64-bit write counts as two 32-bit writes, and that reads
+/// of any width work (section 1.3).
 async fn widths(vm: &mut Vm) -> Result<()> {
     use MmioWidth::{Byte, Double, Half, Word};
     write(vm, 0x08, Word, 0x1122_3344).await?;
@@ -61,7 +62,7 @@ async fn widths(vm: &mut Vm) -> Result<()> {
     expect(vm, Region::Bar0, 0x08, Word, 0x1122_3344).await?;
     write(vm, 0x8_0008, Double, 0x0a0b_0c0d_0102_0304).await?;
     expect(vm, Region::Bar0, 0x08, Double, 0x0a0b_0c0d_0102_0304).await?;
-    // A control word without the go bit starts nothing: it causes no status, and sets no go bit at either position.
+    // Writing a control word without the go bit starts no command, so neither the status nor a go bit may be set.
     write(vm, 0x18, Word, 0x055).await?;
     let control = vm.call(MmioRead { offset: 0x18, ..MmioRead::default() }).await?.value;
     ensure!(control & 0xff80_8000 == 0, "control word {control:#x}");
@@ -71,7 +72,7 @@ async fn widths(vm: &mut Vm) -> Result<()> {
 /// Checks registers that cannot be written (sections 1.1, 1.5 and 1.6).
 async fn read_only(vm: &mut Vm) -> Result<()> {
     for (region, offset, expected) in [
-        // These are init_done, both reset registers, ranges without a function, and the doorbells.
+        // These are, in order: init_done, both reset registers, ranges without a function, and the doorbells.
         (Region::Bar0, 0xf20, 1),
         (Region::Bar0, 0xf10, 0),
         (Region::Bar0, 0xf_0010, 0),
@@ -104,7 +105,7 @@ async fn contexts(pair: &mut Pair) -> Result<()> {
     ensure!((receiver.state, receiver.expected_psn) == (3, 11), "receiver {receiver:?}");
     for (vm, end, answer) in [(&mut pair.a.vm, at_a, &sender), (&mut pair.b.vm, at_b, &receiver)] {
         let context = read(vm, ContextTable::Qpc, end.qp.qpn).await?;
-        // The range extends from the end of the mask, which exists only in commands, to the last defined byte.
+        // The compared range extends from the end of the mask, which only commands contain, to the last defined byte.
         let part = |bytes: &Hex| bytes.get(4..0xa4).map(<[u8]>::to_vec);
         ensure!(
             part(&context).is_some() && part(&context) == part(&answer.raw),

@@ -8,7 +8,7 @@ use crate::scenario::connection::{Attributes, Connection};
 use crate::scenario::pair::Pair;
 use crate::scenario::transfer::{Plan, transfer};
 
-/// Opcode of SW2HW_MPT, which requires INIT_HCA, followed by the status that it returns before INIT_HCA.
+/// Opcode of SW2HW_MPT. Before INIT_HCA, the command fails with [`BAD_SYS_STATE`].
 const SW2HW_MPT: u16 = 0x00d;
 const BAD_SYS_STATE: u8 = 0x04;
 
@@ -41,7 +41,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("huge pages behind the guest's IOMMU", hint, restarted(pair, driver(huge), false)).await
 }
 
-/// Checks the reset register while the guest keeps the function open (section 1.5).
+/// Checks that a write to the reset register resets the device while the guest keeps the function open (section 1.5).
 async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     transfer(pair, &connection, Plan::new(SendOp::Send, 1000)).await?;
@@ -53,7 +53,8 @@ async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     restarted(pair, (OpenHca::default(), OpenHca::default()), true).await
 }
 
-/// Ends both drivers and starts them again. They end in an orderly manner, or abruptly while all objects are in use.
+/// Ends both drivers and starts them again. They end in an orderly manner or, if `abrupt` is set, while all objects are
+/// still in use.
 async fn restarted(pair: &mut Pair, (a, b): (OpenHca, OpenHca), abrupt: bool) -> Result<()> {
     pair.a.vm.call(CloseHca { abrupt }).await?;
     pair.b.vm.call(CloseHca { abrupt }).await?;

@@ -26,7 +26,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
-/// A connection with an 8-byte aligned word at b and memory for the results at a.
+/// A connection, an 8-byte aligned word in guest b that atomics change, and memory in guest a for their results.
 pub(super) struct Counter {
     pub(super) connection: Connection,
     pub(super) word: MrInfo,
@@ -41,7 +41,7 @@ impl Counter {
         Ok(Self { connection, word, results })
     }
 
-    /// Returns an atomic operation on the word. It stores its result in slot `i` at a.
+    /// Returns an atomic operation on the word. Its result is stored in slot `i` of guest a's memory.
     pub(super) fn request(&self, op: SendOp, i: u32) -> SendRequest {
         SendRequest {
             op,
@@ -98,7 +98,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
     let mut value = START;
     for (op, opcode, next) in [
         (SendOp::FetchAdd { add: 1 }, 0x12, START + 1),
-        // Addition wraps, and a result with all bits set has no special meaning.
+        // Addition wraps around, and a result in which all bits are set has no special meaning.
         (SendOp::FetchAdd { add: u64::MAX - START - 1 }, 0x12, u64::MAX),
         (SendOp::FetchAdd { add: 6 }, 0x12, 5),
         (SendOp::FetchAdd { add: 0 }, 0x12, 5),
@@ -151,7 +151,7 @@ async fn malformed(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that atomics are atomic: each count is returned exactly once. More are posted than may be outstanding
+/// Checks that atomics are atomic: each count is returned exactly once. More atomics are posted than may be outstanding
 /// (section 10.4).
 async fn counting(pair: &mut Pair) -> Result<()> {
     const EACH: u32 = 60;
@@ -175,7 +175,7 @@ async fn counting(pair: &mut Pair) -> Result<()> {
     first.destroy(pair).await
 }
 
-/// The defect of the word's address.
+/// The reason why an atomic is rejected.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Misaligned,
@@ -204,7 +204,7 @@ impl Fault {
     }
 }
 
-/// Checks atomics that are rejected (sections 9.2 and 9.5).
+/// Checks that an atomic is rejected and changes nothing (sections 9.2 and 9.5).
 async fn refused(pair: &mut Pair, op: SendOp, fault: Fault) -> Result<()> {
     let mut counter = Counter::create(pair, &Attributes::default()).await?;
     if let Fault::Right = fault {

@@ -1,4 +1,4 @@
-//! UC: messages, which are not retransmitted, and the conditions under which they are dropped.
+//! UC messages, which are not retransmitted, and the conditions under which they are dropped.
 
 use agent::wire::{
     Changes, Cqe, CreateQp, Data, Poll, PostRecv, Remote, SendOp, SendRequest, Service, Sge, Transition,
@@ -102,12 +102,13 @@ impl Link {
     /// A message does not arrive even though no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // The arrival of a WRITE can be observed only through an empty message that follows it.
+        // A WRITE causes no completion at the receiver. Instead, the arrival of an empty message that follows it is
+        // observed.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;
             let list = if is_send { self.buffers.scatter(len) } else { Vec::new() };
-            // The next message uses the receive of a message that was dropped.
+            // If the message is dropped, the next message uses this receive request.
             self.receive(pair, list).await?;
             let before = self.sequence_gaps(pair).await?;
             let mut requests = vec![self.request(op, len)];
@@ -144,7 +145,7 @@ impl Link {
         Ok(())
     }
 
-    /// Checks a receive CQE, whose opcode is that of the message's last packet for this service (section 7.1).
+    /// Checks the fields of a receive CQE (section 7.1). Its opcode is that of the message's last packet.
     fn check_arrived(&self, cqe: &Cqe, (op, len): (SendOp, u32)) -> Result<()> {
         const UC: u8 = 0x20;
         let (at_sender, at_receiver) = self.ends();
@@ -170,7 +171,7 @@ impl Link {
         receiver.daemon.counter("/engine/drops/out_of_sequence").await
     }
 
-    /// Returns whether packets were lost, either in the middle or at the end of a message.
+    /// Returns whether packets were lost in the middle or at the end of a message.
     async fn has_lost_packets(&self, pair: &mut Pair, gaps_before: u64) -> Result<bool> {
         let (at_sender, at_receiver) = self.ends();
         let (sender, receiver) = pair.towards(self.direction);
@@ -179,7 +180,7 @@ impl Link {
         Ok(sent != expected || self.sequence_gaps(pair).await? != gaps_before)
     }
 
-    /// Resets both ends, which discards posted requests.
+    /// Resets both queue pairs, which discards all posted requests, and connects them again.
     async fn renew(&self, pair: &mut Pair) -> Result<()> {
         for (vm, end) in [(&mut pair.a.vm, Direction::AToB), (&mut pair.b.vm, Direction::BToA)] {
             self.connection.towards(end).0.to(vm, Transition::ToReset).await?;
@@ -203,7 +204,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, mtu: u16, direction: Direction) -> R
     link.destroy(pair).await
 }
 
-/// Checks that a message without a receive is dropped, and that the next message arrives (section 11.3).
+/// Checks that a message is dropped if no receive request is posted, and that the next message arrives (section 11.3).
 async fn no_receive(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;
@@ -213,7 +214,8 @@ async fn no_receive(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a receive that is too small does not complete and is used by the next message (J-46).
+/// Checks that a receive request that is too small for a message does not complete, and is used by the next message
+/// (J-46).
 async fn too_small(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;
@@ -248,8 +250,8 @@ async fn refused_write(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that the send queue enters SQE, and that software can return it to RTS (sections 6.7 and 10.5). Meanwhile,
-/// the receive queue continues.
+/// Checks that the send queue enters SQE, that the receive queue then still works, and that software can return the QP
+/// to RTS (sections 6.7 and 10.5).
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let (at_a, at_b) = link.ends();
     link.buffers.prepare(pair, 100).await?;
@@ -279,7 +281,7 @@ async fn unsupported(pair: &mut Pair, op: SendOp) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks a request with an invalid gather list (section 9.5).
+/// Checks that a request fails if its gather list extends beyond a region (section 9.5).
 async fn bad_gather(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let beyond = link.buffers.source.sge(link.buffers.source.len - 99, 100);

@@ -95,7 +95,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
 
     let datagram = (service == Service::Ud).then(|| Datagram { qpn: at_b.qp.qpn, ..Datagram::default() });
     let room = region(b, 40, 0).await?;
-    // The first element is the space for the network header before a datagram.
+    // The only element of each list is the space for the network header before a datagram.
     let receives = vec![vec![room.sge(0, 40)]; MESSAGES as usize];
     b.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
     let requests = vec![SendRequest { datagram, ..SendRequest::default() }; MESSAGES as usize];
@@ -123,7 +123,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that no value ever decreases, and that the acknowledged PSN is never ahead of the sent one.
+/// Checks that no PSN ever decreases, and that the oldest unacknowledged PSN is never ahead of the next PSN to send.
 async fn moving(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 8 << 20;
     const MESSAGES: u32 = 8;
@@ -169,7 +169,7 @@ async fn moving(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks the states that the device enters without a command (section 10.5).
+/// Checks the states that the device enters without a command when a request fails (section 10.5).
 async fn failing(pair: &mut Pair) -> Result<()> {
     for (service, fails_to) in [(Service::Uc, state::SQE), (Service::Rc, state::ERR)] {
         let shape = CreateQp { service, ..CreateQp::default() };

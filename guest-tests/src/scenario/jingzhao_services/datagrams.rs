@@ -43,7 +43,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UD: anything but SEND stops the send queue", hint, unsupported(pair)).await
 }
 
-/// Two UD queue pairs that use each other's Q_Key, and buffers for one direction.
+/// Two UD queue pairs with the same Q_Key, and buffers for one direction.
 struct Link {
     connection: Connection,
     direction: Direction,
@@ -77,7 +77,7 @@ impl Link {
         }
     }
 
-    /// Returns the peer's queue pair, addressed through the default peer.
+    /// Returns the address of the receiving queue pair, reached through the sender's default peer.
     fn peer(&self) -> Datagram {
         Datagram { qpn: self.ends().1.qp.qpn, qkey: QKEY, path: Path::default() }
     }
@@ -88,7 +88,7 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends a datagram, which succeeds even if it is dropped.
+    /// Sends a datagram. Its request succeeds even if the datagram is dropped.
     async fn send(&self, pair: &mut Pair, op: SendOp, len: u32, to: Datagram) -> Result<Cqe> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -116,7 +116,7 @@ impl Link {
         self.expect_arrival(pair, op, len, at_receiver).await
     }
 
-    /// Expects the datagram prepared last as the next completion of `end`.
+    /// Checks that the next completion of `end` is for the datagram that was prepared last.
     async fn expect_arrival(&self, pair: &mut Pair, op: SendOp, len: u32, end: End) -> Result<()> {
         const UD: u8 = 0x60;
         let (_, receiver) = pair.towards(self.direction);
@@ -132,14 +132,14 @@ impl Link {
         if self.header() > 0 { self.expect_header(pair, len).await } else { Ok(()) }
     }
 
-    /// Checks the header area of a datagram. An IPv4 header is in the last 20 of its 40 bytes, and the first 20 are
-    /// undefined.
+    /// Checks the header area of a datagram. Its first 20 bytes are undefined, and its last 20 bytes contain the IPv4
+    /// header.
     async fn expect_header(&self, pair: &mut Pair, len: u32) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let (mr, off) = (self.buffers.sink.id, self.buffers.remote().va - self.buffers.sink.addr);
         let Hex(area) = receiver.call(Peek { mr, off, len: GRH }).await?;
         let header = area.get(20..40).context("the reply is too short")?;
-        // The payload is surrounded by UDP header, BTH, DETH and immediate data, padding and ICRC.
+        // The IPv4 header, UDP header, BTH, DETH and immediate data precede the payload; padding and ICRC follow it.
         let longest = 20 + 8 + 12 + 8 + 4 + len.next_multiple_of(4) + 4;
         let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
         let fits = (longest - 4..=longest).contains(&total);
@@ -181,7 +181,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, direction: Direction) -> Result<()> 
     link.destroy(pair).await
 }
 
-/// Checks the forms of addresses (sections 6.5 and 11.4).
+/// Checks each form of destination address (sections 6.5 and 11.4).
 async fn addresses(pair: &mut Pair) -> Result<()> {
     for (direction, peer) in [(Direction::AToB, 2), (Direction::BToA, 1)] {
         let mut link = Link::create(pair, direction).await?;
@@ -190,7 +190,7 @@ async fn addresses(pair: &mut Pair) -> Result<()> {
             Path { dmac: Some([2, 0, 0, 0, 0, peer]), ..Path::default() },
             Path { dip: Some([10, 77, 0, peer].into()), ..Path::default() },
         ] {
-            // In a CQE, the low bytes of a MAC address take the place of the LID.
+            // In a send CQE, the last two bytes of a MAC address take the place of the LID.
             let lid = path.dlid.or(path.dmac.map(|mac| u16::from_be_bytes([mac[4], mac[5]])));
             let to = Datagram { path, ..link.peer() };
             link.buffers.prepare(pair, 100 + link.header()).await?;
@@ -204,7 +204,7 @@ async fn addresses(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks datagrams to several destinations. A UD queue pair is not connected, so each datagram has its own
+/// Checks that one UD queue pair can send to several destinations, because each request contains the address of its
 /// destination.
 async fn several(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
@@ -240,8 +240,8 @@ async fn several(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that after a wrong Q_Key, the sender gets no error, and the receive is used by the next datagram (section
-/// 11.3).
+/// Checks that a datagram with a wrong Q_Key causes no error at the sender, and that the next datagram uses its receive
+/// request (section 11.3).
 async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     let link = Link::create(pair, Direction::AToB).await?;
     let mut link = link;
@@ -260,7 +260,7 @@ async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks the Q_Key in the DETH (section 11.1).
+/// Checks that a Q_Key of 0 or with its high bit set is replaced by the sender's own Q_Key (section 11.1).
 async fn own_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     for qkey in [0, 1 << 31, 0xffff_ffff] {
@@ -269,7 +269,7 @@ async fn own_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that RTS2RTS, SQD2SQD and SQD2RTS accept a Q_Key (section 10.2).
+/// Checks that RTS2RTS, SQD2SQD and SQD2RTS can change the Q_Key (section 10.2).
 async fn changed_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let at_b = link.ends().1;
@@ -295,8 +295,8 @@ async fn changed_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks unknown destinations: an unknown QP number or LID, a queue pair of a different service, and an unreachable
-/// MAC address (sections 11.3 and 11.4).
+/// Checks the handling of four destinations: an unknown QP number, a QP of a different service, an unknown LID, and an
+/// unreachable MAC address (sections 11.3 and 11.4).
 async fn unknown_destination(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let reliable = Connection::create(pair, &Attributes::default()).await?;
@@ -321,7 +321,7 @@ async fn unknown_destination(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks a receive that is too small (section 11.3 and J-46).
+/// Checks that a datagram is dropped if its receive request is missing or too small (section 11.3 and J-46).
 async fn no_room(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;
@@ -339,7 +339,7 @@ async fn no_room(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks a message that is larger than the MTU (section 6.7).
+/// Checks that a message larger than the MTU fails (section 6.7).
 async fn oversize(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let bad = link.request(SendOp::Send, CAPACITY + 1, link.peer());
@@ -361,8 +361,8 @@ async fn unsupported(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the request fails, that those behind it are flushed, and that software can restart the queue (section
-/// 10.5).
+/// Checks that the request fails, that the request behind it is flushed, and that software can restart the queue
+/// (section 10.5).
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let at_a = link.ends().0;
     let good = link.request(SendOp::Send, 64, link.peer());

@@ -28,13 +28,13 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UC under loss: messages arrive complete and in order", hint, lossy_messages(pair)).await
 }
 
-/// Returns attributes with a short timeout, so that loss is detected soon.
+/// Returns attributes with a short timeout, so that a lost packet is retransmitted soon.
 fn impatient() -> Attributes {
-    // The timeout is 4.2 ms, with a sufficient number of retries.
+    // The timeout is 4.2 ms, and there are enough retries.
     Attributes { timeout: 10, retry: 7, ..Attributes::default() }
 }
 
-/// Checks that a duplicate is answered with the first result (JingZhao interface, section 11.3).
+/// Checks that a duplicate request receives the original result (JingZhao interface, section 11.3).
 async fn lost_answer(pair: &mut Pair, op: SendOp) -> Result<()> {
     let counter = Counter::create(pair, &impatient()).await?;
     let mut loss = Impairments::default();
@@ -62,8 +62,8 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Executes one atomic, and checks its effect. If executed again, CMP_SWAP would find its own value, and FETCH_ADD
-/// would add twice.
+/// Executes one atomic, and checks that it took effect only once. A second execution of CMP_SWAP would find its own
+/// value, and a second execution of FETCH_ADD would add again.
 async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
     counter.execute(pair, vec![counter.request(op, 0)]).await?;
@@ -73,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Checks that each count is returned exactly once and in order, and that the word contains their sum.
+/// Checks that the counts are returned exactly once and in order, and that the word contains their number.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;
@@ -111,13 +111,13 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message causes no completion, and that its receive is used by the next, complete message
-/// (section 11.3).
+/// Checks that an incomplete message causes no completion, and that the next message, which is complete, uses its
+/// receive request (section 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let mut loss = Impairments::default();
-    // The opcode of the last packet shows whether the message has immediate data.
+    // Only the last packet's opcode shows whether the message has immediate data.
     let with = if part == "Last" { " with Immediate" } else { "" };
     let opcode = format!("UC {name} {part}{with}");
     loss.add(&pair.b.daemon, &["rx", "--opcode", &opcode, "--nth", "1", "drop"]).await?;
@@ -140,7 +140,8 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.destroy(pair).await
 }
 
-/// Checks messages of five packets each, which are numbered by their immediate data.
+/// Sends numbered messages of five packets each under loss, and checks those that arrive. The immediate data is the
+/// number.
 async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     const MESSAGES: u32 = 60;
@@ -167,7 +168,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // Once this many frames have matched, all sent packets have passed the rules.
+    // Once this many frames have matched, all packets of the messages have passed the rule.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;
@@ -175,7 +176,8 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {
             ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
-            // A message is lost when its first packet is lost. Further losses of its packets do not count.
+            // The first lost packet of a message loses the whole message. Losing more of its packets makes no
+            // difference.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
                 "{arrived} messages arrived although {lost} packets were lost"

@@ -1,4 +1,4 @@
-//! Buffers for one message at a time, which is not retransmitted, and the content expected in them.
+//! Buffers for one message at a time, which is not retransmitted, and checks of their content.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};
@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use crate::scenario::connection::{destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Number of bytes on each side of a message that must stay unchanged.
+/// Number of bytes before and after a message that must stay unchanged.
 const GUARD: u64 = 64;
-/// Seed of the receiver's buffer content before a message.
+/// Seed of the receiver's buffer content before a message arrives.
 const UNTOUCHED: u64 = 0x756e_746f_7563_6800;
 
-/// A buffer at each end, which successive messages use.
+/// A buffer at each end. Successive messages use the same buffers.
 #[derive(Debug)]
 pub(super) struct Buffers {
     direction: Direction,
@@ -40,7 +40,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Returns the gather list for the whole message.
+    /// Returns the gather list for a message of `len` bytes.
     pub(super) fn gather(&self, len: u32) -> Data {
         Data::Sges(if len == 0 { Vec::new() } else { vec![self.source.sge(GUARD, len)] })
     }
@@ -50,12 +50,12 @@ impl Buffers {
         if len == 0 { Vec::new() } else { vec![self.sink.sge(GUARD, len)] }
     }
 
-    /// Returns the remote address of the message.
+    /// Returns the address to which a WRITE sends the message.
     pub(super) const fn remote(&self) -> Remote {
         self.sink.remote(GUARD)
     }
 
-    /// Returns the offset of the first byte at the receiver that differs from the message.
+    /// Returns the offset of the first byte of the receiver's data that differs from the message.
     pub(super) async fn first_difference(&self, pair: &mut Pair, at: u64, len: u32) -> Result<Option<u64>> {
         let (_, receiver) = pair.towards(self.direction);
         let part =
@@ -63,7 +63,7 @@ impl Buffers {
         Ok(receiver.call(part).await?.first_difference)
     }
 
-    /// Checks that the message is `at` bytes after its expected offset, that no other byte has been written, and that
+    /// Checks that the message has arrived with an offset of `at` bytes, that no other byte has been written, and that
     /// the sender's memory is unchanged.
     pub(super) async fn expect_arrived(&self, pair: &mut Pair, at: u64, len: u32) -> Result<()> {
         let wrong = self.first_difference(pair, at, len).await?;

@@ -28,8 +28,8 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Checks the fence (section 6.7). Without it, the second request would read its memory before the READ response
-/// arrives.
+/// Checks the fence (section 6.7). Without it, the second request would read memory that the READ response has not yet
+/// filled.
 async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
     const LEN: u32 = 400_000;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -47,7 +47,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
             pair.b.vm.call(receive).await?;
         }
         let first = SendRequest { remote: Some(source.remote(0)), ..request(SendOp::Read, &between, LEN) };
-        // A READ that follows a READ reads the same source at b, whose content is unchanged.
+        // If the second request is also a READ, it reads the same source, whose content is unchanged.
         let remote = match op {
             SendOp::Send => None,
             SendOp::Write => Some(sink.remote(0)),
@@ -73,7 +73,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
 async fn fenced_result(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     let at_b = *counter.connection.towards(Direction::AToB).1;
-    // The message overwrites the word after the atomic has read it.
+    // The SEND overwrites the word after the atomic has read it.
     for round in 0..20 {
         counter.set(pair, 1000 + round).await?;
         let receive = PostRecv { qp: at_b.qp.id, requests: vec![vec![counter.word.sge(8, 8)]] };
@@ -123,8 +123,8 @@ async fn many(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks the limit on outstanding requests. No answers arrive and nothing is retransmitted, so the device sends only
-/// as many requests as the limit permits.
+/// Checks the limit on outstanding READs and atomics. Responses are dropped and timeouts are disabled, so the device
+/// sends only as many requests as the limit permits.
 async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     const READ: &str = "RC RDMA READ Request";
     const ADD: &str = "RC FetchAdd";
@@ -134,7 +134,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
         at_b.add(&pair.b.daemon, &["tx", "--opcode", response, "drop"]).await?;
     }
-    // These rules only count frames.
+    // These rules never drop a frame; they only count frames.
     let mut at_a = Impairments::default();
     for request in [READ, ADD] {
         at_a.add(&pair.a.daemon, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
@@ -146,7 +146,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     let end = *counter.connection.towards(Direction::AToB).0;
     end.post(&mut pair.a.vm, requests.collect()).await?;
     at_a.await_matches(&pair.a.daemon, LIMIT).await?;
-    // Any further packets would be sent in the device's next turn, long before it answers a command.
+    // If the device exceeded the limit, it would send the next packets long before it answers this command.
     end.query(&mut pair.a.vm).await?;
     let left = at_a.matched(&pair.a.daemon).await?;
     ensure!(left == LIMIT, "{left} requests were sent without a response");

@@ -1,4 +1,4 @@
-//! A user who types commands of `guest-lab`.
+//! A simulated user who types `guest-lab` commands.
 
 use std::fmt;
 use std::fs;
@@ -17,14 +17,14 @@ use crate::artifacts::cache_dir;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Time limit of a command; generous, because emulated guests may run on a busy host.
+/// Time limit for a command. It is generous, because emulated guests may run on a busy host.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Time limit for a supervisor's guests to end after the supervisor has ended.
 const END: Duration = Duration::from_secs(60);
 /// Interval between two polls of the process list.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A user with a testbed directory of its own.
+/// A simulated user with its own testbed directory.
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
@@ -52,8 +52,8 @@ impl User {
         })
     }
 
-    /// Returns a user whose cache is in this directory. The cache starts with links to the entries of the caller's
-    /// cache.
+    /// Returns a user whose cache is in this directory. At first, the cache contains links to the entries of the
+    /// caller's cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         for entry in fs::read_dir(cache_dir()?)? {
@@ -66,7 +66,7 @@ impl User {
         Ok(Self { program, state, options, cache: Some(folder.to_owned()) })
     }
 
-    /// Builds the module in a directory for the lab's kernel.
+    /// Builds the module in this directory against the lab's kernel.
     pub(super) async fn build(&self, folder: &str) -> Result<Outcome> {
         let kernel = self.options.iter().find(|option| option.starts_with("--kernel"));
         let words: Vec<&str> =
@@ -130,7 +130,7 @@ impl User {
         Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// Returns the processes of a testbed, as soon as it exists.
+    /// Waits until the testbed runs at least two processes, and returns all its processes, including their children.
     pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {
@@ -151,8 +151,8 @@ impl User {
         }
     }
 
-    /// Checks that no testbed is listed, that these processes have ended, and that the directory contains only its lock
-    /// file.
+    /// Checks that no testbed is listed, that these processes have ended, and that the testbed directory contains only
+    /// its lock file.
     pub(super) async fn expect_nothing_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
@@ -179,7 +179,7 @@ fn is_alive(id: u32) -> bool {
     })
 }
 
-/// Returns the processes that a process has started, directly or indirectly.
+/// Returns the processes that the main thread of a process has started.
 fn descendants(id: u32) -> Vec<u32> {
     let children = fs::read_to_string(Path::new("/proc").join(format!("{id}/task/{id}/children")));
     children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
@@ -262,7 +262,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until the command ends, without reading more output.
+    /// Closes the command's output, and waits until the command ends.
     pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);

@@ -10,8 +10,8 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to read the counters such that the host's values are the same before and after. Kernels
-/// are still leaving groups when the case starts, and each attempt waits for a program in the guest.
+/// Maximum number of attempts to read the counters while they do not change. At the start of the case, kernels are
+/// still leaving multicast groups. Each attempt waits for a program in the guest.
 const ATTEMPTS: usize = 20;
 
 /// Values of counters, with their names in `perfquery`.
@@ -30,13 +30,13 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // The 32-bit counters saturate and do not distinguish unicast from multicast.
+        // The 32-bit counters saturate, and they are not split into unicast and multicast.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())
 }
 
-/// Values read in the guest and on the host.
+/// Counter values in the guest and on the host, which were read while they did not change.
 #[derive(Debug)]
 struct Readings {
     guest: String,
@@ -44,7 +44,8 @@ struct Readings {
 }
 
 impl Readings {
-    /// Checks that the first `count` counters are equal after `fit` has been applied to the host's values.
+    /// Checks that the first `count` counters are equal in the guest and on the host, after `fit` has been applied to
+    /// the host's values.
     fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
         for (name, expected) in self.expected.iter().take(count) {
             let found = perfquery(&self.guest, name)?;
@@ -89,7 +90,8 @@ fn hcactl(counters: &Value) -> Result<Named> {
     ])
 }
 
-/// Returns a counter from a line of `perfquery`, which consists of its name, a colon, dots and its value.
+/// Returns the value of a counter in the output of `perfquery`, where each line contains a name, a colon, dots and a
+/// value.
 fn perfquery(text: &str, name: &str) -> Result<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let value = values.next().and_then(|value| value.trim_start_matches('.').trim().parse().ok());

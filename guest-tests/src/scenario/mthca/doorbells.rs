@@ -1,5 +1,6 @@
-//! Mapped doorbells. Guests with mapped UAR pages must pass the same tests, and their speed is compared with that of
-//! guests without. Both pairs are measured in turn on the ring fabric, which adds the least latency to small messages.
+//! Doorbells in UAR pages that are mapped into guests. Such guests must pass the same tests, and their speed is
+//! compared with that of guests whose doorbells are trapped. Both pairs of guests are measured in turn on the ring
+//! fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
 
@@ -10,8 +11,8 @@ use crate::daemon::{Explained, Fabric, HcaSpec};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Programs that the strict pair runs. They check content, and use both polling and events, so that each arming of a CQ
-/// must be noticed.
+/// Programs that run in strict mode. They check the content, and use both polling and events, so that the device must
+/// notice each arming of a CQ.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -23,8 +24,8 @@ const PING_PONGS: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
 ];
 
-/// perftest programs, each with the number of sizes on which it reports. They use one queue pair, or several that
-/// overwrite each other's doorbells.
+/// perftest programs, each with the number of sizes on which it reports. They use one queue pair, or several whose
+/// doorbells overwrite each other.
 const PERFTESTS: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_send_bw -s 64 -n 2000 -q 16", 1),
@@ -36,7 +37,7 @@ const PERFTESTS: &[(&str, usize)] = &[
     ("ib_send_lat -s 64 -n 500", 1),
 ];
 
-/// Violations that strict mode may report.
+/// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &super::RECORDS_LENT_AGAIN;
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

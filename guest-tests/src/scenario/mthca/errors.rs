@@ -21,7 +21,7 @@ struct Ends {
     b: Side,
 }
 
-/// Violations that strict mode may report.
+/// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] =
     &[Explained { rule: "wqe_key", why: "the programs post requests with wrong keys, on purpose" }];
 
@@ -52,7 +52,7 @@ impl Ends {
         Self::open_with(pair, None).await
     }
 
-    /// Connects the ends. The completion queue at a has the given capacity.
+    /// Opens both ends and connects them. The completion queue in guest a has the given capacity.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
         let wanted =
             |id, completions| SideOptions { completions, ..SideOptions::new("mthca0", PeerAddress::Lid(id)) };
@@ -67,7 +67,7 @@ impl Ends {
     }
 }
 
-/// Checks that no alternate path can be armed, because automatic path migration is not supported.
+/// Checks that the path migration state is MIGRATED, because the device does not support automatic path migration.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;
@@ -138,7 +138,7 @@ async fn peer_gone(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Overruns a completion queue. The driver rounds its capacity up from 7 to 8 entries.
+/// Overruns a completion queue. The driver rounds the requested capacity of 7 entries up to 8.
 async fn overrun(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open_with(pair, Some(7)).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
@@ -195,7 +195,7 @@ async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// Returns the number of RoCE packets that a has sent.
+/// Returns the number of RoCE packets that guest b has received, which all come from guest a.
 async fn sent(pair: &StockPair) -> Result<u64> {
     pair.b.daemon.counter("/port/roce").await
 }
@@ -213,8 +213,8 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Kills the client of a WRITE test. Its server has no outstanding requests, but notices that the connection to the
-/// client ends.
+/// Kills the client of a WRITE test. The server has no outstanding requests, but must notice that its TCP connection to
+/// the client has ended.
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

@@ -19,7 +19,8 @@ const PERFTEST_PORT: u16 = 18515;
 
 /// Modes of IPoIB, each with the interface's MTU (RFC 4391 and 4755).
 const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
-/// Payload lengths of pings: one packet, around the largest packet of datagram mode, and many fragments.
+/// Payload lengths of pings: some fit into one packet, some are close to the limit of datagram mode, and some need many
+/// fragments.
 const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 
 /// Programs that use `rdma_cm`: name, server, client, and how the server shows that it is ready. `{a}` and `{b}` are
@@ -153,7 +154,7 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
         let state = node.vm.run(&["cat", "/sys/class/net/ib0/mode", "/sys/class/net/ib0/mtu"]).await?;
         ensure!(state == format!("{mode}\n{mtu}\n"), "{state}");
         await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT).await?;
-        // The kernel warns that the packets of connections exceed the multicast MTU.
+        // The kernel warns that packets in connected mode can exceed the multicast MTU.
         let warnings = node.new_warnings().await?;
         let expected = |line: &String| line.contains("will cause multicast packet drops");
         ensure!(warnings.iter().all(expected), "the kernel logged warnings: {warnings:?}");
@@ -172,7 +173,7 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let peer = address(&pair.b);
     let server = format!("iperf3 -s -1 -B {peer}");
     let client = format!("iperf3 -c {peer} -n 20M -J");
-    // A server that is bound to one address does not appear as a wildcard listener.
+    // The server listens on only one address, which this check also accepts.
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
@@ -231,8 +232,8 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Maximum number of pings, sent once per second until the server answers, because it does not report that it is
-    /// ready.
+    /// Maximum number of pings until the server answers. The server does not report that it is ready, so the client
+    /// pings it once per second.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

@@ -1,5 +1,5 @@
-//! OpenSM, from Debian's package, in a guest. It yields to the fabric's subnet manager, and does no harm if it is
-//! configured not to yield.
+//! Runs OpenSM from Debian's package in a guest. It must yield to the fabric's subnet manager, and must do no harm if
+//! it is configured not to yield.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Ready, await_text, spawn, stop};
 
-/// Time limit for OpenSM to finish its sweep after its start. It repeats most queries several times before it gives up.
+/// Time limit for OpenSM to finish its first sweep. It repeats most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Path of OpenSM's log, followed by the message that it prints at the end of a sweep.
+/// Path of OpenSM's log, which shows when a sweep has ended.
 const LOG: &str = "/tmp/opensm.log";
 
 /// Name of the case, options for OpenSM, and the last messages in its log.
@@ -83,7 +83,7 @@ async fn rping(pair: &mut StockPair) -> Result<()> {
     connected(pair, "rping -s -a {b} -C 10 -V", "rping -c -a {b} -C 10 -V", Ready::Cm).await
 }
 
-/// Takes the port down and up, after which the driver queries the subnet manager again.
+/// Takes the port down and up. The driver then queries the subnet manager again, and a ping must succeed.
 async fn bounce(pair: &mut StockPair) -> Result<()> {
     pair.a.daemon.control(&["port", "down"]).await?;
     await_text(&mut pair.a.vm, &["/sys/class/infiniband/mthca0/ports/1/state"], &["DOWN"], DISCOVERY_TIMEOUT)

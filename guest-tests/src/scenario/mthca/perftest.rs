@@ -8,8 +8,8 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Program with its arguments, and the number of sizes on which it reports: every operation of every service, all sizes
-/// of one operation of RC, and of UC and UD in one direction.
+/// Programs with their arguments, each with the number of sizes on which it reports. They cover every operation of
+/// every service. Programs with `-a` use all sizes, in one direction.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -s 65536 -n 100 -q 4", 1),
@@ -38,7 +38,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_lat -A FETCH_AND_ADD -n 500", 1),
 ];
 
-/// All sizes of the other operations, in both directions, and their latencies.
+/// Further programs: all sizes of the other operations, traffic in both directions, and latencies for all sizes.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_read_bw -a -n 20", 23),
     ("ib_send_bw -a -n 20", 23),

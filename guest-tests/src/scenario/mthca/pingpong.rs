@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Programs with their arguments, apart from device and content check: every service, with and without events and a
-/// GID, with one packet and with many.
+/// Programs with their arguments, except for the device and the content check. They cover every service, with and
+/// without events and a GID, and messages of one packet and of many packets.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -s 1 -n 2000 -e",
@@ -33,7 +33,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
 
-/// Further sizes, path MTUs, GIDs and depths.
+/// Further programs, with other sizes, path MTUs, GIDs and queue depths.
 const MORE_CASES: &[&str] = &[
     "ibv_rc_pingpong -e",
     "ibv_rc_pingpong -s 1 -n 5000",
@@ -62,7 +62,7 @@ const MORE_CASES: &[&str] = &[
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Violations that strict mode may report.
+/// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &[];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -78,7 +78,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs a program on both sides, and returns the client's result.
+/// Runs a program in both guests, and returns the client's result.
 pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> Result<ProgramEnd> {
     let server = command.to_owned();
     let client = format!("{server} {}", pair.b.ip);

@@ -65,11 +65,11 @@ const SYSFS: &[(&str, &str)] = &[
     ("ports/1/counters/symbol_error", "0"),
 ];
 
-/// Names of interrupts, with the minimum number of each once the driver has an active port.
+/// Names of interrupts, each with the minimum number of times that it must have occurred once the port is active.
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
-/// Module parameters that set table sizes other than the defaults. One table is smaller than the chunks in which it is
-/// mapped (section 12, T17 and T18).
+/// Module parameters that set table sizes other than the defaults. With some of them, a table is smaller than the
+/// chunks in which it is mapped (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
     "num_qp=1024 num_cq=1024 num_mpt=4096",
@@ -89,7 +89,7 @@ const CYCLES: Cycles<'static> = Cycles {
     timeout: Duration::from_secs(600),
 };
 
-/// Violations that strict mode may report.
+/// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &[
     Explained {
         rule: "map_over_mapped",
@@ -197,7 +197,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
     let mut expected = vec!["Mellanox InfiniBand HCA driver", "Initializing"];
-    // The port's state in sysfs is checked with every kernel.
+    // Some kernels do not log the port's state. Its state in sysfs is checked with every kernel.
     if node.logs_port_state().await? {
         expected.push("Link ACTIVE");
     }
@@ -237,7 +237,7 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
     node.daemon.control(&["fail", "--yes"]).await?;
-    // The old port disappears when the driver resets the device.
+    // Until the driver resets the device, the old port is still listed.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {
         ensure!(Instant::now() < deadline, "the driver did not reset the device within {RECOVERY:?}");
@@ -252,9 +252,9 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// Removes a known warning from kernel messages. The driver's own work queue is marked for memory reclaim, but when the
-/// driver unregisters its device from there, it waits for a work queue of `ib_core` that is not marked. The kernel
-/// warns only if the latter is busy.
+/// Removes a known warning from kernel messages. A work item of the driver unregisters the device. Its work queue is
+/// marked for memory reclaim, but it waits for a work queue of `ib_core` that is not marked. The kernel warns about
+/// this only if the latter work queue is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";

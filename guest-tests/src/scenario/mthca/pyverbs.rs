@@ -9,7 +9,7 @@ use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Violations that strict mode may report.
+/// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &[
     RECORDS_LENT_AGAIN[0],
     RECORDS_LENT_AGAIN[1],

@@ -17,7 +17,7 @@ use crate::line_program::LineProgram;
 use crate::report::{Report, line};
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// Time limit for a bug, including all preceding steps, which are about forty commands in an emulated guest.
+/// Time limit for a bug, including the steps that precede it: about forty commands in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A planted bug, identified by its name in the program.
@@ -160,15 +160,15 @@ impl Violations {
         Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
     }
 
-    /// Checks that nothing has been reported since this snapshot.
+    /// Checks that no violation has been reported since this snapshot.
     pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
         ensure!(after == before, "reported {after:?}, before that {before:?}");
         Ok(())
     }
 
-    /// Returns how often each rule has been reported since this snapshot. A log line must contain the identifying text.
-    /// The first few lines are printed.
+    /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines, and fails
+    /// unless one of the new lines contains the identifying text.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {

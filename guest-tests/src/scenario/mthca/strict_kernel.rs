@@ -1,8 +1,8 @@
-//! Bugs planted in Linux's own `ib_mthca`. hcad's log lines must identify each bug, and without bugs there must be no
-//! such lines.
+//! Bugs planted in Linux's own `ib_mthca`. hcad's log must identify each bug, and must report nothing if no bug is
+//! selected.
 //!
 //! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
-//! the bugs, because their queue pairs belong to the kernel.
+//! the bugs, because their queue pairs belong to the kernel driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::report::Report;
 const DRIVER: &str = "drivers/infiniband/hw/mthca";
 /// Time limit for loading and unloading the driver.
 const LIMIT: Duration = Duration::from_secs(180);
-/// The disk that contains the module, which follows the disks of the root file system.
+/// The disk that contains the module. It follows the disks of the root file system.
 const DISK: &str = "/dev/vdc";
 /// Size of a sector. Disks consist of whole sectors, and the kernel ignores bytes after the module.
 const SECTOR: usize = 512;

@@ -1,4 +1,4 @@
-//! Two guests with recorded devices, driven by either of two drivers.
+//! Two guests whose devices are recorded. Their driver is either `ib_mthca` or `irdma`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CORE: &[&str] = &[
     "ib_write_lat -s 64 -n 500",
 ];
 
-/// Programs for devices that support atomics, which devices of `irdma` do not.
+/// Programs for devices that support atomics. The devices of `irdma` do not support them.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
 /// Port on which servers wait for their clients.
@@ -57,7 +57,7 @@ struct Card {
     daemon: Daemon,
     device: &'static str,
     ip: Ipv4Addr,
-    /// Keeps the directory that contains the sockets.
+    /// Keeps the directory of the sockets from being deleted.
     _run: Option<RunDir>,
 }
 
@@ -107,8 +107,8 @@ impl Pair {
         Ok(Self { kind, rules: Default::default() })
     }
 
-    /// Returns the pair's programs. The first checks the content of every message, and the last uses atomics if the
-    /// devices support them.
+    /// Returns the programs that the pair can run. The first one checks the content of every message. The last one uses
+    /// atomics if the devices support them.
     pub(super) fn programs(&self) -> Vec<&'static str> {
         let atomics = match self.kind {
             Kind::Mthca(_) => ATOMICS,
@@ -131,13 +131,13 @@ impl Pair {
         }
     }
 
-    /// Returns the files of both devices after their daemons have exited.
+    /// Returns the paths of both devices' files, which are complete once the daemons have exited.
     pub(super) fn files(&self) -> [Files; 2] {
         self.daemons().map(|daemon| Files { record: daemon.record(), trace: daemon.trace() })
     }
 
-    /// Adds each impairment at both ends and in both directions. Programs connect with a timeout of 67 ms, so that a
-    /// loss of 1% has a noticeable effect.
+    /// Adds each impairment at both ends and in both directions. The programs use an ACK timeout of 67 ms, so a loss of
+    /// 1% has a noticeable effect.
     pub(super) async fn make_wire_bad(&mut self, probability: &str, seed: u32) -> Result<()> {
         let seed = seed.to_string();
         let mut rules = std::mem::take(&mut self.rules);
@@ -155,7 +155,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Removes the impairments. Each rule must have changed at least one frame.
+    /// Removes the impairments. Each rule must have affected at least one frame.
     pub(super) async fn make_wire_good(&mut self) -> Result<()> {
         let rules = std::mem::take(&mut self.rules);
         for (rules, daemon) in rules.into_iter().zip(self.daemons()) {
@@ -166,12 +166,12 @@ impl Pair {
         Ok(())
     }
 
-    /// Returns whether frames may be lost.
+    /// Returns whether impairments are active, so that frames may be lost.
     pub(super) fn is_wire_bad(&self) -> bool {
         self.rules.iter().any(|rules| !rules.is_empty())
     }
 
-    /// Runs a program on both sides.
+    /// Runs a program in both guests.
     pub(super) async fn run(&mut self, program: &str) -> Result<()> {
         let (common, gid) = match program.starts_with("ibv_") {
             true => (format!("{program} -c"), "-g"),
@@ -219,7 +219,7 @@ impl Pair {
         Side::pair((a, of_a), (b, of_b)).await
     }
 
-    /// Takes a's link down and up.
+    /// Takes the link of guest a down and up.
     pub(super) async fn toggle_link(&mut self) -> Result<()> {
         self.daemons()[0].control(&["port", "down"]).await?;
         self.port_of_a_is("1: DOWN").await?;
@@ -237,7 +237,7 @@ impl Pair {
         await_text(a, &[&path], &[state], PORT_TIMEOUT).await
     }
 
-    /// Unloads and reloads a's RDMA driver, but not the modules on which it depends.
+    /// Unloads and reloads the RDMA driver of guest a, but not the modules on which it depends.
     pub(super) async fn reload(&mut self) -> Result<()> {
         let module = match &self.kind {
             Kind::Mthca(_) => "ib_mthca",
@@ -249,7 +249,7 @@ impl Pair {
         self.port_of_a_is("4: ACTIVE").await
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would.
+    /// Kills the guests, then stops the daemons as an operator would.
     pub(super) async fn stop(self) -> Result<()> {
         match self.kind {
             Kind::Mthca(pair) => pair.stop().await,
@@ -264,8 +264,8 @@ impl Pair {
     }
 }
 
-/// Returns whether one end completed and exited before it could acknowledge retransmissions of the other end's last
-/// message. The ping-pong programs do not synchronise before they exit.
+/// Returns whether one end finished and exited while the other end was still waiting for its last message to be
+/// acknowledged. This can happen because the ping-pong programs do not synchronise before they exit.
 fn missed_last_acknowledge(ends: &Ends) -> bool {
     let is_done = |end: &ProgramEnd| end.status == ExitStatus::Code(0) && end.stdout.contains(" iters in ");
     let is_alone = |end: &ProgramEnd| {

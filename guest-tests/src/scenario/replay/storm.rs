@@ -1,4 +1,4 @@
-//! Repeated errors of each kind, with the status that the program receives.
+//! Errors that a program causes repeatedly, with the completion status that it receives for each.
 
 use anyhow::{Result, ensure};
 
@@ -21,7 +21,7 @@ enum Mistake {
 impl Mistake {
     const ALL: [Self; 5] = [Self::RemoteKey, Self::Beyond, Self::LocalKey, Self::TooLong, Self::PeerGone];
 
-    /// Posts a correct request, one that fails, and one that must be flushed.
+    /// Posts a correct request, then one that fails and one that must be flushed, and checks their statuses.
     async fn happen(self, pair: &mut Pair) -> Result<()> {
         let may_be_lost =
             pair.is_wire_bad() && matches!(self, Self::RemoteKey | Self::Beyond | Self::TooLong);
@@ -53,8 +53,8 @@ impl Mistake {
         a.post(vm_a, &[bad, good]).await?;
         let mut expected = [expected, status::WR_FLUSH_ERR];
         let found = a.statuses(vm_a, 2).await?;
-        // The responder sends the NAK once, and then enters the error state. If the NAK is lost, no further answer
-        // arrives.
+        // The responder sends the NAK only once before it enters the error state. If the NAK is lost, the requester
+        // receives no further response.
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time limit of a replay. A record of several minutes replays in seconds, but takes longer on a busy host and with an
-/// unoptimised program.
+/// Time limit for a replay. Even a record of several minutes replays in seconds, but more slowly on a busy host or with
+/// an unoptimised program.
 const LIMIT: Duration = Duration::from_secs(240);
-/// The message printed for a record whose daemon was stopped in the regular way.
+/// End of the output for a record that replays without differences and whose daemon was stopped in the regular way.
 const ALL: &str = "no differences; recording ended: closed by hcad\n";
 
-/// The files that a device leaves behind.
+/// Paths of the files that recording a device produces.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub(super) record: PathBuf,
@@ -27,7 +27,7 @@ impl Files {
         self.trace.with_extension("again.trace")
     }
 
-    /// Replays the record with the given program, and returns the program's result line.
+    /// Replays the record with the given hcad program. Returns the counts that it prints, and the size of the record.
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);

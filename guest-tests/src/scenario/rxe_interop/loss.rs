@@ -13,7 +13,7 @@ use super::{Bench, Extent, witness};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Time limit for frames in flight to be counted.
+/// Time limit for the last frames in flight to be counted.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -92,8 +92,9 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks packets in which one bit covered by the ICRC has been inverted, sent by either end. hcad counts drops by
-/// reason. Soft-RoCE counts the packets that pass its checks, and its kernel counts all packets before the checks.
+/// Inverts one bit that the ICRC covers in some packets of each end, and checks that the other end drops exactly these
+/// packets. hcad counts drops by reason. The drops of soft-RoCE are the UDP datagrams that its kernel counts, minus the
+/// packets that pass soft-RoCE's checks.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);
@@ -125,8 +126,7 @@ async fn damaged(bench: &mut Bench) -> Result<()> {
     line(&format!("      corrupted and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
 }
 
-/// Returns the number of corrupted packets that hcad dropped, because of either the ICRC or a length that is checked
-/// first.
+/// Returns the number of corrupted packets that hcad dropped, because of the ICRC or because an earlier check failed.
 async fn dropped(bench: &Bench) -> Result<u64> {
     let mut sum = 0;
     for reason in ["icrc", "invalid", "short"] {
@@ -135,8 +135,8 @@ async fn dropped(bench: &Bench) -> Result<u64> {
     Ok(sum)
 }
 
-/// Checks that the receiver of marked data notifies the sender (IBTA annex A17, section A17.9). Soft-RoCE ignores
-/// notifications.
+/// Checks that the receiver of ECN-marked data sends congestion notifications (IBTA annex A17, section A17.9).
+/// Soft-RoCE ignores them.
 async fn marked(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
     let mut marks = Impairments::default();

@@ -1,4 +1,4 @@
-//! The cells of the matrix, and their results.
+//! The matrix of all tested messages. Each combination of service, path MTU, operation, role and size is a cell.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ enum Role {
     Responder,
 }
 
-/// The cells for one operation, with one role of the HCA, on one connection.
+/// A row of cells, which differ only in the size of the message.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     service: Service,
@@ -71,7 +71,7 @@ impl Matrix {
         Self { extent, done: Vec::new(), cells: 0 }
     }
 
-    /// Returns a connection for each service and path MTU.
+    /// Returns the connections to test, each as a service and a path MTU.
     pub(super) fn connections(&self) -> Vec<(Service, u16)> {
         if self.extent == Extent::Ipv6 {
             let rc = [512, 1024, 2048, 4096].map(|mtu| (Service::Rc, mtu));
@@ -85,7 +85,7 @@ impl Matrix {
         connected.chain([(Service::Ud, 4096)]).collect()
     }
 
-    /// Returns the rows of a connection.
+    /// Returns the rows to run on a connection.
     pub(super) fn rows(&self, service: Service, mtu: u16) -> Vec<Row> {
         let operations = match service {
             Service::Rc => &RC[..],
@@ -111,7 +111,7 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // A full socket buffer drops packets, and UC does not retransmit them.
+            // A full socket buffer drops packets, and UC does not retransmit them, so the messages are short.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
             // Some messages have only a few packets, each of which may be lost. Others have several hundred, of which
@@ -158,7 +158,8 @@ impl Matrix {
 }
 
 impl fmt::Display for Matrix {
-    /// Prints one line per operation and role, with the number of passed cells and of all cells by path MTU.
+    /// Prints one line per operation and role. For each path MTU, it contains the number of passed cells and the total
+    /// number of cells.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
         let (mut passed, mut all) = (0, 0);

@@ -1,4 +1,4 @@
-//! Counters of both sides.
+//! Checks of the packet counters at both ends.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
 /// Checks that every RoCE packet was received intact and with a correct ICRC.
 ///
-/// Soft-RoCE counts packets that pass its ICRC check but not those that fail. The kernel counts UDP datagrams.
-/// Everything that soft-RoCE has sent must have reached the HCA, whose socket buffer is large enough. In the other
-/// direction, a burst may overrun the socket buffer of an emulated NIC.
+/// Soft-RoCE counts only packets that pass its ICRC check, so their number must equal the number of UDP datagrams that
+/// its kernel counts. All packets sent by soft-RoCE must have reached the HCA, whose socket buffer is large enough. The
+/// opposite is not checked, because a burst may overrun the socket buffer of the emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
@@ -38,7 +38,8 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
 /// Returns the number of datagrams that reached soft-RoCE and failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // With this order of reading, datagrams that arrive in between do not count as dropped.
+    // The UDP datagrams are read first, so that a datagram which arrives between the two readings does not count as
+    // dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
     Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))

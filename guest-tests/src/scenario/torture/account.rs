@@ -4,9 +4,9 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tolerated growth of anonymous memory in KiB, because the allocator keeps some memory.
+/// Tolerated growth of anonymous memory in KiB. The allocator does not return all memory.
 const KEPT_KIB: u64 = 4 << 10;
-/// Tolerated growth in the number of the allocator's mappings.
+/// Tolerated growth in the number of mappings, which the allocator may keep.
 const KEPT_MAPS: usize = 8;
 
 /// Resources that a process holds.
@@ -38,12 +38,12 @@ impl Account {
         Ok(Self { descriptors, shared_maps: shared.len(), own_maps: own.len(), anonymous_kib })
     }
 
-    /// Returns whether the same descriptors and files are open as in `before`.
+    /// Returns whether the descriptors and the mappings of memory files are the same as in `before`.
     pub(super) fn is_as_open_as(&self, before: &Self) -> bool {
         self.descriptors == before.descriptors && self.shared_maps == before.shared_maps
     }
 
-    /// Checks that the process holds no more than in `before`, which was recorded in the same situation.
+    /// Checks that the process holds no more resources than `before`, which was recorded in the same situation.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,

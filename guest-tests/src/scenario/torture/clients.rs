@@ -1,5 +1,5 @@
-//! Two vfio-user clients without a guest, and their disturbances. Each client is both the VMM and the driver of its
-//! HCA.
+//! Two vfio-user clients without guests, and their disturbances. Each client acts both as the VMM and as the driver of
+//! its HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,17 +25,17 @@ const COUNT: u32 = 32;
 /// Length of the largest message, and distance between slots.
 const LONGEST: u32 = 20_000;
 const STRIDE: u64 = 20_480;
-/// Offsets of sent messages, of received messages, and of data that the peer reads.
+/// Offsets, in the memory region, of messages to send, of received messages, and of data that the peer reads.
 const SENT: u64 = 0;
 const RECEIVED: u64 = COUNT as u64 * STRIDE;
 const READ: u64 = 2 * RECEIVED;
 const REGION: u64 = 3 * RECEIVED;
-/// Time limit of a round, which includes the time during which processes are stopped.
+/// Time limit for a round. It includes the time during which processes are stopped.
 const ROUND_TIMEOUT_MS: u32 = 60_000;
 const STEP: Duration = Duration::from_secs(90);
-/// Number of received packets from which a flood counts as being in progress.
+/// Number of packets that must have been received for a flood to count as being in progress.
 const UNDER_WAY: u64 = 100;
-/// Time limit for that number of packets to arrive.
+/// Time limit for a flood to start.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm, SendOp::Read];
 
@@ -144,8 +144,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// Executes a disturbance. During it, the peer writes to the victim's memory without the victim's help. The peer
-    /// must then notice that the victim is no longer there.
+    /// Executes a disturbance. Until then, the peer floods the victim's memory with WRITEs, which need no help from the
+    /// victim. The peer must notice that the victim no longer responds.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
@@ -201,7 +201,7 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Exchanges messages of one operation and length in both directions, and checks each message.
+    /// Exchanges messages of one operation and one length in both directions, and checks each message.
     async fn round(&mut self) -> Result<()> {
         let number = self.rounds;
         self.rounds += 1;
@@ -274,7 +274,7 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Creates queues for a new connection, which replace the old ones. After a reset, also registers memory again.
+    /// Creates queues for a new connection, which replace the old ones. After a reset, it also registers memory again.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

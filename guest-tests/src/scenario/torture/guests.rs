@@ -1,4 +1,4 @@
-//! A pair of stock guests that exchange messages, and the disturbances of the pair.
+//! A pair of stock guests that exchange messages, and the disturbances of each guest.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::process::Reading;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
-/// Number of messages that each end must receive to demonstrate progress.
+/// Number of messages that each end must receive as a proof of progress.
 const PROGRESS: u64 = 8;
 /// Time limit for progress while other guests may be booting.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for an end to notice the loss of its peer, in addition to the duration of its HCA's retries.
+/// Time limit for an end to report the loss of its peer, after its HCA's retries have been exhausted.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Kernel messages of at least this severity count as errors.
@@ -32,7 +32,7 @@ const WARNING: u8 = 4;
 pub(super) enum Disturbance {
     /// QEMU is killed, and started again at once.
     KillQemu,
-    /// The daemon is killed, and started again. QEMU does not reconnect to it, so the guest boots again.
+    /// The daemon is killed and started again. QEMU does not reconnect to the new daemon, so the guest boots again.
     KillDaemon,
     StopQemu,
     StopDaemon,
@@ -44,10 +44,10 @@ pub(super) enum Disturbance {
 }
 
 impl Disturbance {
-    /// Disturbances for an end whose daemon also serves other ends.
+    /// Disturbances for a guest whose daemon also serves other guests.
     pub(super) const GUEST: &[Self] =
         &[Self::KillQemu, Self::StopQemu, Self::ReloadDriver, Self::PortDown, Self::SwitchCapture];
-    /// Disturbances for an end that has its own daemon.
+    /// Disturbances for a guest that has its own daemon.
     pub(super) const ALL: &[Self] = &[
         Self::KillQemu,
         Self::KillDaemon,
@@ -66,7 +66,7 @@ pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
-    /// The daemon, if it serves only this guest.
+    /// The daemon and its HCA, if the daemon serves only this guest.
     pub(super) own: Option<(HcaSpec, Daemon)>,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Pair<'a> {
             }
             Disturbance::LeaveLog => {
                 end.seat.daemon()?.1.process().read_output(Reading::Over);
-                // This causes the daemon to write a log line.
+                // A port change causes the daemon to write a log line.
                 take_port_down(&end.seat.control, Duration::ZERO).await
             }
             Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {
@@ -194,7 +194,7 @@ impl<'a> Pair<'a> {
             .collect()
     }
 
-    /// Shuts the guests down, then stops the pair's own daemons as an operator would.
+    /// Kills the guests, then stops the pair's own daemons as an operator would.
     pub(super) async fn stop(self) -> Result<()> {
         for End { seat, mut vm, .. } in self.ends {
             vm.kill().await?;
@@ -212,7 +212,7 @@ impl End {
         Ok(Self { seat, vm, talker })
     }
 
-    /// Takes the HCA, the guest or the driver away, and starts it again.
+    /// Kills the guest, its daemon or the driver, and starts it again.
     async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {
@@ -228,7 +228,7 @@ impl End {
                 self.vm.signal(libc::SIGKILL)?;
                 *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
             }
-            // The successor does not wait until this QEMU has ended.
+            // The new guest starts without waiting until this QEMU has ended.
             _ => self.vm.signal(libc::SIGKILL)?,
         }
         (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;
@@ -277,7 +277,7 @@ impl End {
     }
 }
 
-/// Boots a guest and starts its program, which is not connected yet.
+/// Boots a guest and starts its traffic program, which is not connected yet.
 async fn boot(ground: &LaneContext<'_>, seat: &Attachment, side: Side) -> Result<(Vm, Talker)> {
     let mut vm = ground.lab.boot(ground.run, ground.image, seat.guest()).await?;
     load_mthca(&mut vm).await?;

@@ -19,7 +19,8 @@ const HUGE_FILES: u64 = 80;
 const HUGE: u64 = (128 << 40) / HUGE_FILES + PAGE;
 /// Size of the bus address space.
 const EVERYTHING: u64 = 1 << 48;
-/// Number of holes in the address space. They create more windows than a daemon accepts (65,535).
+/// Number of holes to create in the address space. The daemon accepts at most 65,535 windows, and these holes would
+/// create more.
 const HOLES: u64 = 70_000;
 /// Number of holes created by one message.
 const BATCH: usize = 256;
@@ -27,21 +28,22 @@ const BATCH: usize = 256;
 const GUEST_MEMORY: u64 = 64 << 20;
 /// Size of a huge page in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
-/// Time limit for the next client to be served after the previous one has disconnected.
+/// Time limit for the daemon to accept the next client after the previous one has disconnected.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
 /// Attacks on a process that maps memory provided by its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attack {
-    /// Exhausts the process's address space with files that are larger than all memory. One page of each is mapped.
+    /// Exhausts the process's address space with files that are larger than all memory. One page of each file is
+    /// mapped.
     HugeFiles,
-    /// Exhausts the process's memory by dividing one window into more and more windows.
+    /// Exhausts the process's memory by splitting one window into more and more windows.
     ManyWindows,
-    /// Causes page faults with huge pages that the host does not have.
+    /// Causes page faults in a file of huge pages when the host has no free huge pages.
     NoHugePages,
-    /// Causes page faults with a hole in a file on a full disk.
+    /// Causes page faults in a hole of a file on a full disk.
     FullDisk,
-    /// Causes page faults with a file that is truncated after it has been mapped.
+    /// Causes page faults in a file that is truncated after it has been mapped.
     CutFile,
 }
 
@@ -70,7 +72,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// The attack could not be attempted, or got further than it should.
+    /// The attack could not be attempted, or succeeded further than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();
@@ -146,7 +148,7 @@ fn touch(client: &mut Client, address: u64, map: impl FnOnce(&mut Client) -> Res
     Ok(u64::from(query_adapter(client, address)? == 0))
 }
 
-/// Behaves as every correct client does: connects, maps memory and executes a command.
+/// Acts as a correct client does: connects, maps memory and executes a command.
 pub(super) fn behave(socket: &Path) -> Result<()> {
     let mut client = connect(socket)?;
     let file = memory("guest", GUEST_MEMORY, MemfdFlags::empty())?;
@@ -160,7 +162,7 @@ pub(super) fn behave(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Connects to the daemon, even if another client is still disconnecting.
+/// Connects to the daemon. If another client is still disconnecting, retries until the daemon accepts the connection.
 fn connect(socket: &Path) -> Result<Client> {
     let deadline = Instant::now() + SUCCESSION;
     loop {
@@ -189,14 +191,14 @@ fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     Ok(word >> 24)
 }
 
-/// Creates a memory file that, like QEMU's, cannot shrink.
+/// Creates a memory file that is sealed against shrinking, as QEMU's memory files are.
 fn memory(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = unsealed(name, len, flags)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     Ok(file)
 }
 
-/// Creates a memory file without seals, which can shrink.
+/// Creates a memory file that is not sealed against shrinking.
 fn unsealed(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
     ftruncate(&file, len)?;

@@ -1,5 +1,5 @@
-//! The process that serves all other HCAs, and its disturbances: it is stopped, its log is not read, or a hostile
-//! client uses one of its HCAs.
+//! The process that serves all HCAs except c and d, and its disturbances: it is stopped, its log is not read, or a
+//! hostile client uses one of its HCAs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{LaneContext, take_port_down};
 use crate::daemon::{Control, Daemon};
 use crate::process::Reading;
 
-/// Number of port state changes that the daemon must log while its log is not being read.
+/// Number of times that a port goes down and up while the daemon's log is not being read.
 const CHANGES: usize = 10;
 /// Time limit for the process to notice that a client has disconnected.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -36,14 +36,14 @@ impl Disturbance {
     }
 }
 
-/// The daemon that also runs the HCAs of the other tests.
+/// The daemon that serves the hostile client and the bystander, and also most of the other HCAs.
 #[derive(Debug)]
 pub(super) struct Neighbour<'a> {
     pub(super) ground: &'a LaneContext<'a>,
     pub(super) daemon: Daemon,
     /// The HCA used by the hostile client.
     pub(super) hostile: (PathBuf, Control),
-    /// The HCA used by an uninvolved client.
+    /// The HCA used by an uninvolved client, the bystander.
     pub(super) bystander: (PathBuf, Control),
     /// The attacks that this machine can run.
     pub(super) attacks: Vec<Attack>,
@@ -64,8 +64,8 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once. The memory that the allocator keeps from the largest attack is not a leak, and must be
-    /// allocated before comparisons start.
+    /// Runs each attack once. The allocator keeps some memory after the largest attack. This memory is not a leak, so
+    /// it must be allocated before comparisons start.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;
@@ -73,7 +73,7 @@ impl Neighbour<'_> {
         self.serves().await
     }
 
-    /// Waits until neither HCA has a client, so that all remaining resources belong to the other HCAs.
+    /// Waits until neither of these two HCAs has a client, so that all remaining resources belong to the other HCAs.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         for (socket, control) in [&self.hostile, &self.bystander] {
@@ -109,7 +109,7 @@ impl Neighbour<'_> {
         }
     }
 
-    /// Runs an attack, and keeps its resources for a while. The next client must then be served.
+    /// Runs an attack and keeps its resources for a while. Then the same HCA must serve the next client.
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;
@@ -120,7 +120,7 @@ impl Neighbour<'_> {
         spawn_blocking(move || hostile::behave(&socket)).await?.context("on the attacker's former device")
     }
 
-    /// Checks that the process answers its operator and serves a new client.
+    /// Checks that the process answers its operator and serves the bystander.
     async fn serves(&self) -> Result<()> {
         self.hostile.1.ask(&["devices"]).await?;
         let bystander = self.bystander.0.clone();

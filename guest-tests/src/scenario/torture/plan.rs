@@ -7,10 +7,10 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// Range of the undisturbed time before a disturbance, in milliseconds.
+/// Range of the undisturbed time before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of the duration of a disturbance that has one, in milliseconds. Even two successive disturbances take less
-/// time than a requester's retries ([`super::PATIENCE`]), so no connection is lost.
+/// Range of the duration of each disturbance that lasts for a time, in milliseconds. Even two successive disturbances
+/// take less time than a requester's retries ([`super::PATIENCE`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -42,9 +42,9 @@ pub(super) struct Step<K> {
     pub(super) pause: Duration,
     /// Kind of the disturbance.
     pub(super) kind: K,
-    /// The affected end, if the connection has two.
+    /// The affected end, if the disturbance affects only one end of a connection.
     pub(super) side: Side,
-    /// Duration of the disturbance, if it has one.
+    /// Duration of the disturbance, if it lasts for a time.
     pub(super) length: Duration,
 }
 
@@ -52,13 +52,14 @@ pub(super) struct Step<K> {
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,
-    /// Kinds that have not been drawn yet, of which the last is next.
+    /// Kinds that have not been drawn yet. The last one is drawn next.
     first: Vec<K>,
     rng: ChaCha8Rng,
 }
 
 impl<K: Copy> Plan<K> {
-    /// Creates the plan of a lane. It does not depend on other lanes, because their progress depends on timing.
+    /// Creates the plan of a lane. It does not depend on other lanes, so the relative progress of lanes does not change
+    /// it.
     ///
     /// # Panics
     /// Panics if `kinds` is empty.

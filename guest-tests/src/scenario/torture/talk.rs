@@ -13,7 +13,7 @@ use crate::vm::Vm;
 const PROGRAM: &str = include_str!("../../../guest/stock_traffic.py");
 /// Time limit for loading a Python interpreter and the verbs modules.
 const START: Duration = Duration::from_secs(120);
-/// Time limit of all other requests.
+/// Time limit for each other request to the program.
 const STEP: Duration = Duration::from_secs(60);
 
 /// Values of rdma-core's `ibv_wc_status`.
@@ -22,14 +22,14 @@ mod status {
     pub(super) const RETRY_EXC_ERR: u32 = 12;
 }
 
-/// The program at one end.
+/// The traffic program at one end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Talker {
     program: LineProgram,
     lid: u16,
 }
 
-/// A queue pair and its memory, as they are described to the peer.
+/// The address of a queue pair and its memory, as sent to the peer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     qpn: u32,
@@ -40,7 +40,7 @@ pub(super) struct Place {
 /// Progress of one end on its connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Report {
-    /// Number of successful sends so far.
+    /// Number of send requests that have succeeded.
     pub(super) sent: u64,
     /// Number of messages received with correct content.
     pub(super) received: u64,
@@ -54,7 +54,7 @@ pub(super) struct Report {
     wrong: Option<String>,
 }
 
-/// Whether a completion belongs to a send request or to a receive.
+/// The queue to which a completion belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
@@ -72,7 +72,7 @@ impl Talker {
         Ok(Self { program, lid })
     }
 
-    /// Creates a queue pair for a connection.
+    /// Creates a queue pair for the connection with this number.
     pub(super) async fn prepare(&self, vm: &mut Vm, connection: u32) -> Result<Place> {
         self.program.ask(STEP, vm, "prepare", json!({ "connection": connection })).await
     }
@@ -83,7 +83,7 @@ impl Talker {
         self.program.ask(STEP, vm, "connect", arguments).await
     }
 
-    /// Starts sending to the peer, which must be ready.
+    /// Starts sending to the peer, which must be ready to receive.
     pub(super) async fn go(&self, vm: &mut Vm) -> Result<()> {
         self.program.ask(STEP, vm, "go", json!({})).await
     }

@@ -1,4 +1,4 @@
-//! A timeline of disturbances for analysing failures, together with the number of disturbances of each kind.
+//! A timeline of disturbances for the analysis of failures, and the number of disturbances of each kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ impl Timeline {
         Ok(Self { begun: Instant::now(), file: RefCell::new(file), counts: RefCell::default() })
     }
 
-    /// Records that something has started or was found correct.
+    /// Records that a disturbance has started or that a check has succeeded.
     pub(super) fn note(&self, lane: &str, what: &str) -> Result<()> {
         let seconds = self.begun.elapsed().as_secs_f64();
         Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {lane}: {what}")?)

@@ -51,12 +51,12 @@ pub(super) struct Attributes {
     pub(super) retry: u8,
     /// Number of retries after RNR NAKs.
     pub(super) rnr_retry: u8,
-    /// Timer code in the RNR NAKs that are sent.
+    /// Timer code in the RNR NAKs that the HCA sends.
     pub(super) rnr_timer: u8,
 }
 
 impl Attributes {
-    /// A timeout of 537 ms, which exceeds the delays of a busy host; 7 retries; and RNR NAKs that request 40.96 ms.
+    /// The timeout is 537 ms, which exceeds the delays of a busy host. RNR NAKs request a wait of 40.96 ms.
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
@@ -119,7 +119,7 @@ impl<'a> Link<'a> {
         let qp = agent.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..CreateQp::default() })?;
         let mut link = Self { bench, qp, cq, mr, mtu: attributes.mtu.into() };
         link.bring_to_rts(attributes)?;
-        // This discards the packets of the previous case.
+        // Discard packets that are left over from the previous case.
         link.bench.peer.rest()?;
         Ok(link)
     }
@@ -229,7 +229,7 @@ impl<'a> Link<'a> {
         Packet { psn: Self::own_psn(n), aeth, ..self.packet(op, 0, payload) }
     }
 
-    /// Returns a RETH that refers to the region from byte `off` on.
+    /// Returns a RETH for `len` bytes of the region, starting at byte `off`.
     pub(super) fn reth(&self, off: u64, len: u32) -> Reth {
         let Remote { va, rkey } = self.mr.remote(off);
         Reth { va, rkey, len }
@@ -300,12 +300,12 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns all packets that arrive until the HCA has nothing left to send.
+    /// Returns all packets that the HCA sends until it has nothing left to send.
     pub(super) fn rest(&mut self) -> Result<Vec<Packet>> {
         self.bench.peer.rest()
     }
 
-    /// Posts a receive for bytes `off..off + len` of the region.
+    /// Posts a receive request for bytes `off..off + len` of the region.
     pub(super) fn post_receive(&mut self, off: u64, len: u32) -> Result<()> {
         let requests = vec![vec![self.mr.sge(off, len)]];
         Ok(self.bench.agent.call(PostRecv { qp: self.qp.id, requests }).map(drop)?)
@@ -322,7 +322,7 @@ impl<'a> Link<'a> {
         SendRequest { op, data: Data::Sges(vec![self.mr.sge(off, len)]), remote, ..SendRequest::default() }
     }
 
-    /// Returns the next completion, which must arrive.
+    /// Returns the next completion. It is an error if none arrives.
     pub(super) fn completion(&mut self) -> Result<Cqe> {
         let poll = Poll { cq: self.cq.id, count: 1, timeout_ms: DUE_MS };
         let cqes = self.bench.agent.call(poll)?.cqes;
@@ -374,12 +374,12 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Invalidates the region's keys.
+    /// Destroys the region, which invalidates its keys.
     pub(super) fn destroy_region(&mut self) -> Result<()> {
         Ok(self.bench.agent.call(DestroyMr { mr: self.mr.id }).map(drop)?)
     }
 
-    /// Checks that a complete SEND from the peer is received.
+    /// Checks that a SEND of three packets from the peer is received. It starts with the peer's packet number `n`.
     pub(super) fn expect_receives(&mut self, n: u32, msn: u32) -> Result<()> {
         let payload = message(3 * self.mtu);
         self.post_receive(4096, 4096)?;

@@ -1,4 +1,4 @@
-//! The HCA as requester. The peer answers, or does not.
+//! The HCA as requester. The peer either responds or stays silent.
 
 pub(super) mod answers;
 pub(super) mod limits;
@@ -198,8 +198,8 @@ fn coalesced_ack(link: &mut Link<'_>) -> Result<()> {
     expect_ignored(link, 4, 5)
 }
 
-/// Checks that the last packet had no effect, and that only an acknowledgement with `psn` and `msn` completes the
-/// request.
+/// Checks that the packets sent before had no effect, and that only an acknowledgement of packet number `psn` with
+/// `msn` completes the request.
 fn expect_ignored(link: &mut Link<'_>, psn: u32, msn: u32) -> Result<()> {
     link.expect_silence()?;
     link.expect_no_completion()?;
@@ -342,8 +342,8 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that copies of a NAK cause no more retransmissions. A responder sends one NAK per gap, so copies are made by
-/// the network (IBTA 9.7.5.2).
+/// Checks that copies of a NAK cause no further retransmissions. A responder sends only one NAK per gap, so the network
+/// must have made the copies (IBTA 9.7.5.2).
 fn nak_copies(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -389,8 +389,8 @@ fn rnr_without_end(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks a NAK that arrives during an RNR wait. Soft-RoCE sends both if more packets follow the one that has no
-/// receive.
+/// Checks a NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a NAK if more packets follow the
+/// one for which it has no receive request.
 fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, THREE)?;
     expect_send(link, 0)?;

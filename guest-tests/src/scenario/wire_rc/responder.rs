@@ -59,7 +59,7 @@ fn fetch_add(link: &Link<'_>, n: u32, off: u64, add: u64) -> Packet {
     Packet { atomic, ack_req: true, ..link.packet("RC_FETCH_ADD", n, &[]) }
 }
 
-/// Checks that a gap in the PSNs is answered once, with the missing PSN (IBTA 9.7.4).
+/// Checks that a gap in the PSNs causes one NAK, which contains the missing PSN (IBTA 9.7.4).
 fn lost(link: &mut Link<'_>, missing: u32) -> Result<()> {
     let payload = message(3 * link.mtu);
     link.post_receive(0, 4096)?;
@@ -96,7 +96,7 @@ fn psn_ahead(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
-    // From here on, the HCA may send a new NAK.
+    // The gap has been closed, so the next gap causes a new NAK.
     let packets = link.send_message(3, &message(8));
     link.send_all(&packets)?;
     link.expect_acknowledge(1, syndrome::NAK_SEQUENCE, 1)
@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ with which a requester that has lost the middle repeats the rest. It has the remaining PSN, address
-/// and length (IBTA 9.7.5.1).
+/// Checks the READ that a requester sends if it has lost a response in the middle. It repeats the rest of the earlier
+/// READ, with the PSN, address and length of that rest (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -267,7 +267,7 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
     let packets = link.send_message(0, &payload);
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::RNR | timer, 0)?;
-    // Packets that follow the rejected one are out of sequence, but a NAK has already been sent.
+    // Packets that follow the rejected one are out of sequence, but the RNR NAK has already been sent.
     link.expect_silence()?;
     link.post_receive(0, 4096)?;
     link.send_all(&packets)?;
@@ -313,13 +313,14 @@ fn wrong_service(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let uc = |op| Packet { ack_req: true, ..link.packet(op, 0, &message(link.mtu)) };
     let mut packets = vec![uc("UC_SEND_ONLY"), uc("UC_SEND_FIRST")];
-    // The BTH is followed by a DETH with Q_Key and source queue pair.
+    // In a UD packet, a DETH follows the BTH. The first eight bytes of this payload serve as the DETH.
     packets.push(link.packet("UD_SEND_ONLY", 0, &message(72)));
     link.expect_drops("/engine/drops/wrong_service", &packets)?;
     link.expect_state(state::RTS)
 }
 
-/// Checks that a packet is dropped after `change` and counted at `place`, and that the unchanged packet is executed.
+/// Checks that a packet that `change` has modified is dropped and counted at `place`, and that the unmodified packet is
+/// executed.
 fn dropped(link: &mut Link<'_>, place: &str, change: fn(&mut Packet)) -> Result<()> {
     link.post_receive(0, 64)?;
     let good = link.send_message(0, &message(64));
@@ -389,7 +390,7 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&requests)?;
     ensure!(responses(link, 0, &["RC_RDMA_READ_RESPONSE_ONLY"], 1)? == content(0, 8), "content differs");
     let next = link.next()?;
-    // The answer to the atomic acknowledges the SEND, so a separate ACK is optional.
+    // The response to the atomic also acknowledges the SEND, so a separate ACK is optional.
     if next.is("RC_ACKNOWLEDGE") {
         ensure!(next.psn == Link::peer_psn(1), "acknowledges {next:?}");
         link.next()?;
@@ -400,7 +401,7 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the results of sixteen atomics are stored for duplicates, because as many may be outstanding (JingZhao
+/// Checks that the results of sixteen atomics are stored for duplicates, because sixteen may be outstanding (JingZhao
 /// interface, section 10.4).
 fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
@@ -416,7 +417,8 @@ fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(0, &16u64.to_le_bytes())
 }
 
-/// Checks a duplicate READ with a wrong key, because only a packet with the expected PSN may cause a NAK (IBTA 9.7.5).
+/// Checks that a duplicate READ with a wrong key gets no response. Only a packet with the expected PSN may cause a NAK
+/// (IBTA 9.7.5).
 fn duplicate_read_of_wrong_key(link: &mut Link<'_>) -> Result<()> {
     let request = link.read_request(0, link.reth(0, 8));
     link.send(&request)?;
@@ -440,8 +442,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a READ with a duplicate PSN that was never executed is not answered. It may come from an earlier
-/// connection of the same queue pairs, and then has a valid key but an unexpected PSN.
+/// Checks that a READ with the PSN of a duplicate gets no response if it was never executed. It may come from an
+/// earlier connection of the same queue pairs, in which case its key is valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

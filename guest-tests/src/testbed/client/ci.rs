@@ -21,9 +21,9 @@ use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 
-/// Directory of the copied files in the guests.
+/// Directory in the guests into which the files are copied.
 const FOLDER: &str = "/work";
-/// Prefix of the names of its testbeds, which is followed by a number.
+/// Prefix of the names of testbeds that `ci` starts. It is followed by the process ID.
 const NAME: &str = "ci-";
 /// Maximum number of failed runs whose logs are kept.
 const KEPT: usize = 3;
@@ -52,8 +52,7 @@ pub struct Ci {
 
 impl Ci {
     /// Boots guests, copies the folder to them, runs the command in all of them, and stops them. The exit status is
-    /// that of the first command that fails, which also ends the others. A signal ends the command, but logs are still
-    /// collected.
+    /// that of the first command that fails. A failure or a signal ends all commands, but logs are still collected.
     ///
     /// # Errors
     /// The command could not be run.
@@ -83,7 +82,7 @@ impl Ci {
             };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // The directory of this run is inside a directory for all runs with this name.
+                // The directory of this run is inside a directory for all runs of testbeds with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("the logs are in {}", folder.display());
@@ -92,7 +91,8 @@ impl Ci {
         result.map(ExitCode::from)
     }
 
-    /// Runs the command in booted guests, and stops waiting if the testbed goes down.
+    /// Runs the command in the booted guests until it exits or a signal arrives, then collects logs and stops the
+    /// testbed.
     async fn in_testbed(&self, description: &Description) -> Result<u8> {
         let testbed = &description.name;
         let guests: Vec<GuestName> = description.guests.iter().map(|guest| guest.name).collect();
@@ -132,7 +132,7 @@ impl Ci {
             Ok(0)
         };
         let limit = Duration::from_secs(self.timeout);
-        // Commands that are still running end with their connections.
+        // Commands that are still running end when their connections are dropped.
         timeout(limit, all).await.with_context(|| {
             format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?
@@ -200,7 +200,7 @@ fn fits(folder: &Path, limit: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the output of earlier failed runs, except for the most recent ones and those that are still running.
+/// Removes the logs of earlier failed runs, except for the most recent ones and those that are still running.
 fn forget_old(all: &Path) -> Result<()> {
     let living = States::open()?.living()?;
     let mut old = Vec::new();
@@ -220,7 +220,8 @@ fn forget_old(all: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes complete lines from the front, and incomplete ones that are too long.
+/// Removes the complete lines from the front of a buffer and returns them. An incomplete line is also removed if it is
+/// too long.
 fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
     let end = match kept.iter().rposition(|&byte| byte == b'\n') {
         Some(end) => end + 1,

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::session::{self, Pipes, Printed, Session, channel};
 use crate::testbed::name::{Place, Target};
 
-/// Shell code that uses Debian's tar or, if there is none, that of busybox, which every guest has.
+/// Shell code that uses Debian's tar if it is installed, or else that of busybox, which every guest has.
 const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$@"; }; fi;"#;
 
 /// Arguments of [`super::Command::Cp`].
@@ -31,7 +31,7 @@ impl Copy {
     /// Copies the file or folder.
     ///
     /// # Errors
-    /// Not exactly one side is in a guest, or something cannot be read or written.
+    /// Both paths are in guests, or neither is, or a file cannot be read or written.
     pub(super) async fn run(self) -> Result<()> {
         match (self.from, self.to) {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
@@ -69,7 +69,7 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     let (feed, input) = channel();
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
-    // If the guest has stopped reading, its own error message explains why packing failed.
+    // If the guest stopped reading before packing was finished, its own error message is the more helpful one.
     ensure!(
         status == ExitStatus::Code(0),
         "cannot write files to guest {}: {}",
@@ -133,7 +133,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         let mut errors = Vec::new();
         while let Some(piece) = printed.recv().await {
             match piece {
-                // If unpacking has stopped, it has reported the reason itself.
+                // If the unpacking thread has stopped, its result contains the reason.
                 Printed::Output(piece) => drop(bytes.send(piece).await),
                 Printed::Errors(piece) => errors.extend(piece),
             }
@@ -154,7 +154,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
 }
 
 /// Unpacks the file or folder with this name to `to`, which appears only once it is complete. The guest is not trusted:
-/// other names are ignored, and nothing is written elsewhere.
+/// everything else in the archive is discarded, and nothing is written to other places.
 fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     let parent = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

@@ -16,8 +16,8 @@ use crate::testbed::name::Target;
 
 /// Terminal type used if the environment does not specify one.
 const TERM: &str = "xterm-256color";
-/// Signals that are forwarded. If there is a terminal, its keys generate the first two in the guest. If the terminal
-/// closes, both this program and the command end.
+/// Signals to forward. With a terminal, its keys generate the first two of them inside the guest. The last one is then
+/// not forwarded: if the terminal closes, both this program and the command end.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
 
@@ -88,7 +88,7 @@ impl Exec {
         let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
         drop(raw);
         match printed {
-            // A program that writes to a closed pipe exits with this status.
+            // This is also the exit status of a local program that writes to a closed pipe.
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
@@ -134,7 +134,7 @@ fn print(mut printed: mpsc::Receiver<Printed>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a channel with the signals to forward and the sizes of the terminal.
+/// Returns a channel that delivers the signals to forward and the changes of the terminal's size.
 fn controls(with_terminal: bool) -> Result<mpsc::Receiver<ToGuest>> {
     let (sender, receiver) = channel();
     for number in SIGNALS.into_iter().filter(|number| !(with_terminal && *number == libc::SIGHUP)) {

@@ -49,7 +49,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                     .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
-            // Earlier messages are in the log of the guest's console.
+            // A guest that has ended cannot be queried. Its console log contains the earlier messages.
             Err(error) => {
                 tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }

@@ -13,9 +13,9 @@ use crate::testbed::boot::NETWORK_SCRIPT;
 use crate::testbed::name::{GuestName, Target, Targets};
 use crate::testbed::protocol::Description;
 
-/// Unloads the old module and the modules that use it, loads the dependencies of the new module, the new module itself,
-/// and the modules that used the old one, and sets up the RDMA device's network. The arguments are the network's
-/// script, name, file, parameters, and then the dependencies.
+/// Unloads the old module and the modules that use it. Then loads the dependencies of the new module, the new module
+/// itself, and the modules that used the old one. Finally sets up the RDMA device's network interface. The arguments
+/// are the path of the network script, the module's name, file and parameters, and its dependencies.
 const SCRIPT: &str = r#"
 network=$1 name=$2 file=$3 parameters=$4; shift 4
 cat > "$file" || exit
@@ -49,7 +49,7 @@ pub struct Reload {
     json: bool,
 }
 
-/// What `reload --json` prints for each guest.
+/// The object that `reload --json` prints for each guest.
 #[derive(Clone, Debug, Serialize)]
 struct Reloaded {
     guest: GuestName,

@@ -10,7 +10,7 @@ use crate::testbed::frames;
 use crate::testbed::name::Target;
 use crate::testbed::protocol::{Reply, Request};
 
-/// Maximum number of pieces of input or output that this program buffers.
+/// Maximum number of pieces of input or output that a channel buffers.
 const WAITING: usize = 4;
 
 /// A piece of a command's output.
@@ -64,7 +64,8 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // A frame that has been read partially must not be lost, so reading is never cancelled.
+        // A frame that has been read partially must not be lost, so a separate task reads frames and is never
+        // cancelled.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -111,7 +112,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If the frame does not arrive, the command has ended, as the next frame will report.
+                // If the frame cannot be sent, the command has ended, which the next received frame will report.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };
@@ -120,7 +121,7 @@ impl Session {
     }
 }
 
-/// Runs a command with this input until it ends. Returns its exit status, its output and its errors.
+/// Runs a command with this input until it ends. Returns its exit status, and its output and errors in one string.
 ///
 /// # Errors
 /// As for [`Session::start`] and [`Session::run`].

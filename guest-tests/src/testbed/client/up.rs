@@ -1,4 +1,4 @@
-//! `up` performs checks, fetches parts, starts a supervisor, and shows the progress of the guests.
+//! `up` performs checks, fetches missing components, starts a supervisor, and shows the progress of the guests.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -24,7 +24,7 @@ use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 
-/// The hidden command with which this program starts itself as a supervisor.
+/// The hidden command that makes this program run as a supervisor.
 pub const SUPERVISE: &str = "supervise";
 
 /// Arguments of [`super::Command::Up`].
@@ -74,7 +74,7 @@ impl Up {
             line(&list::table(std::slice::from_ref(&leased.description)))?;
         }
         if self.foreground {
-            // No further events follow, so this loop ends with the supervisor.
+            // No further events follow, so this loop ends when the supervisor ends.
             while leased.supervisor.event().await?.is_some() {}
             bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
@@ -115,7 +115,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Boots guests as a testbed that has the requested name, or else the default name.
+    /// Boots guests in a testbed with the requested name, or with the default name if none was requested.
     pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
@@ -163,11 +163,11 @@ impl Leased {
 
 /// Time limit for a supervisor to stop its guests and daemons.
 const END: Duration = Duration::from_secs(20);
-/// Interval between polls that check whether the supervisor has ended.
+/// Interval between checks whether the supervisor has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A supervisor that this program has started. When dropped, it ends together with all its guests, unless it is to be
-/// kept.
+/// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped, unless they are
+/// meant to keep running.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -203,14 +203,15 @@ impl Drop for Supervisor {
     }
 }
 
-/// Starts this program as a supervisor, with the same command line and in a new session. Ctrl-C and the end of the
-/// terminal thus do not affect it. Adds a name if the command line contains none.
+/// Starts this program as a supervisor, with the same command line. It runs in a new session, so that Ctrl-C and the
+/// closing of the terminal do not affect it. If the command line contains no testbed name, one is added.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments have already been parsed, and have the same meaning in the same directory.
+    // The arguments have already been parsed. They keep their meaning, because the supervisor runs in the same
+    // directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
@@ -243,7 +244,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // The heading is only for human readers.
+    // This heading is only for human readers, so an error is ignored.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::hca::e810::package::sections;
 
-    /// 0C42 of `run73-vlan.aq.gz` for UDP over IPv6, without the unused words in the middle.
+    /// The bytes are those of 0C42 in `run73-vlan.aq.gz` for UDP over IPv6, without the unused words in the middle.
     #[test]
     fn parses_recorded_profile() {
         let mut buffer = vec![3, 0, 159, 0];

@@ -8,13 +8,13 @@ use crate::layout;
 layout! {
     /// GLINT_DYN_CTL: control of an interrupt vector.
     pub struct DynCtl[4] {
-        /// Enables the vector. The device clears it when it signals the interrupt.
+        /// Enables the vector. The device clears this bit when it signals the interrupt.
         @0[0]    enable: bool,
         /// With `enable`: clears pending interrupts.
         @0[1]    clear_pending: bool,
         /// Triggers a software interrupt.
         @0[2]    trigger: bool,
-        /// Interval that `interval` is written to; [`NO_INTERVAL`] for none.
+        /// Index of the interval to which `interval` is written, or [`NO_INTERVAL`] for none.
         [4:3]    interval_index: u8,
         /// Moderation interval, in units of [`INTERVAL_UNIT_US`].
         [16:5]   interval: u16,
@@ -37,7 +37,7 @@ layout! {
     pub struct Route[4] {
         /// Vector that is signalled.
         [10:0]   vector: u16,
-        /// Moderation interval of the vector that applies.
+        /// Index of the vector's moderation interval that applies to the cause.
         [12:11]  interval_index: u8,
         /// The cause is enabled.
         [30]     enable: bool,
@@ -81,7 +81,7 @@ layout! {
 pub const INTERVAL_UNIT_US: u16 = 2;
 
 layout! {
-    /// PFINT_OICR and PFINT_OICR_ENA, for traces.
+    /// Layout of PFINT_OICR and PFINT_OICR_ENA for traces.
     pub struct OtherCausesWord[4] {
         /// The bits of [`OtherCauses`].
         @0       causes: u32 => Hex,

@@ -1,4 +1,4 @@
-//! Flash image: words of the shadow RAM, and of the areas it points to, that drivers read.
+//! Flash image: the words that drivers read in the shadow RAM and in the areas to which it points.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -45,11 +45,11 @@ pub const SECTOR_LEN: usize = 4096;
 /// Type of the preserved field with the board's part number.
 pub const TLV_PART_NUMBER: u16 = 0x16;
 
-/// Words with the length of the CSS header of a bank: low word, high word.
+/// Indices of the words that contain the length of a bank's CSS header: low word, then high word.
 pub const CSS_HEADER_LEN: [usize; 2] = [2, 3];
 /// Number of words between the CSS header and the copy of the shadow RAM.
 pub const AUTHENTICATION_WORDS: usize = 8;
-/// Alignment of the copy in words.
+/// Alignment of the copy of the shadow RAM, in words.
 pub const COPY_ALIGNMENT_WORDS: usize = 32;
 
 /// Signature of the option ROM's version block, which is aligned to 512 bytes.
@@ -57,16 +57,16 @@ pub const OPTION_ROM_SIGNATURE: [u8; 4] = *b"$CIV";
 
 /// Type code in the first word of the netlist.
 pub const NETLIST_TYPE: u16 = 0x011b;
-/// Length that the third word of the netlist reports; at least 0x30.
+/// Length that the third word of the netlist reports. It must be at least 0x30.
 pub const NETLIST_LEN: u16 = 0x34;
 /// Index of the word with the number of nodes.
 pub const NETLIST_NODES: usize = 3;
-/// Index of the identification block, not counting two words for each node.
+/// Index of the identification block in a netlist without nodes. Each node adds two words.
 pub const NETLIST_ID: usize = 6;
 /// Index of the version in the identification block: major, minor, type and revision, two words each.
 pub const NETLIST_VERSION: usize = 2;
 
-/// Pointer to an area that begins at `sector`.
+/// Returns a pointer to an area that begins at `sector`.
 pub const fn sector_pointer(sector: u16) -> u16 {
     POINTER_IN_SECTORS | sector
 }

@@ -30,7 +30,7 @@ layout! {
 }
 
 layout! {
-    /// Section descriptor; the descriptors follow the buffer header.
+    /// Section descriptor. The section descriptors follow the buffer header.
     pub struct Section[8] {
         @0   kind: u32 => Hex,
         /// Offset of the section in the buffer.
@@ -104,13 +104,13 @@ pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 mod tests {
     use super::*;
 
-    /// Nonzero part of 0C40 in `probe-synth-fd.aq.gz`.
+    /// The bytes are the nonzero part of 0C40 in `probe-synth-fd.aq.gz`.
     const BUFFER: [u8; 48] = [
         1, 0, 0x30, 0, 1, 0, 0, 0, 0x0c, 0, 0x24, 0, 1, 3, 0, 0, //
         0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, 0x69, 0x63, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
-    /// The following 0C43 of the same trace, without the count.
+    /// The bytes are those of the next 0C43 in the same trace, without the count.
     const ENTRY: [u8; 40] = [
         1, 3, 0, 0, 0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, //
         0x69, 0x63, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0, 0, 0xc0, 0, 1, 0, 0,

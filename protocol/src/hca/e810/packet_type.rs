@@ -54,7 +54,7 @@ mod tests {
         PacketType::of(&Layers::parse(&frame).unwrap()).get()
     }
 
-    /// Packet type numbers defined by the drivers.
+    /// The expected numbers are those that the drivers define.
     #[test]
     fn packet_types_match_drivers() {
         let v4 = |protocol: u8, more: u8| {

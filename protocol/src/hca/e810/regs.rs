@@ -74,7 +74,7 @@ register_map! {
         QtxCommHead(u16)         "QTX_COMM_HEAD"      at 0x0e_0000 [16384 by 4];
         /// Malicious driver detection: transmit event of this function.
         PfMdetTxTclan            "PF_MDET_TX_TCLAN"   at 0x0f_c000;
-        /// Malicious driver detection: transmit, class queues.
+        /// Malicious driver detection: transmit event of the device, from the class queues.
         GlMdetTxTclan            "GL_MDET_TX_TCLAN"   at 0x0f_c068;
         /// Enables or disables a receive queue.
         QrxCtrl(u16)             "QRX_CTRL"           at 0x12_0000 [2048 by 4];
@@ -100,7 +100,7 @@ register_map! {
         PfintFwCtl               "PFINT_FW_CTL"       at 0x16_c800;
         /// Enabled bits of PFINT_OICR.
         PfintOicrEna             "PFINT_OICR_ENA"     at 0x16_c900;
-        /// Pending other causes; reading clears them.
+        /// Pending other interrupt causes. Reading clears them.
         PfintOicr                "PFINT_OICR"         at 0x16_ca00;
         /// Other causes: interrupt routing.
         PfintOicrCtl             "PFINT_OICR_CTL"     at 0x16_ca80;
@@ -142,7 +142,7 @@ register_map! {
         QrxTail(u16)             "QRX_TAIL"           at 0x29_0000 [2048 by 4];
         /// Malicious driver detection: receive event of this function.
         PfMdetRx                 "PF_MDET_RX"         at 0x29_4280;
-        /// Malicious driver detection: receive.
+        /// Malicious driver detection: receive event of the device.
         GlMdetRx                 "GL_MDET_RX"         at 0x29_4c00;
         /// VSI: frames dropped for lack of receive descriptors.
         GlvRdpc(u16)             "GLV_RDPC"           at 0x29_4c04 [768 by 4];
@@ -150,7 +150,7 @@ register_map! {
         QtxCommDbell(u16)        "QTX_COMM_DBELL"     at 0x2c_0000 [16384 by 4];
         /// Malicious driver detection: transmit queue event of this function.
         PfMdetTxPqm              "PF_MDET_TX_PQM"     at 0x2d_2c80;
-        /// Malicious driver detection: transmit, packet queues.
+        /// Malicious driver detection: transmit event of the device, from the packet queues.
         GlMdetTxPqm              "GL_MDET_TX_PQM"     at 0x2d_2e00;
         /// Number of bytes sent by a VSI.
         GlvGotc(u16)             "GLV_GOTC"           at 0x30_0000 [768 by 8] wide;
@@ -202,7 +202,7 @@ register_map! {
         GlprtPrc9522             "GLPRT_PRC9522"      at 0x38_0a80 wide;
         /// Number of frame fragments received by the port.
         GlprtRfc                 "GLPRT_RFC"          at 0x38_0ac0 wide;
-        /// Port: jabbers received (oversized with a CRC error).
+        /// Port: jabbers received, which are oversized frames with a CRC error.
         GlprtRjc                 "GLPRT_RJC"          at 0x38_0b00 wide;
         /// Number of bytes sent by the port.
         GlprtGotc                "GLPRT_GOTC"         at 0x38_0b40 wide;

@@ -1,4 +1,4 @@
-//! Base address of a descriptor ring, as in queue contexts.
+//! Base address of a descriptor ring, as it is stored in queue contexts.
 
 use crate::describe::{Field, Visitor};
 use crate::ids::Iova;
@@ -21,14 +21,14 @@ impl RingAddress {
         self.0
     }
 
-    /// Returns the address of entry `index`, for entries of `len` bytes. Wraps at the end of the address
-    /// space.
+    /// Returns the address of entry `index` in a ring whose entries have `len` bytes. The address wraps around at the
+    /// end of the address space.
     pub const fn entry(self, index: u16, len: usize) -> Iova {
         Iova::new(self.0.get().wrapping_add(index as u64 * len as u64))
     }
 }
 
-/// Converts from units of 128 bytes.
+/// Converts a number of 128-byte units to an address.
 impl From<u64> for RingAddress {
     fn from(units: u64) -> Self {
         Self(Iova::new(units << UNIT_SHIFT))

@@ -23,10 +23,10 @@ pub const STATUS_OFFSET: usize = 8;
 pub enum Profile {
     /// Layout of earlier controllers, used by iPXE.
     Legacy = 1,
-    /// Layout of Linux: first the hash, then the flow. Also used for all unsupported profiles.
+    /// Layout that Linux uses, with the hash before the flow. It is also used for all unsupported profiles.
     #[default]
     Nic = 2,
-    /// Layout of DPDK: first the flow, then the hash.
+    /// Layout that DPDK uses, with the flow before the hash.
     Comms = 22,
 }
 
@@ -72,8 +72,8 @@ impl RxBuffers {
         Self { data: Iova::new(data.get()), headers: Iova::new(headers.get()) }
     }
 
-    /// Returns whether the driver would mistake the posted descriptor for a completed one. The done bit is also a
-    /// bit of the header address.
+    /// Returns whether the driver would mistake the posted descriptor for a completed one. This is possible because the
+    /// done bit is also a bit of the header address.
     pub const fn has_done_bit(&self) -> bool {
         self.headers.get() & 1 != 0
     }
@@ -179,7 +179,7 @@ struct LegacyStatus {
     l3_l4_checked: bool,
     #[bits(8)]
     __: u8,
-    /// Value 3: the hash is valid.
+    /// Status of the filter. The value 3 means that the hash is valid.
     #[bits(2)]
     filter: u8,
     #[bits(8)]
@@ -214,7 +214,7 @@ const _: () = assert!(size_of::<LegacyRaw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
 
 impl RxWriteBack {
-    /// Returns the wire format in the layout of `profile`, passed to the driver.
+    /// Returns the descriptor in the layout of `profile`. Its done bit is set, which passes it to the driver.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
         match profile {
             Profile::Legacy => self.emit_legacy(),
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(RxBuffers::parse(&bytes), buffers);
     }
 
-    /// A tagged frame with correct checksums and a hash.
+    /// The frame has a VLAN tag, correct checksums and a hash.
     #[test]
     fn flexible_layout_places_each_field() {
         let frame = RxWriteBack {
@@ -340,7 +340,8 @@ mod tests {
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
     }
 
-    /// A tagged frame of 1510 bytes with a wrong TCP checksum, in the layout of controllers before the E810.
+    /// The frame has 1510 bytes, a VLAN tag and a wrong TCP checksum. The layout is that of controllers before the
+    /// E810.
     #[test]
     fn legacy_layout_places_each_field() {
         let frame = RxWriteBack {

@@ -1,4 +1,4 @@
-//! Transmit queue context, as in the command that adds the queue.
+//! Transmit queue context, as it is contained in the command that adds the queue.
 //!
 //! # Spec
 //! E810 interface, section 8.1.
@@ -25,7 +25,7 @@ layout! {
         [147:135]  ring_len: u16,
         /// Segmentation offload (TSO) is enabled.
         [152]      segmentation: bool,
-        /// Queue number among those with segmentation.
+        /// Number of the queue among the queues with segmentation.
         [163:153]  segmentation_queue: u16,
         /// The device marks descriptors as done instead of using a completion queue.
         [164]      legacy: bool,
@@ -49,7 +49,7 @@ mod tests {
         TxContext::parse(&bytes)
     }
 
-    /// Example of section 16.3, sent by the driver.
+    /// The bytes are those of the example in section 16.3, which the driver has sent.
     #[test]
     fn parses_published_context() {
         let sent = context("a0928e00000000000080010400000000008000011000");
@@ -68,8 +68,8 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// Further contexts that the driver sent: the queue of a second VSI, and a queue of a kernel with other
-    /// addresses.
+    /// The bytes are those of further contexts that the driver has sent: for the queue of a second VSI, and for a queue
+    /// of a kernel with other addresses.
     #[test]
     fn parses_contexts_of_other_queues() {
         let second = context("00908e00000000000080020000000000008000031000");

@@ -86,7 +86,7 @@ pub struct Command {
     pub insert_tag: bool,
     /// Bit 4, DUMMY: do not send the bytes.
     pub dummy: bool,
-    /// Bits 6:5, IIPT: IP header, the inner one of a tunnel.
+    /// Bits 6:5, IIPT: type of the IP header. In a tunnel, this is the inner one.
     #[bits(2)]
     pub ip: IpType,
     __: bool,
@@ -104,7 +104,7 @@ pub struct Command {
 #[repr(u8)]
 #[allow(missing_docs)]
 pub enum IpType {
-    /// No IP header indicated.
+    /// No IP header is indicated.
     None = 0,
     V6 = 1,
     V4 = 2,
@@ -330,13 +330,13 @@ struct DataWord {
     kind: u8,
     #[bits(12)]
     command: u16,
-    /// Length in units of 2 bytes.
+    /// Length of the Ethernet header in units of 2 bytes.
     #[bits(7)]
     mac_len: u8,
-    /// Length in units of 4 bytes.
+    /// Length of the IP header in units of 4 bytes.
     #[bits(7)]
     ip_len: u8,
-    /// Length in units of 4 bytes.
+    /// Length of the transport header in units of 4 bytes.
     #[bits(4)]
     l4_len: u8,
     #[bits(14)]
@@ -349,13 +349,13 @@ struct DataWord {
 struct TunnelWord {
     #[bits(2)]
     outer_ip: u8,
-    /// Length in units of 4 bytes.
+    /// Length of the outer IP header in units of 4 bytes.
     #[bits(7)]
     outer_ip_len: u8,
     #[bits(2)]
     kind: u8,
     __: bool,
-    /// Length in units of 2 bytes.
+    /// Distance to the inner IP header in units of 2 bytes.
     #[bits(7)]
     len: u8,
     #[bits(4)]
@@ -384,7 +384,7 @@ struct ContextWord {
     payload_len: u32,
     #[bits(2)]
     __: u8,
-    /// MSS, or the VSI if that is the destination.
+    /// MSS, or the VSI number if the destination is a VSI.
     #[bits(14)]
     mss: u16,
 }

@@ -25,20 +25,20 @@ pub struct DevLim {
     pub log_reserved_pds: u8,
     /// Number of keys reserved for the device, starting at 0.
     pub log_reserved_lkeys: u8,
-    /// Largest number of WQEs in a work queue.
+    /// Maximum number of WQEs in a work queue.
     pub log_max_wqes: u16,
-    /// Largest number of CQEs in a CQ.
+    /// Maximum number of CQEs in a CQ.
     pub log_max_cqes: u16,
     pub log_max_qps: u8,
     pub log_max_cqs: u8,
     pub log_max_eqs: u8,
-    /// Number of MPT entries.
+    /// Maximum number of MPT entries.
     pub log_max_mpts: u8,
-    /// Number of protection domains.
+    /// Maximum number of protection domains.
     pub log_max_pds: u8,
-    /// Number of GIDs per port.
+    /// Maximum number of GIDs per port.
     pub log_max_gids: u8,
-    /// Number of P_Keys per port.
+    /// Maximum number of P_Keys per port.
     pub log_max_pkeys: u8,
     /// Length of an MTT entry in bytes; always 8.
     pub mtt_entry_len: u8,
@@ -52,13 +52,13 @@ pub struct DevLim {
     pub mpt_len: u16,
     /// Local ACK delay, a 4-bit timeout code.
     pub ack_delay: u8,
-    /// Largest path MTU as a code: 1 to 5 for 256 to 4096 bytes.
+    /// Code of the largest path MTU: 1 to 5 stand for 256 to 4096 bytes.
     pub max_mtu: u8,
     /// Maximum link width of a port.
     pub max_port_width: u8,
     /// Number of virtual lanes.
     pub max_vl: u8,
-    /// Number of ports; drivers accept only 1.
+    /// Number of ports. Drivers accept only 1.
     pub ports: u8,
     /// Smallest page of a memory region, in bytes.
     pub log_min_page: u8,
@@ -113,7 +113,7 @@ impl DevLim {
         max_icm_len: 1 << 40,
     };
 
-    /// Parses an outbox as a driver does. Every content is valid.
+    /// Parses an outbox as a driver does. Any content is valid.
     pub fn parse(outbox: &[u8; Self::LEN]) -> Self {
         let raw: RawDevLim = transmute!(*outbox);
         Self {
@@ -210,7 +210,7 @@ impl Adapter {
     /// Length of the outbox in bytes.
     pub const LEN: usize = 0x20;
 
-    /// Board ID of the public RTL.
+    /// The identity with the board ID that the public RTL reports.
     pub const DEFAULT: Self = Self { board_id: 0x0123_4567_89ab_cdef };
 
     /// Parses an outbox as a driver does.
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use crate::hca::jingzhao::cmd::Op;
 
-    /// Example of section 14.2.
+    /// The bytes are those of the example in section 14.2.
     const DEV_LIM: [u8; 0x40] = [
         0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0e, 0x00, 0x10, 0x10, 0x10, 0x05,
         0x11, //

@@ -44,7 +44,7 @@ pub enum Op {
     Rts2Sqd,
     Sqd2Sqd,
     Sqd2Rts,
-    /// ERR2RST_QPEE; accepted in any state.
+    /// ERR2RST_QPEE, which is accepted in any state.
     ToRst,
     QueryQp,
     ConfSpecialQp,
@@ -77,15 +77,15 @@ impl Modifiers {
 /// Inbox that a command reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inbox {
-    /// No inbox; in_param is an immediate value or unused.
+    /// No inbox. in_param is an immediate value or unused.
     None,
-    /// Fixed length in bytes.
+    /// An inbox of this many bytes.
     Bytes(usize),
-    /// Fixed length in bytes if op_modifier is 0, otherwise no inbox.
+    /// An inbox of this many bytes if op_modifier is 0, and no inbox otherwise.
     BytesIfUnmodified(usize),
-    /// in_modifier entries, in groups of two (20h bytes).
+    /// An inbox of in_modifier entries. Two entries form a group of 20h bytes.
     MapIcm,
-    /// A header of 20h bytes, then in_modifier entries in groups of four (20h bytes).
+    /// An inbox with a header of 20h bytes, followed by in_modifier entries. Four entries form a group of 20h bytes.
     WriteMtt,
 }
 
@@ -100,7 +100,7 @@ pub struct CommandSpec {
     pub name: &'static str,
     /// Accepted values of op_modifier.
     pub modifiers: Modifiers,
-    /// Inbox that it reads.
+    /// Inbox that the command reads.
     pub inbox: Inbox,
     /// Length of the outbox in bytes; 0 if the command has none.
     pub outbox_len: usize,
@@ -200,16 +200,16 @@ impl fmt::Display for Op {
     }
 }
 
-/// A command that passed the generic checks.
+/// A command that has passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Command {
     pub op: Op,
     /// One of the op_modifier values that the command accepts.
     pub op_modifier: u8,
-    /// Command-specific value; see for example [`Command::qpn`].
+    /// Command-specific value. See, for example, [`Command::qpn`].
     pub in_modifier: u32,
-    /// Inbox address, nonzero if an inbox is required, or immediate value.
+    /// Address of the inbox, which is nonzero if the command requires an inbox, or an immediate value.
     pub in_param: u64,
     /// Outbox address, nonzero if an outbox is required.
     pub out_param: u64,
@@ -223,8 +223,9 @@ impl Command {
     /// Performs the generic checks in the order of the document.
     ///
     /// # Errors
-    /// BAD_OP for an unknown opcode; then BAD_PARAM for an unsupported op_modifier or a missing mailbox; then
-    /// BAD_SYS_STATE for a command that requires INIT_HCA; then BAD_PARAM for a count that exceeds a mailbox.
+    /// The first failed check determines the error: BAD_OP for an unknown opcode, BAD_PARAM for an unsupported
+    /// op_modifier or a missing mailbox, BAD_SYS_STATE for a command that requires INIT_HCA, and BAD_PARAM for a count
+    /// that exceeds a mailbox.
     pub fn decode(latched: &PendingCommand, initialised: bool) -> Result<Self, CmdError> {
         let PendingCommand { in_param, in_modifier, out_param, command, .. } = *latched;
         let op = Op::from_code(command.op()).ok_or(CmdError::new(
@@ -265,19 +266,19 @@ impl Command {
         Ok(Self { op, op_modifier, in_modifier, in_param, out_param, inbox_len, outbox_len: spec.outbox_len })
     }
 
-    /// QP number in in_modifier. Drivers use the bits above the table size as a generation, so the table index is
-    /// the masked number.
+    /// Returns the QP number in in_modifier. Drivers use the bits above the table size as a generation, so the table
+    /// index is only the lower part of the number.
     ///
     /// # Errors
-    /// BAD_INDEX if it exceeds 24 bits.
+    /// BAD_INDEX if the number exceeds 24 bits.
     pub fn qpn(&self) -> Result<Qpn, CmdError> {
         number(self.in_modifier, "QP number").map(Qpn::new)
     }
 
-    /// CQ number in in_modifier, as for [`Command::qpn`].
+    /// Returns the CQ number in in_modifier, as for [`Command::qpn`].
     ///
     /// # Errors
-    /// BAD_INDEX if it exceeds 24 bits.
+    /// BAD_INDEX if the number exceeds 24 bits.
     pub fn cqn(&self) -> Result<Cqn, CmdError> {
         number(self.in_modifier, "CQ number").map(Cqn::new)
     }
@@ -285,7 +286,7 @@ impl Command {
     /// Returns the EQ number in in_modifier, as for [`Command::qpn`].
     ///
     /// # Errors
-    /// BAD_INDEX if it exceeds 24 bits.
+    /// BAD_INDEX if the number exceeds 24 bits.
     pub fn eqn(&self) -> Result<Eqn, CmdError> {
         number(self.in_modifier, "EQ number").map(Eqn::new)
     }
@@ -303,8 +304,8 @@ impl Command {
 /// Flag in in_modifier: MAP_EQ unmaps the events.
 const UNMAP_EQ: u32 = 1 << 31;
 
-/// Passes the parameters of a command to the visitor, decoded for its opcode. The parameters of an unknown
-/// opcode are shown raw.
+/// Passes the parameters of a command to the visitor, decoded according to its opcode. The parameters of an unknown
+/// opcode are shown undecoded.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);

@@ -46,7 +46,7 @@ pub const STATUS_OVERFLOW: u8 = 9;
 /// Status after a failed write to the CQ buffer.
 pub const STATUS_WRITE_FAIL: u8 = 10;
 
-/// Completions that generate an event.
+/// The completions that generate an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
     /// No completion raises an event.
@@ -94,7 +94,7 @@ impl Field for CqFlags {
 pub struct Cqc {
     /// Status and arm state.
     pub flags: CqFlags,
-    /// Position of the first entry in the buffer's region, as an address or offset. Normally 0.
+    /// Position of the first entry in the buffer's region, as an address or an offset. It is normally 0.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
@@ -117,7 +117,7 @@ impl Cqc {
     /// Parses the mailbox of SW2HW_CQ. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM if there are more entries.
+    /// EXCEED_LIM if the number of entries exceeds the limit.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u16) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
@@ -169,7 +169,7 @@ impl ResizeCq {
     /// Parses the mailbox. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM if there are more entries.
+    /// EXCEED_LIM if the number of entries exceeds the limit.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u16) -> Result<Self, CmdError> {
         let raw: RawResize = transmute!(*inbox);
         let log_entries = check_size(raw.logsize, max_log_entries)?;

@@ -16,7 +16,7 @@ use crate::roce::{Imm, Opcode};
 pub const LEN: usize = 32;
 /// Offset of the owner byte, the last byte of a CQE. The device writes it last.
 pub const OWNER: usize = 31;
-/// Bit of the owner byte: the entry belongs to the device. The driver sets it after reading the CQE.
+/// Bit of the owner byte that is set while the device owns the entry. The driver sets it after reading the CQE.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
 /// Opcode of an error CQE for the send queue.
@@ -24,7 +24,7 @@ const SEND_ERROR: u8 = 0xff;
 /// Opcode of an error CQE for the receive queue.
 const RECV_ERROR: u8 = 0xfe;
 
-/// Bit of `g_mlpath`: a GRH is present.
+/// Bit of `g_mlpath` that is set if a GRH is present.
 const HAS_GRH: u8 = 0x80;
 
 /// Work queue that a CQE refers to.
@@ -47,7 +47,7 @@ pub enum Outcome {
         remote_qpn: Qpn,
         /// LID of the peer, 0 if unknown.
         remote_lid: Lid,
-        /// Datagrams: the 40 bytes before the payload are reserved for a GRH.
+        /// Whether a GRH occupies the 40 bytes before the payload of a datagram.
         grh: bool,
         /// Received immediate data; zero if the message has none.
         imm: Imm,
@@ -66,9 +66,9 @@ pub enum Outcome {
 /// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP number, with the high bits that the driver uses.
+    /// Local QP number, including the rolling high bits that the driver's allocator adds.
     pub qpn: Qpn,
-    /// Work queue of the QP.
+    /// Work queue that the completed WQE was in.
     pub queue: CqeQueue,
     /// Byte offset of the WQE in its queue.
     pub wqe: u32,
@@ -106,7 +106,7 @@ impl Cqe {
         Some(Self { qpn, queue, wqe, outcome })
     }
 
-    /// Returns the wire format, owned by the driver.
+    /// Returns the CQE in wire format, with the owner bit cleared so that the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         let blank = Raw {
             my_qpn: self.qpn.get().into(),
@@ -185,7 +185,7 @@ struct Raw {
     sl_ipok: u8,
     g_mlpath: u8,
     remote_lid: U16,
-    /// In an error CQE: syndrome, vendor syndrome, and a doorbell count of 0.
+    /// In an error CQE, these bytes are the syndrome, the vendor syndrome and a doorbell count of 0.
     imm: [u8; 4],
     byte_len: U32,
     wqe: U32,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Examples of section 14.9.
+    /// Example CQEs from section 14.9.
     const SEND: [u8; LEN] = [
         0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
         0x00, //
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Document, table 3-3-2: `g_mlpath` is bits 15:8 of the word at 0Ch; "has grh" is its bit 7.
+    /// In table 3-3-2 of the document, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is its bit 7.
     #[test]
     fn has_grh_is_bit_7_of_mlpath() {
         let mut entry = RECV_IMM;

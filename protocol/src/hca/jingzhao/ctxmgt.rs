@@ -1,12 +1,12 @@
-//! Requests and responses between the device units and the context manager, bit by bit, for comparison with RTL.
+//! Messages between the units of the device and its context manager, in a bit-exact form for comparison with the RTL.
 //!
-//! A request header has 128 bits; the first field of its table is in the highest bits. A payload is a sequence of
-//! 32-bit words; the first row of its table is the lowest word.
+//! A request header has 128 bits, and the first field in its table occupies the highest bits. A payload is a sequence
+//! of 32-bit words, and the first row in its table is the lowest word.
 //!
-//! The available text of the document is incomplete. It omits the payloads of Requester Recv Control and
-//! Execution Engine, and the words of Requester Trans Control beyond 192 bits (PD and key of the EQ, vector).
-//! These are not implemented. It names the types and opcodes of the engine but gives no numbers; the numbers
-//! come from the public RTL.
+//! The available text of the document is incomplete. It omits the payloads for Requester Recv Control and Execution
+//! Engine. For Requester Trans Control, it omits the words beyond 192 bits (PD and key of the EQ, vector). None of
+//! these parts are implemented. For the engine requests, the document names types and opcodes but gives no numbers, so
+//! the numbers come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -20,17 +20,17 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qpn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CeuRequest {
-    /// RD_QP_ALL for a QP number.
+    /// RD_QP_ALL, with the QP number.
     ReadQp(u32),
-    /// WR_QP_ALL for a QP number.
+    /// WR_QP_ALL, with the QP number.
     WriteQp(u32),
-    /// WR_CQ_ALL for a CQ number.
+    /// WR_CQ_ALL, with the CQ number.
     WriteCq(u32),
-    /// WR_CQ_MODIFY for a CQ number.
+    /// WR_CQ_MODIFY, with the CQ number.
     ModifyCq(u32),
-    /// WR_CQ_INVALID for a CQ number.
+    /// WR_CQ_INVALID, with the CQ number.
     InvalidateCq(u32),
-    /// WR_EQ_ALL for an EQ number.
+    /// WR_EQ_ALL, with the EQ number.
     WriteEq(u32),
     /// WR_EQ_FUNC: maps events to an EQ, or unmaps them.
     MapEq {
@@ -41,18 +41,18 @@ pub enum CeuRequest {
         /// Low half of the event mask.
         events: u32,
     },
-    /// WR_EQ_INVALID for an EQ number.
+    /// WR_EQ_INVALID, with the EQ number.
     InvalidateEq(u32),
-    /// The request WR_ICMMAP_EN: creates the tables.
+    /// WR_ICMMAP_EN: creates the ICM mapping tables.
     CreateTables,
-    /// The request WR_ICMMAP_DIS: invalidates the tables.
+    /// WR_ICMMAP_DIS: invalidates the ICM mapping tables.
     InvalidateTables,
-    /// The request MAP_ICM_EN: maps pages.
+    /// MAP_ICM_EN: maps ICM pages.
     Map {
         /// Number of chunks, at most 64.
         chunks: u32,
     },
-    /// The request MAP_ICM_DIS: unmaps pages.
+    /// MAP_ICM_DIS: unmaps ICM pages.
     Unmap {
         pages: u32,
         /// ICM address of the first page.
@@ -124,7 +124,7 @@ impl EngineRequest {
     }
 }
 
-/// Returns the common part of both headers: type, opcode and 24 bits.
+/// Returns the part that both kinds of header share: type, opcode and a 24-bit number.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
@@ -132,11 +132,11 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 /// Response to RD_QP_SST of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN; the table has only its low 16 bits.
+    /// DstQPN: the QP number of the peer. The table has room for its low 16 bits only.
     pub remote_qpn: Qpn,
     /// ST: code of the service type.
     pub service: u8,
-    /// PMTU_MSGMAX: path MTU and largest message.
+    /// PMTU_MSGMAX: path MTU and largest message size.
     pub mtu_msgmax: u8,
     /// P_Key of the QP.
     pub pkey: u16,
@@ -151,7 +151,7 @@ pub struct DoorbellPayload {
 }
 
 impl DoorbellPayload {
-    /// Payload words, lowest first.
+    /// Returns the payload as words, lowest first.
     pub const fn words(&self) -> [u32; 8] {
         [
             (self.remote_qpn.get() & 0xffff) << 16 | self.service as u32,
@@ -178,7 +178,7 @@ pub struct ParserPayload {
 }
 
 impl ParserPayload {
-    /// Payload words, lowest first.
+    /// Returns the payload as words, lowest first.
     pub const fn words(&self) -> [u32; 4] {
         [(self.state as u32) << 24 | self.log_sq_slot as u32, self.sq_len, 0, 0]
     }
@@ -190,7 +190,7 @@ impl ParserPayload {
 pub struct TransPayload {
     /// Next PSN to send.
     pub next_psn: Psn,
-    /// QPState code, 4 bits.
+    /// QPState: code of the QP state, 4 bits.
     pub state: u8,
     /// L_Key of the send CQ.
     pub cq_lkey: Lkey,
@@ -198,7 +198,7 @@ pub struct TransPayload {
     pub cq_len: u32,
     /// Protection domain of the send CQ.
     pub cq_pd: Pdn,
-    /// EQ number of the send CQ.
+    /// Number of the EQ that the send CQ reports to.
     pub eqn: u8,
     /// Number of the send CQ, 24 bits.
     pub cqn: Cqn,
@@ -207,7 +207,7 @@ pub struct TransPayload {
 }
 
 impl TransPayload {
-    /// Payload words, lowest first.
+    /// Returns the payload as words, lowest first.
     pub const fn words(&self) -> [u32; 6] {
         [
             self.next_psn.get() << 8 | self.state as u32 & 0xf,
@@ -220,13 +220,13 @@ impl TransPayload {
     }
 }
 
-/// Payload of WR_QP_NPST, 128 bits: PSN and a 3-bit state.
+/// Returns the 128-bit payload of WR_QP_NPST: a PSN and a 3-bit state code.
 pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
     [psn.get() << 8 | state as u32 & 0x7, 0, 0, 0]
 }
 
-/// Response to RD_ENCAP of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as in the
-/// table.
+/// Response to RD_ENCAP of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as the table
+/// specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct EncapPayload {
@@ -245,7 +245,7 @@ pub struct EncapPayload {
 }
 
 impl EncapPayload {
-    /// Payload words, lowest first.
+    /// Returns the payload as words, lowest first.
     pub const fn words(&self) -> [u32; 8] {
         let [s0, s1, s2, s3, s4, s5] = self.source_mac.0;
         let [d0, d1, d2, d3, d4, d5] = self.dest_mac.0;
@@ -266,7 +266,7 @@ impl EncapPayload {
 mod tests {
     use super::*;
 
-    /// Rows of table 3.1, in order.
+    /// The requests follow the row order of table 3.1.
     #[test]
     fn command_unit_headers_match_table_3_1() {
         for (request, header) in [
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Table 2.1: the 24 bits after the opcode of an engine header are the QP number.
+    /// According to table 2.1, the 24 bits after the opcode in an engine header are the QP number.
     #[test]
     fn engine_headers_match_table_2_1() {
         for (request, high) in [

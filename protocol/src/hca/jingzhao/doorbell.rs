@@ -26,7 +26,7 @@ pub enum UarRegister {
 }
 
 impl UarRegister {
-    /// Returns the name that traces show.
+    /// Returns the register name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SendLow => "sq_doorbell[31:0]",
@@ -36,7 +36,7 @@ impl UarRegister {
         }
     }
 
-    /// Decodes an offset in a page.
+    /// Decodes the offset of a register in a UAR page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
             0x00 => Some(Self::SendLow),
@@ -48,17 +48,18 @@ impl UarRegister {
     }
 }
 
-/// Unit of send queue positions, which depends on the driver.
+/// Unit of the send queue positions in doorbells and links, which depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
     /// 16-byte units. Positions continue past the end of the queue (J-06, J-07).
     #[default]
     Granule,
-    /// Public kernel driver: doorbells count slots, links are byte offsets without their low six bits.
+    /// Slots, for the public kernel driver: doorbells count slots, and links are byte offsets without their low six
+    /// bits.
     Slot,
 }
 
-/// The doorbell of send queues.
+/// A doorbell of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
     /// Position of the first WQE, 24 bits; see [`SendDoorbell::position`].
@@ -67,14 +68,14 @@ pub struct SendDoorbell {
     pub fence: bool,
     /// Opcode of the first WQE, five bits.
     pub opcode: u8,
-    /// QP number, with the high bits that the driver uses.
+    /// QP number, including the rolling high bits that the driver's allocator adds.
     pub qpn: Qpn,
     /// Size of the first WQE in 16-byte units, including the next unit.
     pub size: u8,
 }
 
 impl SendDoorbell {
-    /// Parses a doorbell; `low` is the word at the lower address.
+    /// Parses a doorbell from its two words; `low` is the word at the lower address.
     pub fn parse(low: u32, high: u32) -> Self {
         let (low, high) = (Low::from_bits(low), High::from_bits(high));
         Self {
@@ -86,7 +87,7 @@ impl SendDoorbell {
         }
     }
 
-    /// Returns the words of the doorbell, lower address first. Values that exceed their field are truncated.
+    /// Returns the two words of the doorbell, lower address first. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u32; 2] {
         let low = Low::new()
             .with_head(self.head & 0xff_ffff)
@@ -108,12 +109,12 @@ impl SendDoorbell {
 
 describe!(SendDoorbell { qpn, opcode as WqeOpcode::word, size, head, fence });
 
-/// Reduces `bytes` modulo the queue length.
+/// Reduces `bytes` modulo the queue length `len`. `None` if the queue is empty.
 pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {
     bytes.checked_rem(len.into()).and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// CQ number of an ARM_CQ write.
+/// Returns the CQ number of an ARM_CQ write.
 pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }

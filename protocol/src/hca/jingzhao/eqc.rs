@@ -16,7 +16,7 @@ use crate::ids::{Lkey, Pdn};
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EqFlags {
     __: u8,
-    /// Bit 8: raise an interrupt at the next event.
+    /// Bit 8: the EQ is armed and raises an interrupt at the next event.
     pub armed: bool,
     __: u8,
     /// Bit 17: ignore overruns (defined by the public driver only).
@@ -56,7 +56,7 @@ impl Field for EqFlags {
 pub struct Eqc {
     /// Status and arm state of the EQ.
     pub flags: EqFlags,
-    /// Position of the first entry in the buffer's region, as an address or offset. Normally 0.
+    /// Position of the first entry within the buffer's region, as an address or offset. Normally 0.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
@@ -65,18 +65,18 @@ pub struct Eqc {
     pub pd: Pdn,
     /// L_Key of the buffer's region.
     pub lkey: Lkey,
-    /// Consumer index of a new EQ.
+    /// Initial consumer index of the EQ.
     pub consumer_index: u32,
-    /// Producer index of a new EQ.
+    /// Initial producer index of the EQ.
     pub producer_index: u32,
 }
 
 impl Eqc {
-    /// Length of the mailbox and of the context in ICM, in bytes.
+    /// Length in bytes, both of the mailbox and of the context in ICM.
     pub const LEN: usize = 0x40;
-    /// Length of the part in ICM that SW2HW_EQ writes and HW2SW_EQ zeroes, in bytes.
+    /// Length in bytes of the part in ICM that SW2HW_EQ writes and HW2SW_EQ clears.
     pub const STORED_LEN: usize = 48;
-    /// Largest log2 of the number of entries.
+    /// Largest supported log2 of the number of entries.
     pub const MAX_LOG_ENTRIES: u8 = 20;
 
     /// Parses the mailbox of SW2HW_EQ.
@@ -100,7 +100,7 @@ impl Eqc {
         })
     }
 
-    /// Returns the wire format, as a driver builds it.
+    /// Returns the EQC in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Example of section 14.6.
+    /// Example mailbox from section 14.6.
     const MAILBOX: [u8; 0x40] = [
         0x01, 0x04, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00,
         0x00, //

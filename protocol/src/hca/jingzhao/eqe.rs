@@ -20,27 +20,27 @@ pub const OWNER: usize = 31;
 /// Type of an event. The code is also its bit number in the masks of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// 00h: completion. Delivered to the EQ of the CQ, regardless of event masks.
+    /// 00h: completion. It is always delivered to the EQ of the CQ; event masks do not apply.
     Completion,
-    /// 02h: communication established; the first valid packet arrived in RTR.
+    /// 02h: communication established. The first valid packet arrived while the QP was in RTR.
     CommunicationEstablished,
     /// 03h: send queue drained.
     SqDrained,
     /// 04h: CQ overrun or write error.
     CqError,
-    /// 05h: work queue catastrophic error; a work queue could not be read.
+    /// 05h: work queue catastrophic error. A work queue could not be read.
     WqCatastrophic,
-    /// 08h: local catastrophic error; internal failure.
+    /// 08h: local catastrophic error. The device failed internally.
     LocalCatastrophic,
     /// 09h: port state change.
     PortChange,
     /// 0Ah: a command has completed.
     Command,
-    /// 0Fh: EQ overflow; events were lost.
+    /// 0Fh: EQ overflow. Events were lost.
     EqOverflow,
     /// 10h: the responder rejected an invalid request.
     WqInvalidRequest,
-    /// 11h: the responder rejected a request without access rights.
+    /// 11h: the responder rejected a request because it lacked access rights.
     WqAccess,
 }
 
@@ -80,7 +80,7 @@ impl EventType {
         }
     }
 
-    /// Returns the name in the document.
+    /// Returns the name of the event type in the document.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completion => "COMP",
@@ -97,13 +97,13 @@ impl EventType {
         }
     }
 
-    /// Returns the bit in an event mask.
+    /// Returns the bit of the event type in an event mask.
     pub const fn mask(self) -> u64 {
         1 << self.code()
     }
 }
 
-/// Event of a QP.
+/// An asynchronous event of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum QpEvent {
@@ -118,26 +118,26 @@ pub enum QpEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Eqe {
-    /// A CQ has a new CQE.
+    /// A new CQE was written to the CQ.
     Completion {
-        /// CQ number, with the high bits that the driver uses.
+        /// CQ number, including the rolling high bits that the driver's allocator adds.
         cqn: Cqn,
     },
-    /// A CQ is in the error state.
+    /// The CQ has entered the error state.
     CqError {
         /// Number of the CQ.
         cqn: Cqn,
-        /// Reason of the failure.
+        /// Reason why the CQ failed.
         fault: CqFault,
     },
-    /// An event of a QP.
+    /// A QP has reported an event.
     Qp {
-        /// QP number, with the high bits that the driver uses.
+        /// QP number, including the rolling high bits that the driver's allocator adds.
         qpn: Qpn,
         /// Type of the event.
         event: QpEvent,
     },
-    /// A command with the event bit is done.
+    /// A command that requested an event has completed.
     Command {
         /// Token of the command.
         token: u16,
@@ -146,20 +146,20 @@ pub enum Eqe {
         /// Immediate result of the command.
         out_param: u64,
     },
-    /// The link state changed.
+    /// The link state of the port changed.
     PortChange {
         port: u8,
-        /// The port is active.
+        /// Whether the port is active now.
         active: bool,
     },
     /// The device has an internal error.
     LocalCatastrophic,
-    /// The EQ lost events.
+    /// The EQ overflowed and lost events.
     EqOverflow,
 }
 
 impl Eqe {
-    /// Type of the event.
+    /// Returns the type of the event.
     pub const fn event_type(&self) -> EventType {
         match self {
             Self::Completion { .. } => EventType::Completion,
@@ -219,7 +219,7 @@ impl Eqe {
         })
     }
 
-    /// Returns the wire format, owned by the driver.
+    /// Returns the EQE in wire format, with the owner bit cleared so that the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         let (subtype, number, detail, out_param) = match *self {
             Self::Completion { cqn } => (0, cqn.get(), 0, 0),
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Type, subtype, and the words at 04h, 08h and 0Ch of section 8.4.
+    /// Builds an EQE from its type, its subtype, and the words at 04h, 08h and 0Ch as section 8.4 defines them.
     fn entry(event_type: u8, subtype: u8, number: [u8; 4], detail: [u8; 4], out_param: [u8; 8]) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[1] = event_type;

@@ -1,4 +1,4 @@
-//! Inbox of MAP_ICM: maps ICM pages to bus pages.
+//! Inbox of MAP_ICM, which maps ICM pages to bus pages.
 //!
 //! # Spec
 //! JingZhao interface, section 3.5.
@@ -11,10 +11,10 @@ use super::cmd::{CmdError, Op};
 use crate::describe::{Field, Visitor, describe};
 use crate::ids::{IcmAddr, Iova};
 
-/// Largest number of entries in a MAP_ICM, limited by the mailbox.
+/// Largest number of entries in a MAP_ICM inbox; the mailbox has no room for more.
 pub const MAX_ENTRIES: u32 = 256;
 
-/// ICM translation table. Each table has a separate address space.
+/// Selects one of the two ICM translation tables. Each has its own address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcmTable {
     /// op_modifier 1: QPC, CQC and EQC.
@@ -64,9 +64,9 @@ impl Field for IcmTable {
 /// A contiguous range of pages to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEntry {
-    /// First ICM address, page-aligned.
+    /// ICM address of the first page, page-aligned.
     pub virt: IcmAddr,
-    /// First bus address, page-aligned.
+    /// Bus address of the first page, page-aligned.
     pub bus: Iova,
     /// Number of 4 KiB pages, 1 to 4095.
     pub pages: u16,
@@ -127,7 +127,7 @@ fn parse_entry(raw: &Raw) -> Result<MapEntry, CmdError> {
         return Err(CmdError::param("unaligned ICM address", virt));
     }
     let page = raw.page.get();
-    // The mask leaves 12 bits.
+    // The mask leaves 12 bits, which fit into `u16`.
     let pages = (page & PAGE_MASK) as u16;
     if pages == 0 {
         return Err(CmdError::param("page count is 0 in entry for ICM address", virt));
@@ -148,7 +148,7 @@ struct Raw {
     page: U64,
 }
 
-/// Two entries in swapped order: the odd one is first.
+/// A pair of entries in swapped order: the entry with the odd index comes first.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Group {
@@ -167,14 +167,14 @@ mod tests {
         MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }
     }
 
-    /// Example of section 14.3 with one entry.
+    /// Example inbox from section 14.3, with one entry.
     const ONE: [u8; 0x20] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x00, //
         0x00, 0x00, 0x00, 0x00, 0x02, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x50, 0x01,
     ];
 
-    /// Example of section 14.3 with three entries.
+    /// Example inbox from section 14.3, with three entries.
     const THREE: [u8; 0x40] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x04, 0x00,
         0x20, //

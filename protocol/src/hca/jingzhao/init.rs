@@ -1,4 +1,4 @@
-//! Inbox of INIT_HCA: location and size of the context tables in the ICM.
+//! Inbox of INIT_HCA: locations and sizes of the context tables in ICM.
 //!
 //! # Spec
 //! JingZhao interface, section 3.3.
@@ -20,7 +20,7 @@ pub struct InitHca {
     pub eqc: Table,
     /// Memory protection table (MPT).
     pub mpt: Table,
-    /// Base of the memory translation table (MTT). The table has no size; it ends where its ICM mapping ends.
+    /// Base of the memory translation table (MTT). The inbox gives no size; the table ends where its ICM mapping ends.
     pub mtt_base: IcmAddr,
 }
 
@@ -43,7 +43,7 @@ impl InitHca {
         })
     }
 
-    /// Returns the wire format, as a driver builds it.
+    /// Returns the inbox in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let pack = |table: Table| U64::new(table.word());
         transmute!(RawInitHca {
@@ -78,7 +78,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use proptest::prelude::*;
 
-    /// Example of section 14.2: ICM layout of the reference bring-up.
+    /// Example inbox from section 14.2: the ICM layout of the reference bring-up.
     const INBOX: [u8; 0x40] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x10, //

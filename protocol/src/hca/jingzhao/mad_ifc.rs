@@ -1,4 +1,4 @@
-//! Outbox of MAD_IFC: the port state in a few bytes, where other HCAs return a MAD.
+//! Outbox of MAD_IFC: a few bytes of port state. Other HCAs return a MAD instead.
 //!
 //! # Spec
 //! JingZhao interface, section 3.14. The state codes are those of `PortInfo` (IBTA volume 1, section 14.2.5.6).
@@ -10,8 +10,8 @@ use crate::ids::Lid;
 pub struct MadIfc {
     /// LID of the port.
     pub lid: Lid,
-    /// Link state. Up is port state active (4) and physical state link up (5); down is port state down (1) and
-    /// physical state polling (2).
+    /// Whether the link is up. An active link is reported as port state active (4) and physical state link up (5), an
+    /// inactive one as port state down (1) and physical state polling (2).
     pub link_up: bool,
 }
 

@@ -38,7 +38,7 @@ impl Mailbox {
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(fixed?).ok()?),
             Op::WriteMtt => Self::WriteMtt(WriteMtt::parse(bytes, in_modifier).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(fixed?).ok()?),
-            // Too large a CQ is rejected by the command, but it can be shown in a trace.
+            // The command rejects a CQ that is too large, but a trace can still show it.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(fixed?, u16::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u16::MAX).ok()?),
             op => {
@@ -48,7 +48,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. `None` if it has no layout.
+    /// Parses an outbox. `None` if the command has no outbox layout.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryDevLim => Self::DevLim(DevLim::parse(bytes.first_chunk()?)),
@@ -60,7 +60,7 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// Returns the wire format. Bytes that the device ignores are 0.
+    /// Returns the mailbox in wire format. Bytes that the device ignores are 0.
     pub fn emit(&self) -> Vec<u8> {
         match self {
             Self::DevLim(limits) => limits.emit().to_vec(),

@@ -1,8 +1,8 @@
 //! JingZhao (HanGu) HCA: registers, command mailboxes, contexts and queue entries.
 //!
-//! Each file defines one object of the interface: a private raw layout of its bytes, and a public value with
-//! `parse` and `emit`. `parse` rejects the same values as the device, with the same status
-//! ([`cmd::CmdError`]). `emit` writes every byte, so no stale data of a reused buffer remains.
+//! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type with
+//! `parse` and `emit` holds its value. `parse` rejects the same values as the device, with the same status
+//! ([`cmd::CmdError`]). `emit` writes every byte, so a reused buffer keeps no stale data.
 //!
 //! Registers, doorbells, WQEs, CQEs and EQEs are little-endian. Mailboxes and contexts are big-endian.
 //!
@@ -30,5 +30,5 @@ pub mod regs;
 pub mod transition;
 pub mod wqe;
 
-/// Length of a command mailbox and of an ICM page in bytes.
+/// Length in bytes of a command mailbox, and of an ICM page.
 pub const PAGE: usize = 4096;

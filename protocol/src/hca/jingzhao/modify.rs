@@ -5,12 +5,12 @@
 //! send arbitrary values in other fields. The following rules support both:
 //!
 //! - RST2INIT copies the whole image.
-//! - Later transitions copy an attribute if they accept it and the mask has its bit. Zero is a value.
-//! - An attribute that the transition requires is also copied without its bit, unless it is zero.
-//! - Some fields, mainly queues and keys, belong to no attribute of any transition of the service. They are copied unless
-//!   they are zero, but only before the part of the QP that uses them runs. For the send queue this is up to
-//!   RTR2RTS, for all others up to INIT2RTR.
-//! - PSNs are copied by the commands that initialise them, and never later.
+//! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.
+//! - An attribute that the transition requires is copied even if its mask bit is clear, unless its value is zero.
+//! - Some fields, mainly those for queues and keys, belong to no attribute of any transition of the service. They are
+//!   copied if they are nonzero, but only until the part of the QP that uses them starts to run: fields of the send
+//!   queue up to RTR2RTS, and all others up to INIT2RTR.
+//! - PSNs are copied only by the commands that initialise them.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.12, 10.2, 10.3 (J-28), 10.4 and 10.6.
@@ -21,7 +21,7 @@ use super::cmd::CmdError;
 use super::qpc::{QpState, Qpc, ServiceType};
 use super::transition::{Attributes, Numbering, Transition};
 
-/// ACK timeout for drivers that never set one: code 14, 67.1 ms.
+/// ACK timeout for drivers that never set one. Code 14 is 67.1 ms.
 const DEFAULT_ACK_TIMEOUT: u8 = 14;
 /// Retry count for drivers that never set one.
 const DEFAULT_RETRY_COUNT: u8 = 7;
@@ -33,17 +33,17 @@ const DEFAULT_RNR_RETRY: u8 = 7;
 pub struct StoredQpc {
     /// Context image. The caller updates `state` and the live PSNs before it applies a command.
     pub image: Qpc,
-    /// Meaning of the mask bits for the driver of this QP.
+    /// Meaning that this QP's driver gives to the mask bits.
     numbering: Numbering,
 }
 
-/// Accepted range of log2 of the WQE slot size in bytes.
+/// Accepted range for the log2 of a WQE slot size in bytes.
 const SLOT: std::ops::RangeInclusive<u8> = 5..=12;
 
 impl StoredQpc {
-    /// Returns the context after a command. Mailbox bytes that the command does not use are ignored, so a command
-    /// without inbox accepts any image. The new state is in the image. A transition to RESET clears all other
-    /// fields.
+    /// Returns the context after a command. The new state is in its image, and a transition to RESET clears all other
+    /// fields. Mailbox bytes that the command does not use are ignored, so a command without an inbox accepts any
+    /// image.
     ///
     /// # Errors
     /// BAD_QPEE_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -110,8 +110,8 @@ impl StoredQpc {
         }
     }
 
-    /// Sets defaults for retry parameters that the driver never set, when the QP enters RTS. They use the encoding
-    /// of the public driver, the only one that never sets them.
+    /// When the QP enters RTS, sets defaults for retry parameters that the driver has never set. The defaults use the
+    /// encoding of the public driver, because no other driver leaves these parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
         let never = |attribute, value: u8| value == 0 && !named.contains(attribute);
@@ -126,7 +126,7 @@ impl StoredQpc {
         }
     }
 
-    /// Checks that the device supports the context in state `target`.
+    /// Checks that the device supports the context in the state `target`.
     fn check(&self, target: QpState, service: ServiceType) -> Result<(), CmdError> {
         let receives = !matches!(target, QpState::Reset | QpState::Init);
         let sends = receives && target != QpState::Rtr;
@@ -165,7 +165,7 @@ impl StoredQpc {
         self.image.min_rnr_timer & 0x1f
     }
 
-    /// Returns the context image that QUERY_QP reports; all zeros in RESET.
+    /// Returns the context image that QUERY_QP reports. It is all zeros in RESET.
     pub fn query(&self) -> Qpc {
         match self.image.state() {
             Some(QpState::Reset) => Qpc::default(),
@@ -174,7 +174,7 @@ impl StoredQpc {
     }
 }
 
-/// Copies the fields of one attribute, except PSNs.
+/// Copies the fields of one attribute. PSNs are copied elsewhere.
 fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
     macro_rules! fields {
         ($($field:ident),* $(,)?) => {{ $(to.$field = from.$field;)* }};
@@ -183,8 +183,8 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PKEY_INDEX => fields!(pkey_index),
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
-        // Table A1-4 of the document also lists fields in the address vector that have a separate bit. The separate
-        // bit decides.
+        // Table A1-4 of the document also lists fields in the address vector that have a mask bit of their own. They
+        // follow that bit instead.
         Attributes::AV => fields!(
             my_lmc,
             rlid,
@@ -220,7 +220,7 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that belong to no attribute, as long as the part of the QP that uses them is not running.
+/// Copies nonzero fields that belong to no attribute, until the part of the QP that uses them starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {
@@ -296,7 +296,7 @@ mod tests {
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn};
     use proptest::prelude::*;
 
-    /// Image that the public driver sends with every command of an RC QP.
+    /// Returns the image that the public driver sends with every command for an RC QP.
     fn image() -> Qpc {
         Qpc {
             mtu: 3,
@@ -401,7 +401,7 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// Returns the context of a QP with every field set, whose driver uses `numbering`, after these commands.
+    /// Returns the context, with every field set, of a QP after `commands`. The QP's driver uses `numbering`.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),
@@ -478,8 +478,8 @@ mod tests {
         }
     }
 
-    /// Bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER in the document, but port, timeout and RNR
-    /// retry count in the driver.
+    /// In the document, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver, they are the port,
+    /// the timeout and the RNR retry count.
     #[test]
     fn driver_numbering_determines_ambiguous_bit() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
@@ -531,7 +531,7 @@ mod tests {
         assert_eq!(later, rts);
     }
 
-    /// UD QPs do not have the attributes [`Attributes::AV`] and path MTU, but use the fields.
+    /// UD QPs have neither the attribute [`Attributes::AV`] nor a path MTU attribute, but they use the fields of both.
     #[test]
     fn ud_path_is_set_before_rtr() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
@@ -643,7 +643,7 @@ mod tests {
         assert_eq!(qpc.ack_timeout(), Some(Duration::from_nanos(67_108_864)));
         assert_eq!(qpc.min_rnr_timer(), 0);
         let answer = qpc.query().emit();
-        // The public driver reads the high three and five bits of these bytes.
+        // The public driver reads the high three bits of the first byte and the high five bits of the second.
         assert_eq!((answer[0x20], answer[0x24], answer[0x69]), (7 << 5, 14 << 3, 7));
     }
 

@@ -13,14 +13,14 @@ use crate::describe::{Field, Hex, Visitor, describe, show_flags};
 use crate::ids::{Lkey, Pdn, Va};
 
 bitflags! {
-    /// MPT flags. Unnamed bits are preserved and ignored.
+    /// MPT flags. Bits without a name are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// Bits 31:28. The public driver sets them in every entry. Does not deny access.
+        /// Bits 31:28, which the public driver sets in every entry. They do not deny access to the device.
         const SW_OWNS = 0xf << 28;
         /// Memory-mapped I/O. Ignored by the device.
         const MIO = 1 << 17;
-        /// Ignored by the device.
+        /// Bind-enable flag. Ignored by the device.
         const BIND_ENABLE = 1 << 15;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
@@ -28,36 +28,36 @@ bitflags! {
         const REGION = 1 << 8;
         /// Ignored, because local reads are always allowed.
         const LOCAL_READ = 1 << 7;
-        /// Ignored by the device.
+        /// On-demand flag. Ignored by the device.
         const ON_DEMAND = 1 << 6;
-        /// Virtual addresses are offsets from the beginning of the region.
+        /// Virtual addresses are offsets from the start of the region.
         const ZERO_BASED = 1 << 5;
-        /// Ignored by the device.
+        /// Flag for binding memory windows. Ignored by the device.
         const MW_BIND = 1 << 4;
         /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Whether peers can execute RDMA READ.
+        /// Peers can execute RDMA READ.
         const REMOTE_READ = 1 << 2;
-        /// Whether peers can execute RDMA WRITE.
+        /// Peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;
-        /// The device can write data of local work requests and receives.
+        /// The device can write to the region for local work requests and receives.
         const LOCAL_WRITE = 1;
         const _ = !0;
     }
 }
 
-/// Page size of a region: a power of two, 4 KiB to 2 GiB.
+/// Page size of a region, a power of two from 4 KiB to 2 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSize {
     log: u8,
 }
 
 impl PageSize {
-    /// Smallest page, 4 KiB.
+    /// Smallest page size, 4 KiB.
     pub const MIN: Self = Self { log: 12 };
 
-    /// Decodes the field: a size in bytes, 0 for 4 KiB, or 1 to 19 for 2^13 to 2^31 bytes as in the tests of the
-    /// public RTL (J-20).
+    /// Decodes the field, which has two encodings: a size in bytes with 0 for 4 KiB, or 1 to 19 for 2^13 to 2^31 bytes.
+    /// The tests of the public RTL use the second one (J-20).
     #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
     pub const fn from_field(field: u32) -> Option<Self> {
         match field {
@@ -83,11 +83,11 @@ impl PageSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights and kind of the region.
+    /// Access rights, and the kind of region.
     pub flags: MptFlags,
-    /// Size of the pages in the MTT.
+    /// Size of the pages to which the MTT entries point.
     pub page_size: PageSize,
-    /// L_Key and R_Key. Its low bits are the index of the entry.
+    /// Shared value of L_Key and R_Key. Its low bits are the index of the entry.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -98,7 +98,7 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Length of the mailbox and of the entry in ICM, in bytes.
+    /// Length in bytes, both of the mailbox and of the entry in ICM.
     pub const LEN: usize = 0x40;
 
     /// Parses the mailbox of SW2HW_MPT.
@@ -120,7 +120,7 @@ impl Mpt {
         })
     }
 
-    /// Returns the wire format, as a driver builds it.
+    /// Returns the entry in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags.bits().into(),
@@ -138,7 +138,7 @@ impl Mpt {
         })
     }
 
-    /// Checks the index of SW2HW_MPT against table and key.
+    /// Checks that the index given to SW2HW_MPT lies in the table and matches the key.
     ///
     /// # Errors
     /// BAD_INDEX if the index is outside the table or does not match the key.
@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. The flag says so, or the region covers all memory, as
-    /// the DMA region of the public driver does (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is the case if the flag is set or the region covers
+    /// the whole address space, like the DMA region of the public driver (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }
@@ -196,7 +196,7 @@ mod tests {
     use crate::ids::IcmAddr;
     use proptest::prelude::*;
 
-    /// Example of section 14.5: CQ buffer of the public driver.
+    /// Example from section 14.5: a CQ buffer of the public driver.
     const CQ_BUFFER: [u8; 0x40] = {
         let mut bytes = [0; 0x40];
         bytes[0] = 0xf0;
@@ -208,7 +208,7 @@ mod tests {
         bytes
     };
 
-    /// Example of section 14.5: a user region.
+    /// Example from section 14.5: a user region.
     const USER: [u8; 0x40] = [
         0xf0, 0x02, 0x01, 0x87, 0x00, 0x00, 0x10, 0x00, 0x00, 0x02, 0x00, 0x05, 0x00, 0x00, 0x00,
         0x03, //

@@ -1,4 +1,4 @@
-//! Inbox of WRITE_MTT: bus addresses of the pages of memory regions.
+//! Inbox of WRITE_MTT: bus addresses of pages that belong to memory regions.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.8 and 4.7.
@@ -11,10 +11,11 @@ use super::cmd::CmdError;
 use crate::describe::{Describe, Field, Visitor};
 use crate::ids::Iova;
 
-/// Largest number of entries in a mailbox. Drivers pass larger counts and send the remaining entries again (J-11).
+/// Largest number of entries in a mailbox. If a driver passes a larger count, it sends the remaining entries in another
+/// command (J-11).
 pub const MAX_ENTRIES: usize = 508;
 
-/// Length of an entry in ICM in bytes; it is a big-endian bus address.
+/// Length in bytes of an entry in ICM. An entry is a big-endian bus address.
 pub const ENTRY_LEN: usize = 8;
 
 /// Values of consecutive MTT entries.
@@ -22,12 +23,11 @@ pub const ENTRY_LEN: usize = 8;
 pub struct WriteMtt {
     /// Index of the first entry, relative to the table base.
     pub start: u64,
-    /// Bus address of each page, with the low bits as written by the driver.
+    /// Bus address of each page. The low bits are kept as the driver wrote them.
     pub pages: Vec<Iova>,
 }
 
-/// Returns the length of the WRITE_MTT inbox for `entries` entries, in bytes. At most [`MAX_ENTRIES`] of them
-/// are read.
+/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries, of which at most [`MAX_ENTRIES`] are read.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.
@@ -55,7 +55,7 @@ impl WriteMtt {
         Ok(Self { start, pages: pages.take(count).map(|page| Iova::new(page.get())).collect() })
     }
 
-    /// Returns the wire format, as a driver builds it. Pages beyond [`MAX_ENTRIES`] are dropped.
+    /// Returns the inbox in wire format, as a driver builds it. Pages beyond [`MAX_ENTRIES`] are dropped.
     pub fn emit(&self) -> Vec<u8> {
         let mut inbox = Vec::with_capacity(PAGE);
         inbox.extend_from_slice(Head { reserved_00: [0; 0x18], start: self.start.into() }.as_bytes());
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Example of section 14.4.
+    /// Example inbox from section 14.4.
     const INBOX: [u8; 0x60] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x00, //

@@ -1,4 +1,4 @@
-//! Queue pair contexts (QPC): the image in MODIFY_QP mailboxes, in QUERY_QP and in ICM.
+//! Queue pair contexts (QPC): the context image in MODIFY_QP and QUERY_QP mailboxes, and in ICM.
 //!
 //! [`super::modify`] defines how commands change a context.
 //!
@@ -17,27 +17,27 @@ use crate::describe::{Hex, describe};
 pub use crate::hca::qp::{QpState, ServiceType};
 use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
-/// Length in the mailbox and in ICM, in bytes.
+/// Length of a context image in bytes, in the mailbox and in ICM.
 pub const LEN: usize = 0xc0;
-/// Length of the defined part in bytes. The remaining bytes are undefined in a mailbox, and the device writes them
-/// as 0.
+/// Length in bytes of the part that the interface defines. In a mailbox, the remaining bytes are undefined; the device
+/// writes them as 0.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
-/// Offsets of the ICM words that the device updates.
+/// Offsets, within the context in ICM, of the words that the device updates.
 #[allow(missing_docs)]
 pub mod write_back {
-    /// The offset of [`Qpc::state_word`](super::Qpc::state_word).
+    /// Byte offset of [`Qpc::state_word`](super::Qpc::state_word).
     pub const STATE: usize = 0x08;
     pub const NEXT_SEND_PSN: usize = 0x6c;
     pub const LAST_ACKED_PSN: usize = 0x7c;
-    /// The offset of [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
+    /// Byte offset of [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
     pub const NEXT_RECV_PSN: usize = 0x84;
 }
 
 /// A context image. Fields that the device does not use are preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Qpc {
-    /// 00h: mask of the attributes to change, see [`super::transition::Attributes`]. 0 in QUERY_QP.
+    /// 00h: mask of the attributes to change, see [`super::transition::Attributes`]. QUERY_QP returns 0.
     pub opt_param_mask: u32,
     /// 04h: not used by the device.
     pub reserved_04: u32,
@@ -71,7 +71,7 @@ pub struct Qpc {
     pub pkey_index: u8,
     /// 20h, bits 31:24: see [`Qpc::rnr_retry_code`].
     pub rnr_retry: u8,
-    /// 20h, bits 23:16: GRH present (bit 7) and path bits. Unused.
+    /// 20h, bits 23:16: GRH flag (bit 7) and path bits. Unused.
     pub my_lmc: u8,
     /// 20h, bits 15:0: unused.
     pub rlid: u16,
@@ -105,7 +105,7 @@ pub struct Qpc {
     pub dest_ip: u32,
     /// 50h: alternate path. Unused.
     pub alternate_path: [u8; 12],
-    /// 5Ch: protection domain of queues and data.
+    /// 5Ch: protection domain of the queues and of the data.
     pub pd: Pdn,
     /// 60h: not used by the device.
     pub wqe_base: u32,
@@ -113,25 +113,25 @@ pub struct Qpc {
     pub wqe_lkey: u32,
     /// 68h: bits 18:16 are the retry count (J-17).
     pub params1: u32,
-    /// 6Ch: next PSN to send. Live: the device updates it.
+    /// 6Ch: next PSN to send. The device updates it while the QP runs.
     pub next_send_psn: Psn,
-    /// 70h: CQ number of the send queue.
+    /// 70h: number of the send queue's CQ.
     pub send_cqn: Cqn,
     /// 74h: L_Key of the send queue's region.
     pub sq_lkey: Lkey,
     /// 78h: length of the send queue in bytes.
     pub sq_len: u32,
-    /// 7Ch: oldest unacknowledged PSN. Live: the device updates it.
+    /// 7Ch: oldest unacknowledged PSN. The device updates it while the QP runs.
     pub unacked_psn: Psn,
     /// 80h: not used by the device.
     pub ssn: u32,
     /// 84h, bits 31:24: minimum RNR NAK timer code in the low five bits.
     pub min_rnr_timer: u8,
-    /// 84h, bits 23:0: expected PSN. Live: the device updates it.
+    /// 84h, bits 23:0: expected PSN. The device updates it while the QP runs.
     pub recv_psn: Psn,
     /// 88h: not used by the device.
     pub ra_buff_index: u32,
-    /// 8Ch: CQ number of the receive queue.
+    /// 8Ch: number of the receive queue's CQ.
     pub recv_cqn: Cqn,
     /// 90h: L_Key of the receive queue's region.
     pub rq_lkey: Lkey,
@@ -141,12 +141,12 @@ pub struct Qpc {
     pub qkey: Qkey,
     /// 9Ch: not used by the device.
     pub rmsn: u32,
-    /// A0h: not used (J-18).
+    /// A0h: not used by the device (J-18).
     pub wqe_counters: u32,
 }
 
 impl Qpc {
-    /// Parses an image. Every content is valid; values are checked when a command is applied.
+    /// Parses an image. Any content is accepted, because values are checked when a command is applied.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {
@@ -206,7 +206,7 @@ impl Qpc {
         }
     }
 
-    /// Returns the wire format of the image. Values that exceed their field are truncated.
+    /// Returns the image in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         transmute!(Raw {
             opt_param_mask: self.opt_param_mask.into(),
@@ -261,12 +261,12 @@ impl Qpc {
         })
     }
 
-    /// Word at 08h of the image: the state, and flags that the device preserves.
+    /// Returns the word at 08h of the image, which holds the state and flags that the device preserves.
     pub fn state_word(&self) -> [u8; 4] {
         transmute!(self.flags())
     }
 
-    /// Word at 84h of the image: the expected PSN and the RNR NAK timer.
+    /// Returns the word at 84h of the image, which holds the expected PSN and the RNR NAK timer.
     pub fn next_recv_word(&self) -> [u8; 4] {
         transmute!(self.recv())
     }
@@ -313,17 +313,17 @@ impl Qpc {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The document puts the three
-    /// bits at the low end of the byte, the public driver at the high end. The low end applies if any of the
-    /// low five bits is set (J-14).
+    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The document places the three bits at
+    /// the low end of the byte, whereas the public driver places them at the high end. If any of the low five bits is
+    /// set, the count is taken from the low end (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
-    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document puts the five bits at the
-    /// low end of the byte, the public driver at the high end. The low end applies if any of the low three
-    /// bits is set, the high end from 20h. The remaining values 8, 16 and 24 are ambiguous and follow the
-    /// numbering of the QP's driver (J-14).
+    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document places the five bits at the low end
+    /// of the byte, whereas the public driver places them at the high end. If any of the low three bits is set, the
+    /// code is taken from the low end. Of the other values, those from 20h are taken from the high end. The values 8,
+    /// 16 and 24 are ambiguous and follow the numbering of the QP's driver (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -333,9 +333,9 @@ impl Qpc {
         if low || byte & 0x7 != 0 { byte & 0x1f } else { byte >> 3 }
     }
 
-    /// Returns the retry count in the word at 68h, 0 to 7 (J-17).
+    /// Returns the retry count, 0 to 7, from the word at 68h (J-17).
     pub const fn retry_count(&self) -> u8 {
-        // The mask leaves three bits.
+        // The mask leaves three bits, which fit into `u8`.
         (self.params1 >> 16 & 0x7) as u8
     }
 
@@ -401,13 +401,13 @@ describe!(Qpc {
     wqe_counters as Hex,
 });
 
-/// Decodes an address; 0 means that it is unset.
+/// Decodes an IPv4 address. `None` if the field is 0, which means that it is unset.
 fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
-/// Joins the high 32 and low 16 bits of a MAC address, which are separate in contexts and in the UD unit.
-/// `None` if the high part is 0, because the low part is then a LID.
+/// Joins the high 32 and the low 16 bits of a MAC address, which are separate fields in contexts and in the UD unit.
+/// Returns `None` if the high part is 0, because the low part is a LID in that case.
 pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     if high == 0 {
         return None;
@@ -527,7 +527,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Example of section 14.7.
+    /// Example image from section 14.7.
     pub(crate) const INIT2RTR: [u8; LEN] = {
         let head: [u8; 0x20] = [
             0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x7f, 0x07, 0x07,
@@ -649,7 +649,8 @@ mod tests {
         }
     }
 
-    /// These codes are 1 ms, 268 ms and 68 s in the document, but 8, 16 and 33 us in the public driver.
+    /// In the document, these codes stand for 1 ms, 268 ms and 68 s. In the public driver, they stand for 8, 16 and 33
+    /// us.
     #[test]
     fn driver_numbering_determines_ambiguous_timeout() {
         let timeout =

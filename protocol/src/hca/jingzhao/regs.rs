@@ -9,23 +9,23 @@
 pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
 use crate::hca::words::{self, Block};
 
-/// A register of BAR0. All other offsets, except the MSI-X structures (see [`super::pci`]), read 0 and ignore
+/// A register of BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read 0 and ignore
 /// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
-    /// A word of the HCR. Both addresses access the same register.
+    /// A word of the HCR, which is accessible at both offsets of [`HCR`].
     Hcr(HcrWord),
-    /// Writing with bit 0 set resets the device. Reads 0.
+    /// Reset register. Writing a value with bit 0 set resets the device; reads return 0.
     Reset,
-    /// Initialisation done. Always reads 1.
+    /// Initialisation done. Reads always return 1.
     InitDone,
 }
 
-/// Offsets of the HCR: the one in the document, and the one that the public driver uses.
+/// Offsets of the HCR: first the one in the document, then the one that the public driver uses.
 pub const HCR: [u32; 2] = [0x8_0000, 0];
-/// Offsets of the reset register: the one in the document, and the one in the public RTL.
+/// Offsets of the reset register: first the one in the document, then the one in the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];
-/// Offset of the register init_done.
+/// Offset of the init_done register.
 pub const INIT_DONE: u32 = 0x0_0f20;
 /// Length of the HCR in bytes.
 pub const HCR_LEN: u32 = 28;
@@ -51,7 +51,7 @@ impl Register {
         }
     }
 
-    /// Returns the name that traces show.
+    /// Returns the register name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hcr(word) => word.name(),
@@ -71,10 +71,10 @@ pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
     words::read(offset, out, |at| word(at).to_le_bytes());
 }
 
-/// HCR word at 18h as the driver reads it.
+/// Returns the HCR word at 18h as the driver reads it.
 ///
-/// The document defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] in a
-/// write, and a second go bit in a read.
+/// The document defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] when
+/// written, and a copy of the go bit when read.
 ///
 /// # Spec
 /// JingZhao interface, section 1.3 (J-04).

@@ -1,4 +1,4 @@
-//! QP state machine: the transition of each command, and the attributes that it accepts.
+//! QP state machine: the transition for each command, and the attributes that each transition accepts.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.2 and 10.4.
@@ -13,15 +13,15 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// QP attributes, as bits of opt_param_mask in the numbering of the document. The public driver uses
-    /// [another](Numbering::Driver).
+    /// QP attributes. Their bits are those of opt_param_mask in the numbering of the document; the public driver uses
+    /// [another one](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// State after the transition.
         const STATE = 1;
         /// Current state, as assumed by the driver.
         const CUR_STATE = 1 << 1;
-        /// Generate an event when SQD has drained.
+        /// Whether to generate an event when SQD has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Access rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
@@ -29,7 +29,7 @@ bitflags! {
         const PKEY_INDEX = 1 << 4;
         /// Number of the port.
         const PORT = 1 << 5;
-        /// Q_Key. (Driver: RNR NAK timer.)
+        /// Q_Key. In the driver's numbering, this bit is the RNR NAK timer.
         const QKEY = 1 << 6;
         /// Address vector of the peer.
         const AV = 1 << 7;
@@ -37,13 +37,13 @@ bitflags! {
         const PATH_MTU = 1 << 8;
         /// Code of the ACK timeout.
         const TIMEOUT = 1 << 9;
-        /// Limit of retries after timeouts.
+        /// Maximum number of retries after timeouts.
         const RETRY_CNT = 1 << 10;
-        /// RNR retry count. (Driver: port number.)
+        /// RNR retry count. In the driver's numbering, this bit is the port number.
         const RNR_RETRY = 1 << 11;
         /// PSN of the next expected packet.
         const RQ_PSN = 1 << 12;
-        /// Outstanding READs and atomics as requester.
+        /// Limit of outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// Alternate path to the peer.
         const ALT_PATH = 1 << 14;
@@ -51,7 +51,7 @@ bitflags! {
         const MIN_RNR_TIMER = 1 << 15;
         /// First PSN to send.
         const SQ_PSN = 1 << 16;
-        /// Outstanding READs and atomics as responder.
+        /// Limit of outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// State of path migration.
         const PATH_MIG_STATE = 1 << 18;
@@ -68,14 +68,14 @@ pub enum Numbering {
     /// The numbering of [`Attributes`] in the document.
     #[default]
     Document,
-    /// Numbering of older HCAs, inherited by the public driver. The driver only ever sets bits 6 and 11.
+    /// The numbering of older HCAs, inherited by the public driver. In practice, the driver sets only bits 6 and 11.
     Driver,
 }
 
 impl Numbering {
-    /// Detects the numbering from the mask of RST2INIT. All services require the port in this command, which
-    /// is bit 5 in the document and bit 11 in the driver. Bit 11 of the document only applies to connected
-    /// QPs and has no meaning in this command.
+    /// Detects the numbering from the mask of RST2INIT. For all services, this command requires the port, which is bit
+    /// 5 in the document and bit 11 in the driver. In the document, bit 11 applies only to connected QPs and has no
+    /// meaning in this command.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -88,7 +88,8 @@ impl Numbering {
     /// Returns the attributes that a mask selects.
     pub fn named(self, mask: u32) -> Attributes {
         use Attributes as A;
-        /// Bits of the driver numbering. Bits 13 (another RNR retry count) and 16 have no field in the QPC.
+        /// Bits in the driver's numbering. Bits 13 (another RNR retry count) and 16 are omitted because the QPC has no
+        /// field for them.
         const DRIVER: [(u32, Attributes); 15] = [
             (0, A::ALT_PATH),
             (1, A::ACCESS_FLAGS),
@@ -117,7 +118,7 @@ impl Numbering {
 }
 
 impl Attributes {
-    /// Returns the attributes that QPs of this service type have.
+    /// Returns the attributes that apply to QPs of this service type.
     pub fn of(service: ServiceType) -> Self {
         let taken = |transition: Transition| transition.required(service) | transition.optional(service);
         Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | taken(transition))
@@ -131,7 +132,7 @@ impl Field for Attributes {
 }
 
 impl Transition {
-    /// Returns the transition of a command, if it is one.
+    /// Returns the transition that a command requests. `None` for other commands.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
             Op::Rst2Init => Self::Rst2Init,
@@ -149,7 +150,7 @@ impl Transition {
         })
     }
 
-    /// Returns the command of the transition.
+    /// Returns the command that requests the transition.
     pub const fn op(self) -> Op {
         match self {
             Self::Rst2Init => Op::Rst2Init,
@@ -166,8 +167,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver must provide. The public driver sets no bits for them, so the
-    /// device cannot verify this.
+    /// Returns the attributes that the driver must provide. The device cannot verify that it does, because the public
+    /// driver sets no mask bits for them.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);
@@ -186,8 +187,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver can provide. For SQD2RTS this includes the additions of the
-    /// state machine notes.
+    /// Returns the attributes that the driver may provide. For SQD2RTS, these include the additions in the document's
+    /// notes on the state machine.
     pub const fn optional(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let path = A::ALT_PATH.union(A::ACCESS_FLAGS);

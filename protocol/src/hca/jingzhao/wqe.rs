@@ -1,8 +1,8 @@
 //! Send and receive WQEs, and the units they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size. These are in the
-//! doorbell or in the next unit of the previous WQE, so the caller passes the bytes and opcode to
-//! [`SendWqe::parse`].
+//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size. These are in the doorbell or
+//! in the next unit of the previous WQE, so the caller of [`SendWqe::parse`] passes exactly the bytes of the WQE and
+//! its opcode.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.1 to 6.6, 6.8 and 7.3.
@@ -19,7 +19,7 @@ pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
 type RawData = crate::hca::segment::RawData<zerocopy::LittleEndian>;
 
-/// Terminates a scatter list, as written by the public kernel driver.
+/// Unit that terminates a scatter list, as the public kernel driver writes it.
 pub const TERMINATOR: [u8; GRANULE] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ codes! {
     pub enum PortRegister(u16) {
         /// Capability mask of a port.
         Pcap = 0x5001 "PCAP",
-        /// Byte order of the host. Drivers give up if the write fails.
+        /// Byte order of the host. A driver fails to load if it cannot write this register.
         HostEndianness = 0x7004 "HOST_ENDIANNESS",
     }
 }
@@ -20,32 +20,31 @@ codes! {
 codes! {
     /// Direction of an access, the op_mod of ACCESS_REG.
     pub enum Direction(u16) {
-        /// The data is written and returned.
+        /// The register is written, and its data is returned.
         Write = 0 "write",
-        /// The data is read.
+        /// The register is only read.
         Read = 1 "read",
     }
 }
 
 layout! {
-    /// Fixed part of the input of ACCESS_REG. The data of the register follows, in both the input and the
-    /// output.
+    /// Fixed part of the input of ACCESS_REG. In both the input and the output, the data of the register follows it.
     pub struct AccessReg[16] big_endian {
         /// A value of [`Direction`].
         @0x06  direction: u16 => Direction::word,
         /// A value of [`PortRegister`].
         @0x0a  register: u16 => PortRegister::word,
-        /// Argument of the register, 0.
+        /// Argument of the access, which is 0.
         @0x0c  argument: u32,
     }
 }
 
 layout! {
-    /// Data of PCAP. A driver writes it to change the capability mask in PortInfo.
+    /// Data of PCAP, which a driver writes to change the capability mask in PortInfo.
     pub struct Pcap[20] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
-        /// Value of the new capability mask.
+        /// New value of the capability mask.
         @0x04         capability_mask: u32 => Hex,
     }
 }
@@ -53,7 +52,7 @@ layout! {
 layout! {
     /// Data of the register HOST_ENDIANNESS.
     pub struct HostEndianness[16] big_endian {
-        /// 0 for a little-endian host.
+        /// Byte order of the host; 0 means little-endian.
         @0x00  raw: u32 => Hex,
     }
 }

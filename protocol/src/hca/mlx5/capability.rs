@@ -1,7 +1,7 @@
 //! Capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the areas of an InfiniBand port.
 //!
-//! A bit that is 0 disables a feature of the driver, so [`GeneralCaps`] names only bits that the device sets
-//! and bits that must stay 0 for a reason.
+//! A bit that is 0 disables a feature of the driver. [`GeneralCaps`] therefore names only the bits that the device sets
+//! and the bits that must stay 0 for a reason.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -11,7 +11,7 @@ use super::command::OutputHeader;
 use crate::describe::{Describe, Field as _, Value, Visitor};
 use crate::layout;
 
-/// Length of a capability area in bytes. It follows the header of input or output.
+/// Length in bytes of a capability area, which follows the header of an input or output.
 pub const AREA_LEN: usize = 4096;
 /// Length in bytes of the output of QUERY_HCA_CAP and the input of SET_HCA_CAP.
 pub const COMMAND_LEN: usize = OutputHeader::LEN + AREA_LEN;
@@ -35,13 +35,13 @@ layout! {
     pub struct Query[16] big_endian {
         /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,
-        /// The driver requests the current values; otherwise the maximum values.
+        /// Whether the driver requests the current values instead of the maximum values.
         @0x04[0]     current: bool,
     }
 }
 
 layout! {
-    /// Fixed part of the input of SET_HCA_CAP. The area follows.
+    /// Fixed part of the input of SET_HCA_CAP. The capability area follows it.
     pub struct SetHcaCap[16] big_endian {
         /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,
@@ -49,7 +49,7 @@ layout! {
 }
 
 impl Query {
-    /// Type of the area. `None` if it is unknown: status BAD_PARAM.
+    /// Returns the type of the area. `None` for an unknown type, which the device rejects with BAD_PARAM.
     pub const fn cap_type(&self) -> Option<CapType> {
         CapType::from_code(self.cap_type)
     }
@@ -60,7 +60,7 @@ impl Query {
 }
 
 impl SetHcaCap {
-    /// Type of the area. `None` if it is unknown: status BAD_PARAM.
+    /// Returns the type of the area. `None` for an unknown type, which the device rejects with BAD_PARAM.
     pub const fn cap_type(&self) -> Option<CapType> {
         CapType::from_code(self.cap_type)
     }
@@ -84,17 +84,17 @@ fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
 layout! {
     /// General capabilities of the device.
     pub struct GeneralCaps[256] big_endian {
-        /// The device never requests pages, so the driver does not create an EQ for page requests.
+        /// Whether the device never requests pages. If so, the driver creates no EQ for page requests.
         @0x00[25]     page_requests_disabled: bool,
         /// Log2 of the largest SRQ in entries.
         @0x10[31:24]  log_max_srq_entries: u8,
-        /// Log2 of the largest QP: send queue in 64-byte blocks, receive queue in entries.
+        /// Log2 of the largest work queue of a QP: the send queue in 64-byte blocks, the receive queue in entries.
         @0x10[23:16]  log_max_qp_blocks: u8,
         /// Log2 of the number of QPs.
         @0x10[4:0]    log_max_qps: u8,
         /// Log2 of the number of SRQs.
         @0x14[20:16]  log_max_srqs: u8,
-        /// Number of scatter entries for best performance.
+        /// Largest number of scatter entries with optimal performance.
         @0x18[31:24]  max_sgl_for_performance: u8,
         /// Log2 of the largest CQ in entries.
         @0x18[23:16]  log_max_cq_entries: u8,
@@ -104,11 +104,11 @@ layout! {
         @0x1c[31:24]  log_max_eq_entries: u8,
         /// Log2 of the number of memory keys.
         @0x1c[21:16]  log_max_mkeys: u8,
-        /// The terminate-list key is reported.
+        /// Whether the device reports the terminate-list key.
         @0x1c[9]      terminate_list_key: bool,
         /// Whether the device supports strided memory keys.
         @0x1c[8]      repeated_key: bool,
-        /// The dump-fill key is reported.
+        /// Whether the device reports the dump-fill key.
         @0x1c[7]      dump_fill_key: bool,
         /// Log2 of the number of EQs.
         @0x1c[3:0]    log_max_eqs: u8,
@@ -118,58 +118,58 @@ layout! {
         @0x20[23]     fixed_buffer_size: bool,
         /// Log2 of the largest memory region in bytes.
         @0x20[22:16]  log_max_mr_size: u8,
-        /// The null key is reported.
+        /// Whether the device reports the null key.
         @0x20[6]      null_mkey: bool,
         /// Log2 of the longest KLM list in entries.
         @0x20[5:0]    log_max_klm_list: u8,
         /// Whether the device supports RoCE acceleration.
         @0x28[22]     roce_acceleration: bool,
-        /// Log2 of outstanding READs and atomics as requester.
+        /// Log2 of the maximum number of outstanding READs and atomics as requester.
         @0x28[21:16]  log_max_requester_depth: u8,
-        /// Log2 of outstanding READs and atomics as responder.
+        /// Log2 of the maximum number of outstanding READs and atomics as responder.
         @0x28[5:0]    log_max_responder_depth: u8,
         /// Whether the device supports end padding.
         @0x2c[31]     end_padding: bool,
         /// Whether the device supports start padding.
         @0x2c[28]     start_padding: bool,
-        /// GID table has 8 · 2^n entries.
+        /// Size code n of the GID table, which has 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
-        /// The device counts packets that arrive out of sequence.
+        /// Whether the device counts packets that arrive out of sequence.
         @0x30[31]     out_of_sequence_counter: bool,
         /// Whether the device supports QUERY_VPORT_COUNTER.
         @0x30[30]     vport_counters: bool,
         /// Whether the device supports counters of retransmissions.
         @0x30[29]     retransmission_counters: bool,
-        /// The counter set of an RQ can change.
+        /// Whether the counter set of an RQ can be changed.
         @0x30[27]     modify_rq_counter_set: bool,
         /// Number of sets of Q counters.
         @0x30[25:16]  max_q_counters: u16,
-        /// P_Key table has 128 · 2^n entries.
+        /// Size code n of the P_Key table, which has 128 · 2^n entries.
         @0x30[15:0]   pkey_table_code: u16,
-        /// Commands for the port in place of MAD_IFC.
+        /// Whether the device has port commands that replace MAD_IFC.
         @0x34[29]     ib_virt: bool,
-        /// Flow tables of the NIC.
+        /// Whether the device has flow tables for the NIC.
         @0x34[25]     nic_flow_table: bool,
-        /// Management of an eswitch.
+        /// Whether the function manages an eswitch.
         @0x34[24]     eswitch_manager: bool,
-        /// Largest local ACK delay code.
+        /// Code of the largest local ACK delay.
         @0x34[20:16]  local_ack_delay: u8,
-        /// Type of the port, [`PortType`].
+        /// Type of the port; a value of [`PortType`].
         @0x34[9:8]    port_type: u8 => PortType::word,
         @0x34[7:0]    ports: u8,
         /// Log2 of the largest message in bytes.
         @0x38[28:24]  log_max_message: u8,
         /// Mask of supported static rates.
         @0x3c[31:16]  rate_support: u16 => Hex,
-        /// 1: CQEs hold the user index.
+        /// Version of the CQE format. In version 1, CQEs hold the user index.
         @0x3c[3:0]    cqe_version: u8,
-        /// Receive queues can hold several packets per entry.
+        /// Whether an entry of a receive queue can hold several packets.
         @0x40[30]     striding_rq: bool,
-        /// UMRs cannot change the size of a key's translation.
+        /// Set if UMRs cannot change the size of a key's translation list.
         @0x40[24]     umr_entity_size_disabled: bool,
-        /// UMRs cannot change the atomic right.
+        /// Set if UMRs cannot change the atomic access right.
         @0x40[23]     umr_atomic_disabled: bool,
-        /// Fence required after UMRs: 1 none, 2 small fence.
+        /// Fence that is required after a UMR: 1 for none, 2 for a small fence.
         @0x40[21:20]  umr_fence: u8,
         /// Whether the device supports inline data in CQEs.
         @0x40[10]     scatter_to_cqe: bool,
@@ -185,27 +185,27 @@ layout! {
         @0x40[2]      roce: bool,
         /// Whether the device supports atomic operations.
         @0x40[1]      atomic: bool,
-        /// CQs can ignore overruns.
+        /// Whether CQs can be set to ignore overruns.
         @0x44[31]     cq_ignore_overrun: bool,
-        /// CQs can be resized.
+        /// Whether CQs can be resized.
         @0x44[30]     cq_resize: bool,
-        /// Whether CQs support moderation of events.
+        /// Whether CQs support moderation of their events.
         @0x44[29]     cq_moderation: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
-        /// QPs can block loopback of their multicasts.
+        /// Whether QPs can block the loopback of their own multicasts.
         @0x44[23]     block_multicast_loopback: bool,
         /// Whether the device supports automatic path migration.
         @0x44[17]     path_migration: bool,
         /// Whether the device supports memory windows.
         @0x44[14]     memory_windows: bool,
-        /// The device counts Q_Key violations.
+        /// Whether the device counts Q_Key violations.
         @0x44[9]      qkey_violation_counter: bool,
-        /// The device counts P_Key violations.
+        /// Whether the device counts P_Key violations.
         @0x44[8]      pkey_violation_counter: bool,
-        /// QPs can send with another source QP number.
+        /// Whether QPs can send datagrams with a different source QP number.
         @0x44[7]      set_deth_qpn: bool,
-        /// XRC. Drivers require it.
+        /// Whether the device supports XRC, which drivers require.
         @0x44[3]      xrc: bool,
         /// Whether the device supports unreliable datagrams.
         @0x44[2]      ud: bool,
@@ -213,9 +213,9 @@ layout! {
         @0x44[1]      uc: bool,
         /// Whether the device supports reliable connections.
         @0x44[0]      rc: bool,
-        /// UAR pages of 4 KiB.
+        /// Whether the device supports UAR pages of 4 KiB.
         @0x48[31]     uar_4k: bool,
-        /// Log2 of the size of the UAR pages in MiB.
+        /// Log2 of the total size of all UAR pages in MiB.
         @0x48[21:16]  log_uar_size: u8,
         /// Log2 of the page size in bytes.
         @0x48[7:0]    log_page: u8,
@@ -223,7 +223,7 @@ layout! {
         @0x4c[31]     blue_flame: bool,
         /// Whether the device supports SET_DRIVER_VERSION.
         @0x4c[30]     driver_version: bool,
-        /// Log2 of the length of a send register in bytes.
+        /// Log2 of the length in bytes of a send doorbell register.
         @0x4c[20:16]  log_register_len: u8,
         /// Largest send WQE in bytes.
         @0x50[15:0]   max_send_wqe: u16,
@@ -260,12 +260,11 @@ codes! {
 }
 
 impl GeneralCaps {
-    /// Capabilities of this device with an InfiniBand port. The current values and the maximum values are the
-    /// same.
+    /// Returns the capabilities of this device with an InfiniBand port. Current and maximum values are the same.
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
-            // With 14 the RDMA transport of NFS cannot create its QPs (trap M-27).
+            // With a value of 14, NFS over RDMA cannot create its QPs (trap M-27).
             log_max_qp_blocks: 15,
             log_max_qps: 17,
             log_max_srqs: 16,
@@ -273,7 +272,7 @@ impl GeneralCaps {
             log_max_cq_entries: 16,
             log_max_cqs: 16,
             log_max_eq_entries: 22,
-            // Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
+            // The driver of Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
             log_max_mkeys: 18,
             log_max_eqs: 6,
             max_indirection: 4,
@@ -302,7 +301,7 @@ impl GeneralCaps {
             memory_windows: true,
             qkey_violation_counter: true,
             pkey_violation_counter: true,
-            // Without XRC the driver does not register an InfiniBand device (trap M-6).
+            // Without XRC, the driver does not register an InfiniBand device (trap M-6).
             xrc: true,
             ud: true,
             uc: true,
@@ -336,15 +335,16 @@ impl GeneralCaps {
 layout! {
     /// Capabilities of atomic operations.
     pub struct AtomicCaps[32] big_endian {
-        /// Byte order of results. 0 in the maximum values; the current value is that of SET_HCA_CAP.
+        /// Byte order of results. It is 0 in the maximum values; its current value is the one set by SET_HCA_CAP.
         @0x08[31:30]  endianness_mode: u8,
-        /// Mode 1 is supported: results are in the byte order of the host.
+        /// Whether mode 1 is supported, in which results have the byte order of the host.
         @0x08[25]     host_order_supported: bool,
-        /// Bit 0 compare and swap, bit 1 fetch and add, bits 2 and 3 their masked variants.
+        /// Mask of supported operations: bit 0 for compare and swap, bit 1 for fetch and add, and bits 2 and 3 for
+        /// their masked variants.
         @0x10[15:0]   operations: u16 => Hex,
-        /// Bit n: operands of 2^n bytes, for QPs.
+        /// Operand sizes for QPs. Bit n stands for 2^n bytes.
         @0x14[15:0]   qp_sizes: u16 => Hex,
-        /// Bit n: operands of 2^n bytes, for DC.
+        /// Operand sizes for DC. Bit n stands for 2^n bytes.
         @0x18[15:0]   dc_sizes: u16 => Hex,
     }
 }
@@ -355,7 +355,7 @@ impl AtomicCaps {
         Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
     }
 
-    /// Capabilities after the driver has set `set`. Only the byte order can be set.
+    /// Returns the capabilities after the driver has set `set`. Only the byte order can be changed.
     #[must_use]
     pub const fn with_endianness(self, set: &Self) -> Self {
         Self { endianness_mode: set.endianness_mode, ..self }
@@ -367,7 +367,7 @@ impl AtomicCaps {
     }
 }
 
-/// Returns an area that begins with `caps`.
+/// Returns a capability area that begins with `caps`.
 fn in_area(caps: &[u8]) -> [u8; AREA_LEN] {
     let mut area = [0; AREA_LEN];
     area.iter_mut().zip(caps).for_each(|(to, from)| *to = *from);
@@ -379,7 +379,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The expected words are those of the table in section 6.1.
+    /// The expected words are those in the table of section 6.1.
     #[test]
     fn infiniband_caps_match_published_words() {
         let expected = words(&[

@@ -1,6 +1,6 @@
-//! Enumerations of codes with names.
+//! Macro for enumerations of codes that have names.
 
-/// Defines an enumeration of codes. Every variant has a code and the name that traces show.
+/// Defines an enumeration of codes. Every variant has a code, and a name that appears in traces.
 macro_rules! codes {
     (
         $(#[$meta:meta])*
@@ -15,7 +15,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// All values, in the order of their codes.
+            /// All variants, in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Decodes a code. `None` if it is unknown.
@@ -26,21 +26,21 @@ macro_rules! codes {
                 }
             }
 
-            /// Returns the code in the interface.
+            /// Returns the code that the interface assigns to the variant.
             pub const fn code(self) -> $int {
                 match self {
                     $(Self::$variant => $code,)*
                 }
             }
 
-            /// Returns the name that traces show.
+            /// Returns the name that appears in traces.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
                 }
             }
 
-            /// Returns the code and name, for traces.
+            /// Returns the code together with its name, for traces.
             pub fn word(code: $int) -> $crate::describe::Code {
                 $crate::describe::Code(code.into(), Self::from_code(code).map(Self::name))
             }

@@ -15,57 +15,59 @@ use crate::layout;
 pub const SLOTS: usize = 32;
 /// Log2 of [`SLOTS`], as register 014h reports it.
 pub const LOG_SLOTS: u8 = 5;
-/// Log2 of the distance of slots in bytes, as register 014h reports it.
+/// Log2 of the distance between slots in bytes, as register 014h reports it.
 pub const LOG_STRIDE: u8 = 6;
 /// Slot that the driver uses only for MANAGE_PAGES.
 pub const PAGES_SLOT: usize = 31;
-/// Bytes of input and output that a slot holds itself. The rest is in mailbox blocks.
+/// Number of input or output bytes that the slot itself holds. The rest is in mailbox blocks.
 pub const INLINE_LEN: usize = 16;
-/// Bytes of data in a mailbox block.
+/// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
-/// Maximum number of input bytes that this device reads (specific to this device).
+/// Maximum number of input or output bytes that this device accepts (specific to this device).
 pub const MAX_INPUT: usize = 1 << 20;
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;
 
 layout! {
-    /// Slot of the command queue.
+    /// A slot of the command queue.
     pub struct Slot[64] big_endian {
-        /// Kind of the slot, [`Slot::KIND`].
+        /// Kind of the slot; must be [`Slot::KIND`].
         @0x00[31:24]  kind: u8,
         /// Length of the input in bytes, including the bytes in the slot.
         @0x04         input_len: u32,
-        /// First mailbox block of the input, after the bytes in the slot, or 0.
+        /// Address of the first mailbox block, which continues the input beyond the bytes in the slot. 0 if there is
+        /// none.
         @0x08         input_block: Iova,
         /// First bytes of the input.
         @0x10         input: [u8; INLINE_LEN],
         /// First bytes of the output.
         @0x20         output: [u8; INLINE_LEN],
-        /// First mailbox block of the output, after the bytes in the slot, or 0.
+        /// Address of the first mailbox block, which continues the output beyond the bytes in the slot. 0 if there is
+        /// none.
         @0x30         output_block: Iova,
-        /// Length of the output that the driver expects, in bytes. It can be less than [`INLINE_LEN`].
+        /// Number of output bytes that the driver expects. It can be less than [`INLINE_LEN`].
         @0x38         output_len: u32,
-        /// Token, which the blocks repeat.
+        /// Token of the command, which its mailbox blocks repeat.
         @0x3c[31:24]  token: u8 => Hex,
         /// Checksum of the slot. The driver does not check it, and this device writes none.
         @0x3c[23:16]  signature: u8 => Hex,
-        /// Result of the delivery of the command to the device, 0 on success.
+        /// Whether the command could be delivered to the device; a value of [`Delivery`], 0 on success.
         @0x3c[7:1]    delivery: u8,
-        /// The slot belongs to the device.
+        /// Whether the slot belongs to the device.
         @0x3c[0]      device_owned: bool,
     }
 }
 
 layout! {
-    /// Block of a mailbox, which continues an input or output. Blocks are aligned to 1 KiB.
+    /// A mailbox block, which continues an input or output. Blocks are aligned to 1 KiB.
     pub struct Block[576] big_endian {
         /// Part of the input or output.
         @0x000         data: [u8; BLOCK_DATA],
-        /// Next block, or 0.
+        /// Address of the next block, or 0.
         @0x230         next: Iova,
         /// Index of the block in its chain.
         @0x238         number: u32,
-        /// Token of the slot.
+        /// Copy of the token in the slot.
         @0x23c[23:16]  token: u8 => Hex,
         /// Checksum of the fields after the data.
         @0x23c[15:8]   control_signature: u8 => Hex,
@@ -74,20 +76,20 @@ layout! {
     }
 }
 
-/// Offset in a slot of the byte with the owner bit. The device writes it last.
+/// Offset in a slot of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Offset in a block of the address of the next block.
+/// Offset in a block of the field that contains the address of the next block.
 pub const NEXT_BLOCK: usize = 0x230;
 
 codes! {
-    /// Delivery status of a slot: whether the device could read the input and write the output. The driver reads the
-    /// output only if it is [`Delivery::Ok`].
+    /// Delivery status of a command, which tells whether the device could read the input and write the output. The
+    /// driver reads the output only if the status is [`Delivery::Ok`].
     pub enum Delivery(u8) {
         /// The command was delivered and executed.
         Ok = 0x00 "ok",
         /// A signature is wrong.
         Signature = 0x01 "signature",
-        /// The token of a block is not that of the slot.
+        /// The token of a block differs from that of the slot.
         Token = 0x02 "token",
         /// The number of a block does not match its place in the chain.
         BlockNumber = 0x03 "block_number",
@@ -109,7 +111,7 @@ codes! {
 }
 
 impl Delivery {
-    /// Returns the last byte of the slot, which returns it to the driver.
+    /// Returns the value for the last byte of the slot. Writing it returns the slot to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }
@@ -118,16 +120,16 @@ impl Delivery {
 layout! {
     /// Last 16 bytes of a mailbox block, which start with the address of the next block.
     pub struct BlockTail[16] big_endian {
-        /// Next block, or 0.
+        /// Address of the next block, or 0.
         @0x00         next: Iova,
         /// Index of the block in its chain.
         @0x08         number: u32,
-        /// Token of the slot.
+        /// Copy of the token in the slot.
         @0x0c[23:16]  token: u8 => Hex,
     }
 }
 
-/// Error in a slot. The input cannot be read.
+/// Error in a slot that prevents the device from reading the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SlotError {
     /// The kind is not [`Slot::KIND`].
@@ -145,7 +147,7 @@ pub enum SlotError {
 }
 
 impl SlotError {
-    /// Returns the status to report.
+    /// Returns the command status that reports this error.
     pub const fn status(self) -> Status {
         match self {
             Self::Kind(_) | Self::NotOwned => Status::BadParameter,
@@ -156,13 +158,13 @@ impl SlotError {
 }
 
 impl Slot {
-    /// The only kind of slot.
+    /// The only valid kind of slot.
     pub const KIND: u8 = 7;
 
-    /// Checks the slot. Returns the lengths of input and output in bytes.
+    /// Checks the slot. Returns the lengths of its input and output in bytes.
     ///
     /// # Errors
-    /// An unknown kind, a length out of range, or the driver's ownership.
+    /// Fails if the slot belongs to the driver, its kind is unknown, or a length is out of range.
     pub fn lengths(&self) -> Result<(usize, usize), SlotError> {
         let within = |len: u32, least: usize| {
             usize::try_from(len).ok().filter(|len| (least..=MAX_INPUT).contains(len))
@@ -179,8 +181,7 @@ impl Slot {
     }
 }
 
-/// Returns the number of mailbox blocks that an input or output of this length requires in addition to the
-/// slot.
+/// Returns the number of mailbox blocks that an input or output of `len` bytes requires in addition to the slot.
 pub const fn blocks(len: usize) -> usize {
     len.saturating_sub(INLINE_LEN).div_ceil(BLOCK_DATA)
 }
@@ -190,7 +191,7 @@ layout! {
     pub struct InputHeader[16] big_endian {
         /// A value of [`Opcode`].
         @0x00  opcode: u16 => Opcode::word,
-        /// User context of DevX, otherwise 0.
+        /// User context of a DevX command, otherwise 0.
         @0x02  user: u16,
         /// Variant of the command.
         @0x06  op_mod: u16 => Hex,
@@ -208,12 +209,12 @@ layout! {
 }
 
 impl OutputHeader {
-    /// Header of a failed command.
+    /// Returns the header for the output of a failed command.
     pub const fn failed(status: Status, syndrome: u32) -> Self {
         Self { status: status.code(), syndrome }
     }
 
-    /// Returns the status, `None` for an unknown code.
+    /// Returns the status. `None` for an unknown code.
     pub const fn status(&self) -> Option<Status> {
         Status::from_code(self.status)
     }

@@ -9,7 +9,7 @@ use crate::layout;
 layout! {
     /// Input of the command QUERY_Q_COUNTER.
     pub struct QueryQCounter[32] big_endian {
-        /// Set the counters to 0 after the query.
+        /// Whether to reset the counters to 0 after the query.
         @0x18[31]   clear: bool,
         @0x1c[7:0]  set: CounterSet,
     }
@@ -21,18 +21,18 @@ layout! {
         @0x10  rx_write_requests: u32,
         @0x18  rx_read_requests: u32,
         @0x20  rx_atomic_requests: u32,
-        /// DC connects received. Not used.
+        /// Received DC connects. Not used by this device.
         @0x28  rx_dct_connects: u32,
-        /// Messages for which no receive buffer was available.
+        /// Messages that arrived while no receive buffer was available.
         @0x30  out_of_buffer: u32,
         /// Packets that arrived out of sequence.
         @0x38  out_of_sequence: u32,
         @0x40  duplicate_request: u32,
-        /// RNR NAKs received that exceeded the retry count.
+        /// Received RNR NAKs that exceeded the retry count.
         @0x48  rnr_nak_retry_err: u32,
-        /// Sequence error NAKs received.
+        /// Received NAKs for sequence errors.
         @0x50  packet_seq_err: u32,
-        /// Lost packets that a later response revealed.
+        /// Packet losses that were revealed by a later response.
         @0x58  implied_nak_seq_err: u32,
         @0x60  local_ack_timeout_err: u32,
         /// Requester: RNR retries exceeded.
@@ -49,11 +49,11 @@ layout! {
         @0x88  resp_local_protection: u32,
         /// Requester: local protection errors.
         @0x8c  req_local_protection: u32,
-        /// Responder: CQEs with error.
+        /// Responder: CQEs that report an error.
         @0x90  resp_cqe_error: u32,
-        /// Requester: CQEs with error.
+        /// Requester: CQEs that report an error.
         @0x94  req_cqe_error: u32,
-        /// Number of failed UMRs of requesters.
+        /// Requester: UMRs that have failed.
         @0x98  req_mw_binding: u32,
         @0x9c  req_bad_response: u32,
         /// Requester: remote invalid requests.
@@ -70,7 +70,7 @@ layout! {
         @0xb8  cq_overflow: u32,
         @0xbc  resp_cqe_flush_error: u32,
         @0xc0  req_cqe_flush_error: u32,
-        /// RoCE adaptive retransmission and slow restart. Not used by InfiniBand ports.
+        /// Counters for adaptive retransmission and slow restart in RoCE. InfiniBand ports do not use them.
         @0xc8  roce: [u32; 5] => _,
     }
 }
@@ -78,7 +78,7 @@ layout! {
 layout! {
     /// Input of the command QUERY_VPORT_COUNTER.
     pub struct QueryVportCounter[32] big_endian {
-        /// Set the counters to 0 after the query.
+        /// Whether to reset the counters to 0 after the query.
         @0x18[31]  clear: bool,
     }
 }
@@ -112,7 +112,7 @@ layout! {
         @0x0a0  tx_eth_unicast: TrafficCounter,
         @0x0b0  rx_eth_multicast: TrafficCounter,
         @0x0c0  tx_eth_multicast: TrafficCounter,
-        /// Traffic that did not leave the port.
+        /// Packets and bytes that were looped back without leaving the port.
         @0x0d0  local_loopback: TrafficCounter,
     }
 }

@@ -14,15 +14,15 @@ codes! {
     /// Size of the entries of a CQ.
     pub enum CqeSize(u8) {
         Bytes64 = 0 "64",
-        /// 128 bytes. The fields are in the second half.
+        /// Entries of 128 bytes. The fields are in the second half.
         Bytes128 = 1 "128",
-        /// 64 bytes at a distance of 128 bytes.
+        /// Entries of 64 bytes at a distance of 128 bytes.
         Bytes64Padded = 2 "64_padded",
     }
 }
 
 impl CqeSize {
-    /// Returns the distance of entries in bytes.
+    /// Returns the distance between entries in bytes.
     pub const fn stride(self) -> usize {
         match self {
             Self::Bytes64 => 64,
@@ -30,7 +30,7 @@ impl CqeSize {
         }
     }
 
-    /// Returns the offset of the 64 bytes with the fields in an entry.
+    /// Returns the offset within an entry of the 64 bytes that hold the fields.
     pub const fn fields_at(self) -> usize {
         match self {
             Self::Bytes64 | Self::Bytes64Padded => 0,
@@ -44,35 +44,35 @@ layout! {
     pub struct CqContext[64] big_endian {
         /// A value of [`CqeSize`].
         @0x00[23:21]  cqe_size: u8 => CqeSize::word,
-        /// All completions are written to entry 0. Not supported by this device.
+        /// Whether all completions are written to entry 0. Not supported by this device.
         @0x00[20]     collapsed: bool,
-        /// Solicited completions end moderation. Ignored by this device.
+        /// Whether a solicited completion ends moderation. Ignored by this device.
         @0x00[18]     break_moderation: bool,
-        /// Do not report an overrun.
+        /// Whether overruns are ignored instead of reported.
         @0x00[17]     ignore_overrun: bool,
-        /// Start of the moderation period. Ignored by this device.
+        /// When the moderation period starts. Ignored by this device.
         @0x00[16:15]  period_mode: u8,
-        /// The device may compress CQEs. This device never does.
+        /// Whether the device may compress CQEs. This device never does.
         @0x00[14]     compression: bool,
         /// State of the CQ.
         @0x00[11:8]   state: u8,
-        /// First entry in its page, see [`super::page_offset`].
+        /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[11:6]   page_offset: u8,
         /// Log2 of the number of entries.
         @0x0c[28:24]  log_entries: u8,
-        /// UAR page of the doorbells.
+        /// UAR page with the doorbells of the CQ.
         @0x0c[23:0]   uar: UarIndex,
         /// Moderation period in microseconds.
         @0x10[27:16]  moderation_period: u16,
         /// Moderation count in CQEs.
         @0x10[15:0]   moderation_count: u16,
-        /// EQ for completion events, 8 bits.
+        /// EQ that receives the completion events, 8 bits.
         @0x14[7:0]    eqn: Eqn,
         /// Log2 of the page size, in units of 4 KiB.
         @0x18[28:24]  log_page_size: u8,
-        /// Entries that the driver has consumed, modulo 2^24. Reported by QUERY_CQ.
+        /// Number of entries that the driver has consumed, modulo 2^24. Reported by QUERY_CQ.
         @0x28[23:0]   consumer: u32,
-        /// Entries that the device has written, modulo 2^24. Reported by QUERY_CQ.
+        /// Number of entries that the device has written, modulo 2^24. Reported by QUERY_CQ.
         @0x2c[23:0]   producer: u32,
         /// Address of the doorbell record.
         @0x38         record: Iova,
@@ -87,7 +87,7 @@ impl CqContext {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_CQ. The pages of the ring follow.
+    /// Fixed part of the input of CREATE_CQ. The page addresses of the ring follow it.
     pub struct CreateCq[0x110] big_endian {
         /// Context of the new CQ.
         @0x10  context: CqContext,
@@ -103,11 +103,11 @@ layout! {
 }
 
 codes! {
-    /// Variant of MODIFY_CQ, its op_mod.
+    /// Kind of change that MODIFY_CQ makes; its op_mod.
     pub enum CqChange(u16) {
-        /// Moderation, selected by [`CqFields`].
+        /// Changes the moderation fields that are selected by [`CqFields`].
         Moderation = 0 "moderation",
-        /// The CQ has a new ring.
+        /// Replaces the ring of the CQ.
         Resize = 1 "resize",
     }
 }
@@ -116,20 +116,20 @@ bitflags! {
     /// Fields that MODIFY_CQ takes from the context.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct CqFields: u32 {
-        /// Moderation period; with [`CqChange::Resize`], log2 of the number of entries.
+        /// Moderation period. With [`CqChange::Resize`], log2 of the number of entries.
         const PERIOD = 1 << 0;
-        /// Moderation count; with [`CqChange::Resize`], page offset.
+        /// Moderation count. With [`CqChange::Resize`], the page offset.
         const COUNT = 1 << 1;
-        /// Ignore overruns; with [`CqChange::Resize`], page size.
+        /// Whether to ignore overruns. With [`CqChange::Resize`], the page size.
         const IGNORE_OVERRUN = 1 << 2;
-        /// Start of the moderation period.
+        /// When the moderation period starts.
         const PERIOD_MODE = 1 << 4;
         const _ = !0;
     }
 }
 
 impl CqFields {
-    /// Fields that a driver selects with [`CqChange::Resize`]: size, page offset and page size.
+    /// Fields that a driver selects for [`CqChange::Resize`]: size, page offset and page size.
     pub const RESIZE: Self = Self::from_bits_retain(7);
 }
 
@@ -152,7 +152,7 @@ impl Field for CqFields {
 }
 
 layout! {
-    /// Fixed part of the input of MODIFY_CQ. The pages of a new ring follow.
+    /// Fixed part of the input of MODIFY_CQ. The page addresses of a new ring follow it.
     pub struct ModifyCq[0x110] big_endian {
         /// A value of [`CqChange`].
         @0x06        change: u16 => CqChange::word,
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(context.cqe_size(), Some(CqeSize::Bytes128));
     }
 
-    /// Trace ib-5: libmlx5 resizes a CQ from 128 to 512 entries.
+    /// In trace ib-5, libmlx5 resizes a CQ from 128 to 512 entries.
     #[test]
     fn resize_matches_trace() {
         let input = words(&[(0x00, 0x0403_0000), (0x04, 1), (0x08, 0x48), (0x0c, 7), (0x1c, 0x0900_0000)]);

@@ -15,9 +15,9 @@ use crate::layout;
 
 /// Length in bytes of the fields of a CQE.
 pub const LEN: usize = 64;
-/// Offset in the fields of the byte with the owner bit. The device writes it last.
+/// Offset within the fields of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Last byte of an entry that the driver initialized: invalid opcode, owner 1.
+/// Last byte of an entry that the driver has initialized: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
 
 codes! {
@@ -25,13 +25,13 @@ codes! {
     pub enum CqeOpcode(u8) {
         /// A send request has completed.
         Requester = 0 "REQ",
-        /// WRITE with immediate received.
+        /// A WRITE with immediate data was received.
         WriteImm = 1 "RESP_WR_IMM",
         /// A SEND was received.
         Send = 2 "RESP_SEND",
-        /// SEND with immediate received.
+        /// A SEND with immediate data was received.
         SendImm = 3 "RESP_SEND_IMM",
-        /// SEND with invalidate received.
+        /// A SEND with invalidate was received.
         SendInvalidate = 4 "RESP_SEND_INV",
         /// The CQ continues in its new ring.
         Resize = 5 "RESIZE_CQ",
@@ -45,7 +45,7 @@ codes! {
 }
 
 codes! {
-    /// Message data in a CQE, which devices may but need not use.
+    /// Message data that is placed in the CQE itself. Devices may do this, but need not.
     pub enum InlineScatter(u8) {
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
@@ -58,36 +58,36 @@ codes! {
 layout! {
     /// The fields of a completion, successful or not.
     pub struct Fields[64] big_endian {
-        /// IB: path bits of the destination LID of a datagram.
+        /// InfiniBand: path bits from the destination LID of a datagram.
         @0x10[22:16]  path_bits: u8,
-        /// IB: source LID of a datagram.
+        /// InfiniBand: source LID of a datagram.
         @0x14[15:0]   source_lid: Lid,
-        /// A datagram has a GRH: 0 none, otherwise present.
+        /// Whether a datagram has a GRH: 0 for none, any other value if present.
         @0x18[29:28]  grh: u8,
-        /// IB: service level of a datagram.
+        /// InfiniBand: service level of a datagram.
         @0x18[27:24]  service_level: u8,
-        /// Source QP of a datagram; for RC the peer.
+        /// Source QP of a datagram, or the peer of an RC QP.
         @0x18[23:0]   source_qpn: Qpn,
         /// User index of the QP, or of the SRQ for XRC.
         @0x20[23:0]   user_index: UserIndex,
-        /// Immediate data, invalidated key, or P_Key of a QP1 datagram in the low half.
+        /// Immediate data or invalidated key. For a datagram to QP1, the P_Key in the low half.
         @0x24         immediate: [u8; 4],
-        /// Bytes received, or returned by READ and atomics.
+        /// Number of bytes received, or returned by a READ or atomic.
         @0x2c         byte_count: u32,
-        /// Time in units of the device's clock. Errors have syndromes in the low bytes.
+        /// Time stamp in units of the device's clock. In an error CQE, the low bytes hold the syndromes.
         @0x30         timestamp: u64 => Hex,
-        /// Opcode of a send WQE.
+        /// Opcode of the send WQE.
         @0x38[31:24]  wqe_opcode: u8 => Opcode::word,
         @0x38[23:0]   qpn: Qpn,
-        /// First block of a send WQE, running number of a receive, or entry of an SRQ.
+        /// For a send, the index of the WQE's first block. For a receive, its running number or its entry in the SRQ.
         @0x3c[31:16]  wqe_counter: u16,
         /// A value of [`CqeOpcode`].
         @0x3c[7:4]    opcode: u8 => CqeOpcode::word,
         /// A value of [`InlineScatter`].
         @0x3c[3:2]    inline: u8 => InlineScatter::word,
-        /// The completion is solicited.
+        /// Whether the completion is solicited.
         @0x3c[1]      solicited: bool,
-        /// Lap of the ring: bit log_entries of the producer index.
+        /// Parity of the pass through the ring: the bit of the producer index whose number is log_entries.
         @0x3c[0]      owner: bool,
     }
 }
@@ -96,7 +96,7 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Failure {
-    /// A send failed; otherwise a receive failed.
+    /// Whether a send request failed. Otherwise, a receive request failed.
     pub send: bool,
     /// Syndrome code, see [`Syndrome`].
     pub syndrome: u8,
@@ -107,9 +107,9 @@ pub struct Failure {
     pub user_index: UserIndex,
     /// Opcode of a failed send WQE, otherwise 0.
     pub wqe_opcode: u8,
-    /// First block or running number of the WQE, as in a successful completion.
+    /// Index of the first block or running number of the WQE, as in a successful completion.
     pub wqe_counter: u16,
-    /// The event of the CQE is solicited.
+    /// Whether the CQE raises a solicited event.
     pub solicited: bool,
 }
 
@@ -124,13 +124,13 @@ pub struct Receipt {
     pub user_index: UserIndex,
     /// Running number of the receive, or entry of the SRQ.
     pub wqe_counter: u16,
-    /// Bytes received. A datagram counts 40 bytes for its GRH.
+    /// Number of bytes received. For a datagram, it includes 40 bytes for the GRH.
     pub byte_count: u32,
-    /// The sender requested a solicited event.
+    /// Whether the sender requested a solicited event.
     pub solicited: bool,
-    /// Sender: the peer of a connected QP, or the source of a datagram.
+    /// Sender of the message: the peer of a connected QP, or the source of a datagram.
     pub source: Source,
-    /// Time in units of the device's clock, or 0.
+    /// Time stamp in units of the device's clock, or 0.
     pub timestamp: u64,
 }
 
@@ -139,7 +139,7 @@ pub struct Receipt {
 pub enum Content {
     /// WRITE with immediate data.
     WriteImm([u8; 4]),
-    /// SEND. The P_Key is that of a datagram to QP1.
+    /// SEND without immediate data or invalidation.
     Send {
         /// P_Key of a datagram to QP1, otherwise 0.
         pkey: u16,
@@ -155,13 +155,13 @@ pub enum Content {
 #[allow(missing_docs)]
 pub struct Source {
     pub qpn: Qpn,
-    /// LID of a datagram.
+    /// Source LID of a datagram.
     pub lid: Lid,
     /// Service level of a datagram.
     pub service_level: u8,
-    /// Path bits of the destination LID of a datagram.
+    /// Path bits from the destination LID of a datagram.
     pub path_bits: u8,
-    /// A datagram has a GRH.
+    /// Whether a datagram has a GRH.
     pub grh: bool,
 }
 
@@ -174,11 +174,11 @@ pub struct Sent {
     pub qpn: Qpn,
     /// User index of the QP.
     pub user_index: UserIndex,
-    /// First block of the WQE.
+    /// Index of the WQE's first block.
     pub wqe_counter: u16,
-    /// Bytes that a READ or atomic returned. Not read for other operations.
+    /// Number of bytes that a READ or atomic returned. Drivers do not read it for other operations.
     pub byte_count: u32,
-    /// Time in units of the device's clock, or 0.
+    /// Time stamp in units of the device's clock, or 0.
     pub timestamp: u64,
 }
 
@@ -195,7 +195,7 @@ pub enum Cqe {
     Resize,
 }
 
-/// Error in a CQE.
+/// Reason why a CQE cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CqeError {
     /// The entry has not been written.
@@ -204,7 +204,7 @@ pub enum CqeError {
     /// The opcode is unknown.
     #[error("unknown CQE opcode {0}")]
     Opcode(u8),
-    /// The data of the message is in the CQE. This device never does that.
+    /// The CQE contains message data, which this device never places there.
     #[error("invalid inline data format {0} in a CQE")]
     Inline(u8),
 }
@@ -226,7 +226,7 @@ impl Cqe {
         }
     }
 
-    /// Returns the fields with the owner bit.
+    /// Returns the fields of the CQE, with the given owner bit.
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };
         match *self {
@@ -271,12 +271,12 @@ impl Cqe {
         }
     }
 
-    /// Returns the wire format of the fields with the owner bit.
+    /// Returns the fields in wire format, with the given owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
         self.fields(owner).emit()
     }
 
-    /// Returns the wire format of a whole entry. Bytes outside the fields are zero.
+    /// Returns a whole entry in wire format, and its length. Bytes outside the fields are zero.
     pub fn emit_entry(&self, size: CqeSize, owner: bool) -> ([u8; 2 * LEN], usize) {
         let mut entry = [0; 2 * LEN];
         let at = size.fields_at();
@@ -284,10 +284,10 @@ impl Cqe {
         (entry, size.stride())
     }
 
-    /// Parses the fields. Returns the completion with its owner bit.
+    /// Parses the fields of an entry. Returns the completion and its owner bit.
     ///
     /// # Errors
-    /// The entry has not been written, the opcode is unknown, or the CQE has inline data.
+    /// Fails if the entry has not been written, the opcode is unknown, or the CQE contains inline data.
     pub fn parse(entry: &[u8; LEN]) -> Result<(Self, bool), CqeError> {
         let fields = Fields::parse(entry);
         if fields.inline != 0 {
@@ -357,7 +357,7 @@ impl Failure {
     }
 }
 
-/// Returns the owner bit of an entry, from the free-running producer index.
+/// Returns the owner bit of an entry, given the free-running producer index.
 pub const fn owner(producer: u32, log_entries: u8) -> bool {
     match producer.checked_shr(log_entries as u32) {
         Some(lap) => lap & 1 != 0,
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(Cqe::parse(&expected), Ok((cqe, owner)));
     }
 
-    /// Examples of section 22.
+    /// Example CQEs from section 22.
     #[test]
     fn published_entries_round_trip() {
         let umr = Sent {

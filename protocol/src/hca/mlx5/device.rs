@@ -10,7 +10,7 @@ use crate::layout;
 layout! {
     /// Input of commands without arguments.
     pub struct NoArguments[16] big_endian {
-        /// Not used by these commands.
+        /// Variant of the command. These commands do not use it.
         @0x06  op_mod: u16 => Hex,
     }
 }
@@ -18,7 +18,7 @@ layout! {
 layout! {
     /// Input of ENABLE_HCA and DISABLE_HCA. Their output has 12 bytes.
     pub struct Function[16] big_endian {
-        /// Function of the device, 0 for itself.
+        /// Function number; 0 is the function that issues the command.
         @0x0a  function: u16,
     }
 }
@@ -26,18 +26,18 @@ layout! {
 layout! {
     /// Input of the command INIT_HCA.
     pub struct InitHca[32] big_endian {
-        /// Owner of the software, ignored.
+        /// ID of the software that owns the device, which is ignored.
         @0x10  owner: [u8; 16],
     }
 }
 
 codes! {
-    /// Mode in which TEARDOWN_HCA stops the device. Drivers use the modes other than `Graceful` only if a
-    /// capability announces them.
+    /// How TEARDOWN_HCA stops the device. Drivers use the modes other than `Graceful` only if a capability announces
+    /// them.
     pub enum TeardownProfile(u16) {
         /// Every object has already been destroyed.
         Graceful = 0 "graceful",
-        /// Tears down although objects still exist.
+        /// The device stops even if objects still exist.
         Forced = 1 "forced",
         /// The driver is about to reboot.
         Fast = 2 "fast",
@@ -61,11 +61,11 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_ISSI: the interface step sequence ids.
+    /// Output of QUERY_ISSI, which reports the interface step sequence IDs (ISSI).
     pub struct Issi[112] big_endian {
         /// Currently selected interface step.
         @0x0a  current: u16,
-        /// Bit n: step n is supported.
+        /// Mask of supported steps. Bit n stands for step n.
         @0x6c  supported: u32 => Hex,
     }
 }
@@ -92,7 +92,7 @@ impl AdapterInfo {
     /// Vendor id of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
-    /// Returns the identity of this device's vendor with a board id, of which at most 16 bytes are used.
+    /// Returns this device's vendor and the given board ID, of which at most 16 bytes are used.
     pub fn with_board_id(id: &str) -> Self {
         let mut board_id = [0; 16];
         board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
@@ -109,7 +109,7 @@ layout! {
 }
 
 impl SetDriverVersion {
-    /// Returns the text in printable ASCII. Other bytes become `?`.
+    /// Returns the text as printable ASCII. Any other byte becomes `?`.
     pub fn text(&self) -> String {
         let end = self.text.iter().position(|byte| *byte == 0).unwrap_or(self.text.len());
         let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };
@@ -118,14 +118,13 @@ impl SetDriverVersion {
 }
 
 layout! {
-    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue the command only if a capability announces one of the
-    /// keys.
+    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability announces one of the keys.
     pub struct SpecialContexts[32] big_endian {
-        /// Key of physical addresses, for kernel QPs only.
+        /// Key for access by physical address, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,
         /// Key whose reads return zeros and whose writes are dropped.
         @0x10  null_mkey: Rkey,
-        /// Key that ends scatter lists.
+        /// Key that terminates scatter lists.
         @0x14  terminate_key: Lkey,
     }
 }

@@ -8,33 +8,33 @@ use crate::layout;
 
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
-/// Distance of the send doorbell registers of a page in bytes.
+/// Distance in bytes between the send doorbell registers of a page.
 pub const SEND_DISTANCE: u64 = 0x200;
-/// Length of a BlueFlame buffer, half a send register, in bytes.
+/// Length in bytes of a BlueFlame buffer, which is one half of a send doorbell register.
 pub const BLUE_FLAME_LEN: u64 = 0x100;
 
 /// A doorbell register of a UAR page. Other offsets read 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 20h, 8 bytes or two halves: arms a CQ. `true` is the second half.
+    /// 20h: arms a CQ. The driver writes 8 bytes, or two halves of 4 bytes; `true` stands for the second half.
     ArmCq(bool),
     /// 40h, 4 bytes: reports the consumer index of an EQ and arms it.
     ArmEq,
     /// 48h, 4 bytes: reports the consumer index of an EQ.
     UpdateEq,
-    /// 800h: send doorbell. Drivers use the two halves of each register in turn.
+    /// 800h: rings a send doorbell. Drivers alternate between the two halves of each register.
     Send {
-        /// Register, 0 to 3.
+        /// Number of the register, 0 to 3.
         register: u8,
-        /// Whether it is the second half.
+        /// Whether the write goes to the second half.
         second: bool,
-        /// Offset in the half. A write at an offset other than 0 is the rest of a WQE, not a doorbell.
+        /// Offset within the half. A write at an offset other than 0 carries the rest of a WQE and is not a doorbell.
         offset: u16,
     },
 }
 
 impl UarRegister {
-    /// Decodes the offset of a write in a page.
+    /// Decodes the offset of a write to a UAR page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
             0x20 => Some(Self::ArmCq(false)),
@@ -56,7 +56,7 @@ layout! {
     pub struct ArmCq[8] big_endian {
         /// Number of events that the driver has received for the CQ, modulo 4. Not checked.
         @0x00[29:28]  sequence: u8,
-        /// Arm for solicited completions and errors only.
+        /// Whether only solicited completions and errors raise an event.
         @0x00[24]     solicited_only: bool,
         /// Consumer index: the driver has read all earlier entries.
         @0x00[23:0]   consumer: u32,
@@ -82,11 +82,11 @@ layout! {
 }
 
 layout! {
-    /// Doorbell record of a QP, and of an SRQ or RMP, which has no send counter.
+    /// Doorbell record of a QP, an SRQ or an RMP. SRQs and RMPs have no send counter.
     pub struct QueueRecord[8] big_endian {
-        /// Receives posted, modulo 2^16.
+        /// Number of posted receives, modulo 2^16.
         @0x00[15:0]  received: u16,
-        /// 64-byte blocks of the send queue posted, modulo 2^16.
+        /// Number of posted 64-byte blocks of the send queue, modulo 2^16.
         @0x04[15:0]  sent: u16,
     }
 }
@@ -109,7 +109,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Doorbells of trace ib-3.
+    /// The doorbells are from trace ib-3.
     #[test]
     fn doorbells_match_traces() {
         let arm = ArmCq { sequence: 2, solicited_only: false, consumer: 2, cqn: Cqn::new(0x43) };

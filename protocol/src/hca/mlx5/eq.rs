@@ -11,34 +11,34 @@ use crate::layout;
 layout! {
     /// Context of an EQ.
     pub struct EqContext[64] big_endian {
-        /// Status, 0 while the EQ works.
+        /// Status of the EQ; 0 while it works.
         @0x00[31:28]  status: u8,
-        /// Do not report an overrun.
+        /// Whether overruns are ignored instead of reported.
         @0x00[17]     ignore_overrun: bool,
         /// State of the EQ.
         @0x00[11:8]   state: u8,
-        /// First entry in its page, see [`super::page_offset`].
+        /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[11:6]   page_offset: u8,
         /// Log2 of the number of entries.
         @0x0c[28:24]  log_entries: u8,
-        /// UAR page of the doorbells.
+        /// UAR page with the doorbells of the EQ.
         @0x0c[23:0]   uar: UarIndex,
         @0x14[11:0]   vector: u16,
         /// Log2 of the page size, in units of 4 KiB.
         @0x18[28:24]  log_page_size: u8,
-        /// Entries that the driver has consumed, modulo 2^24. Reported by QUERY_EQ.
+        /// Number of entries that the driver has consumed, modulo 2^24. Reported by QUERY_EQ.
         @0x28[23:0]   consumer: u32,
-        /// Entries that the device has written, modulo 2^24. Reported by QUERY_EQ.
+        /// Number of entries that the device has written, modulo 2^24. Reported by QUERY_EQ.
         @0x2c[23:0]   producer: u32,
     }
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_EQ. The pages of the ring follow.
+    /// Fixed part of the input of CREATE_EQ. The page addresses of the ring follow it.
     pub struct CreateEq[0x110] big_endian {
         /// Context of the new EQ.
         @0x10  context: EqContext,
-        /// Bit n of word 0: the EQ receives events of type n.
+        /// Event masks. Bit n of word 0 is set if the EQ receives events of type n.
         @0x58  events: [u64; 4] => events,
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The EQs of trace ib-1 and the completion EQ of ib-2.
+    /// The contexts are those of the EQs in trace ib-1 and of the completion EQ in trace ib-2.
     #[test]
     fn context_matches_traces() {
         let input = words::<{ CreateEq::LEN }>(&[(0x1c, 0x0d00_0010), (0x5c, 0x001f_02be)]);

@@ -14,16 +14,16 @@ use crate::layout;
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 64;
-/// Offset of the byte with the owner bit. The device writes it last.
+/// Offset of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
 
 bitflags! {
-    /// Event types that an EQ receives. Bit n is type n.
+    /// Set of event types that an EQ receives. Bit n stands for type n.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct EventMask: u64 {
         /// The path has migrated.
         const PATH_MIGRATED = 1 << 0x01;
-        /// A packet has arrived in RTR.
+        /// A QP in RTR has received a packet.
         const COMMUNICATION_ESTABLISHED = 1 << 0x02;
         /// The send queue has drained.
         const SQ_DRAINED = 1 << 0x03;
@@ -49,7 +49,7 @@ bitflags! {
         const INVALID_REQUEST = 1 << 0x10;
         /// A request has violated access rights.
         const ACCESS_VIOLATION = 1 << 0x11;
-        /// The SRQ has failed.
+        /// An SRQ could not be read.
         const SRQ_CATASTROPHIC = 1 << 0x12;
         /// A QP in error has consumed its last WQE.
         const LAST_WQE_REACHED = 1 << 0x13;
@@ -62,11 +62,11 @@ bitflags! {
 }
 
 codes! {
-    /// Event of a work queue.
+    /// Type of a work queue's event.
     pub enum QueueEvent(u8) {
         /// The alternate path is in use.
         PathMigrated = 0x01 "path_migrated",
-        /// The first packet arrived in RTR.
+        /// The first packet arrived while the QP was in RTR.
         CommunicationEstablished = 0x02 "communication_established",
         /// The send queue is drained.
         SqDrained = 0x03 "sq_drained",
@@ -74,11 +74,11 @@ codes! {
         Catastrophic = 0x05 "wq_catastrophic",
         /// The path could not migrate.
         PathMigrationFailed = 0x07 "path_migration_failed",
-        /// An invalid request of the peer was rejected.
+        /// The device rejected an invalid request from the peer.
         InvalidRequest = 0x10 "invalid_request",
-        /// A request of the peer without access rights was rejected.
+        /// The device rejected a request from the peer that lacked access rights.
         AccessViolation = 0x11 "access_violation",
-        /// The QP takes no more receives from its SRQ.
+        /// The QP will take no more receives from its SRQ.
         LastWqeReached = 0x13 "last_wqe_reached",
     }
 }
@@ -95,7 +95,7 @@ codes! {
 }
 
 codes! {
-    /// Change of a port, the subtype of the event.
+    /// Kind of port change, which is the subtype of the event.
     pub enum PortChange(u8) {
         /// The port is down.
         Down = 1 "down",
@@ -105,9 +105,9 @@ codes! {
         Initialized = 5 "initialized",
         /// The LID of the port has changed.
         Lid = 6 "lid",
-        /// The P_Key table changed.
+        /// The P_Key table has changed.
         Pkey = 7 "pkey",
-        /// The GUID table changed.
+        /// The GUID table has changed.
         Guid = 8 "guid",
         /// The subnet manager requests reregistration.
         ClientReregister = 9 "client_reregister",
@@ -120,7 +120,7 @@ codes! {
 pub enum Eqe {
     /// 00h: a CQ has a new CQE.
     Completion(Cqn),
-    /// Codes of [`QueueEvent`]: event of a work queue.
+    /// An event of a work queue, with one of the type codes of [`QueueEvent`].
     Queue {
         /// Kind of the event.
         event: QueueEvent,
@@ -129,22 +129,22 @@ pub enum Eqe {
         /// Number of the queue, 24 bits.
         number: u32,
     },
-    /// 04h: a CQ failed.
+    /// 04h: a CQ has failed.
     CqError(Cqn, CqFault),
-    /// 08h: the device failed.
+    /// 08h: the device has failed.
     InternalError,
-    /// 09h: a port changed.
+    /// 09h: a port has changed.
     Port {
-        /// Port number, four bits, from 1.
+        /// Port number, four bits, starting at 1.
         port: u8,
         /// Kind of the change.
         change: PortChange,
     },
-    /// 0Ah: commands are done. Bit i is slot i.
+    /// 0Ah: commands have completed. Bit i stands for the command in slot i.
     Command(u32),
-    /// 0Bh: the device requests pages, or offers to return them if negative.
+    /// 0Bh: the device requests pages, or offers to return pages if the number is negative.
     PageRequest {
-        /// Function that requests them, 0.
+        /// Function for which pages are requested, 0.
         function: u16,
         pages: i32,
     },
@@ -154,10 +154,10 @@ pub enum Eqe {
     SrqLimit(Srqn),
 }
 
-/// Error in an EQE.
+/// Reason why an EQE cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EqeError {
-    /// This device sends no event of the type.
+    /// This device sends no events of this type.
     #[error("unknown event type {0:#04x}")]
     Type(u8),
     /// A field of the event data has an unknown code.
@@ -185,7 +185,7 @@ layout! {
 }
 
 impl Eqe {
-    /// Returns the event type, also the bit in [`EventMask`].
+    /// Returns the code of the event type, which is also its bit number in [`EventMask`].
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -200,7 +200,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Completion(_) => "completion",
@@ -215,7 +215,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the bit that an EQ must have in its mask to receive this event. Empty for completions, which
+    /// Returns the bit that must be set in an EQ's mask for the EQ to receive this event. Empty for completions, which
     /// are sent to the EQ of their CQ.
     pub const fn mask(&self) -> EventMask {
         match self {
@@ -224,7 +224,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the wire format with the owner bit.
+    /// Returns the EQE in wire format, with the given owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
         let mut raw = Raw { kind: self.event_type(), owner, ..Raw::default() };
         match *self {
@@ -252,10 +252,10 @@ impl Eqe {
         raw.emit()
     }
 
-    /// Parses an entry. Returns it with its owner bit.
+    /// Parses an entry. Returns the event and the owner bit.
     ///
     /// # Errors
-    /// An event type or code that this device does not write.
+    /// Fails for an event type or code that this device does not write.
     pub fn parse(entry: &[u8; LEN]) -> Result<(Self, bool), EqeError> {
         let raw = Raw::parse(entry);
         let unknown = |what, code| EqeError::Code { what, code };
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn entries_match_interface_offsets() {
-        // Section 22: the CQ of the UMR QP.
+        // Example from section 22: the CQ of the UMR QP.
         check(Eqe::Completion(Cqn::new(0x43)), &[(0x38, 0x43)]);
         check(Eqe::CqError(Cqn::new(0x43), CqFault::Access), &[(0, 0x4_0000), (0x20, 0x43), (0x28, 2)]);
         check(Eqe::InternalError, &[(0, 0x8_0000)]);

@@ -1,4 +1,4 @@
-//! Inputs of commands: one type with a variant for each command, and the descriptions of outputs.
+//! Command inputs, as one type with a variant for each command. It also describes the outputs for traces.
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -29,7 +29,7 @@ use super::vport::QueriedVport;
 use crate::describe::{Describe, Field, Value, Visitor};
 use crate::ids::Iova;
 
-/// List of DMA addresses of pages at the end of an input.
+/// List of page DMA addresses at the end of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Pages<'a>(&'a [[u8; 8]]);
 
@@ -39,7 +39,7 @@ impl<'a> Pages<'a> {
         Self(bytes.as_chunks().0)
     }
 
-    /// Returns the bytes in wire format.
+    /// Returns the list in wire format.
     pub const fn bytes(self) -> &'a [u8] {
         self.0.as_flattened()
     }
@@ -54,7 +54,7 @@ impl<'a> Pages<'a> {
         self.0.is_empty()
     }
 
-    /// Returns the addresses of the pages. Bits 11 to 0 of the list are ignored.
+    /// Returns the addresses of the pages. Bits 11 to 0 of each entry are ignored.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Iova> + 'a {
         self.0.iter().map(|address| Iova::new(u64::from_be_bytes(*address) & !0xfff))
     }
@@ -66,12 +66,12 @@ impl Field for Pages<'_> {
     }
 }
 
-/// Bytes at the end of an input whose meaning depends on the rest.
+/// Bytes at the end of an input. Their meaning depends on the fields before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Wraps the bytes without a copy.
+    /// Wraps the bytes without copying them.
     pub const fn parse(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -97,13 +97,13 @@ macro_rules! commands {
         }
 
         impl<'a> Command<'a> {
-            /// Opcodes of the commands.
+            /// Opcodes of all supported commands.
             pub const OPCODES: &'static [Opcode] = &[$(Opcode::$name),*];
 
             /// Parses an input. Bytes after the arguments are ignored.
             ///
             /// # Errors
-            /// An unsupported opcode, or an input shorter than the arguments of its command.
+            /// Fails for an unsupported opcode, or if the input is shorter than the arguments of its command.
             pub fn parse(input: &'a [u8]) -> Result<Self, InputError> {
                 let short = |what, need| InputError::Short { what, need, have: input.len() };
                 let header = InputHeader::parse_prefix(input)
@@ -129,7 +129,8 @@ macro_rules! commands {
                 }
             }
 
-            /// Returns the wire format, as a driver writes it for DevX user context `user`, otherwise 0.
+            /// Returns the input in wire format, as a driver writes it. `user` is the user context of a DevX command,
+            /// otherwise 0.
             pub fn emit(&self, user: u16) -> Vec<u8> {
                 let mut input = match self {
                     $(Self::$name(fields $(, $tail)?) => {
@@ -188,8 +189,8 @@ macro_rules! commands {
     };
 }
 
-/// Returns the first bytes of an output, padded with zeros. A driver can request an output that is shorter
-/// than the layout.
+/// Returns the first bytes of an output, padded with zeros. Padding is needed because a driver can request an output
+/// that is shorter than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -197,7 +198,7 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 }
 
 commands! {
-    /// Brings the device out of reset. Drops all earlier state.
+    /// Brings the device out of reset, and drops all earlier state.
     EnableHca(Function) -> OutputHeader;
     /// Disables the function and drops its state.
     DisableHca(Function) -> OutputHeader;
@@ -256,7 +257,7 @@ commands! {
     DestroyCq(CqNumber) -> OutputHeader;
     /// Reads the context of a CQ.
     QueryCq(CqNumber) -> QueriedCq;
-    /// Changes the moderation of a CQ, or its ring.
+    /// Changes the moderation of a CQ, or replaces its ring.
     ModifyCq(ModifyCq, pages: Pages) -> OutputHeader;
     /// Creates a memory key.
     CreateMkey(CreateMkey, translation: Bytes) -> MkeyNumber;
@@ -272,7 +273,7 @@ commands! {
     Rst2InitQp(ModifyQp) -> OutputHeader;
     Init2RtrQp(ModifyQp) -> OutputHeader;
     Rtr2RtsQp(ModifyQp) -> OutputHeader;
-    /// Changes attributes in RTS.
+    /// Changes attributes of a QP in RTS.
     Rts2RtsQp(ModifyQp) -> OutputHeader;
     /// Transition from the send queue error state to RTS.
     SqErr2RtsQp(ModifyQp) -> OutputHeader;
@@ -282,9 +283,9 @@ commands! {
     ToRstQp(QpNumber) -> OutputHeader;
     /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;
-    /// Executed like RTS2RTS; no driver can bring a QP to SQD.
+    /// Executed like RTS2RTS, because no driver can bring a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
-    /// Changes attributes in INIT.
+    /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;
     /// Executes a management datagram (MAD).
     MadIfc(MadIfc) -> MadAnswer;
@@ -308,13 +309,13 @@ commands! {
     QueryXrcSrq(SrqNumber) -> QueriedSrq;
     /// Arms the limit of an XRC SRQ.
     ArmXrcSrq(ArmSrq) -> OutputHeader;
-    /// Creates an SRQ, interface step 0 only.
+    /// Creates an SRQ (interface step 0 only).
     CreateSrq(CreateSrq, pages: Pages) -> SrqNumber;
-    /// Destroys an SRQ, interface step 0 only.
+    /// Destroys an SRQ (interface step 0 only).
     DestroySrq(SrqNumber) -> OutputHeader;
-    /// Reads the context of an SRQ, interface step 0 only.
+    /// Reads the context of an SRQ (interface step 0 only).
     QuerySrq(SrqNumber) -> QueriedSrq;
-    /// Arms the limit of an SRQ, interface step 0 only.
+    /// Arms the limit of an SRQ (interface step 0 only).
     ArmRq(ArmSrq) -> OutputHeader;
 
     /// Reads or writes a port register.
@@ -326,8 +327,8 @@ commands! {
 }
 
 impl Command<'_> {
-    /// Returns the transition and new context of a command that changes the QP state; the context is zero for
-    /// 2ERR and 2RST.
+    /// Returns the transition and the new context if the command changes the QP state. For 2ERR and 2RST, the context
+    /// is zero.
     pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
         let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
         Some(match self {

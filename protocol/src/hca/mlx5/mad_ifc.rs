@@ -12,9 +12,9 @@ pub const MAD_LEN: usize = 256;
 layout! {
     /// Input of the command MAD_IFC.
     pub struct MadIfc[272] big_endian {
-        /// Do not check the B_Key.
+        /// Whether to skip the check of the B_Key.
         @0x04[1]      ignore_bkey: bool,
-        /// Do not check the M_Key.
+        /// Whether to skip the check of the M_Key.
         @0x04[0]      ignore_mkey: bool,
         /// LID from which the MAD was received.
         @0x08         source_lid: Lid,
@@ -27,7 +27,7 @@ layout! {
 layout! {
     /// Output of the command MAD_IFC.
     pub struct MadAnswer[272] big_endian {
-        /// The response; all zeros if there is none.
+        /// The response MAD; all zeros if there is none.
         @0x10  mad: [u8; MAD_LEN],
     }
 }

@@ -8,13 +8,13 @@ use crate::describe::describe;
 use crate::ids::{Iova, Pdn, Qpn, Va};
 use crate::layout;
 
-/// Bytes of a translation unit: two page addresses, or one [`Klm`].
+/// Length in bytes of a translation unit, which holds two page addresses or one [`Klm`].
 pub const UNIT: usize = 16;
 
-/// QP number of a key that any QP of its PD can use.
+/// Value of [`MkeyContext::qpn`] for a key that any QP of its PD can use.
 pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 
-/// Key that ends receive lists, with byte count 0.
+/// Key of an entry that terminates a receive list, if its byte count is 0.
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
@@ -24,41 +24,41 @@ codes! {
         Physical = 0 "PA",
         /// List of page addresses.
         Pages = 1 "MTT",
-        /// List of ranges of other keys.
+        /// List of ranges in the address spaces of other keys.
         Ranges = 2 "KLM",
-        /// List of ranges of other keys, all of one size.
+        /// List of ranges in the address spaces of other keys, all of the same size.
         FixedRanges = 3 "KSM",
         /// Software ICM. Not supported.
         SoftwareIcm = 4 "SW_ICM",
         /// Device memory. Not supported.
         DeviceMemory = 5 "MEMIC",
-        /// Key of another function. Not supported.
+        /// Key that belongs to another function. Not supported.
         Crossing = 6 "CROSSING",
     }
 }
 
 layout! {
-    /// Context of a memory key: in CREATE_MKEY, and in UMR work requests.
+    /// Context of a memory key, as it appears in CREATE_MKEY and in UMR work requests.
     pub struct MkeyContext[64] big_endian {
-        /// The key allows no access until a UMR clears this bit.
+        /// Whether the key is free. A free key allows no access until a UMR clears this bit.
         @0x00[30]     free: bool,
         /// Bits 4 to 2 of the access mode, see [`MkeyContext::access_mode`].
         @0x00[28:26]  mode_high: u8,
-        /// Writes may overtake each other. Ignored.
+        /// Whether writes may overtake each other. Ignored.
         @0x00[18]     relaxed_write: bool,
-        /// A small fence is sufficient after a UMR of this key. Ignored.
+        /// Whether a small fence is sufficient after a UMR that changes this key. Ignored.
         @0x00[16]     small_fence: bool,
-        /// UMRs can change the key.
+        /// Whether UMRs can change the key.
         @0x00[15]     umr_enabled: bool,
-        /// Peers can execute atomic operations.
+        /// Whether peers can execute atomic operations.
         @0x00[14]     atomic: bool,
         /// Whether peers can execute RDMA WRITE.
         @0x00[13]     remote_write: bool,
         /// Whether peers can execute RDMA READ.
         @0x00[12]     remote_read: bool,
-        /// Local work requests can write.
+        /// Whether local work requests can write to the region.
         @0x00[11]     local_write: bool,
-        /// Local work requests can read.
+        /// Whether local work requests can read from the region.
         @0x00[10]     local_read: bool,
         /// Bits 1 and 0 of the access mode.
         @0x00[9:8]    mode_low: u8,
@@ -66,21 +66,21 @@ layout! {
         @0x04[31:8]   qpn: Qpn,
         /// Low byte of the key.
         @0x04[7:0]    key: u8 => Hex,
-        /// The key covers the whole address space. Start and length are not used.
+        /// Whether the key covers the whole address space. If it does, start and length are not used.
         @0x0c[31]     length64: bool,
-        /// The key has signatures. Not supported.
+        /// Whether the key uses signatures. Not supported.
         @0x0c[30]     signature: bool,
-        /// Peers can invalidate the key.
+        /// Whether peers can invalidate the key.
         @0x0c[24]     remote_invalidate: bool,
         @0x0c[23:0]   pd: Pdn,
         @0x10         start: Va,
         /// Length of the region in bytes.
         @0x18         length: u64 => Hex,
-        /// Size of signature data in units of 16 bytes, 0.
+        /// Size of the signature data in units of 16 bytes. It is 0, because signatures are not supported.
         @0x20         signature_units: u32,
         /// Size of the translation list in units of 16 bytes.
         @0x34         translation_units: u32,
-        /// Reads may overtake writes. Ignored.
+        /// Whether reads may overtake writes. Ignored.
         @0x38[6]      relaxed_read: bool,
         /// Log2 of the page size in bytes.
         @0x38[5:0]    log_page: u8,
@@ -93,7 +93,7 @@ impl MkeyContext {
         AccessMode::from_code(self.mode_high << 2 | self.mode_low)
     }
 
-    /// Returns the context with this access mode.
+    /// Returns the context with its access mode set to `mode`.
     #[must_use]
     pub const fn with_access_mode(self, mode: AccessMode) -> Self {
         Self { mode_high: mode.code() >> 2, mode_low: mode.code() & 3, ..self }
@@ -101,13 +101,14 @@ impl MkeyContext {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_MKEY. A translation list can follow.
+    /// Fixed part of the input of CREATE_MKEY. A translation list can follow it.
     pub struct CreateMkey[0x110] big_endian {
-        /// The list holds page addresses. `translation_units` says whether there is a list.
+        /// Whether the entries of a translation list are page addresses. `translation_units` shows whether there is a
+        /// list.
         @0x0c[31]  page_access: bool,
         /// Context of the new key.
         @0x10      context: MkeyContext,
-        /// Size of the list that follows in units of 16 bytes, 0 if the key waits for a UMR.
+        /// Size of the list that follows, in units of 16 bytes. It is 0 if a UMR will provide the list.
         @0x60      translation_units: u32,
     }
 }
@@ -121,19 +122,19 @@ layout! {
 }
 
 layout! {
-    /// Entry of a list of ranges of other keys: KLM or KSM.
+    /// Entry of a list of ranges, either KLM or KSM. A range lies in the address space of another key.
     pub struct Klm[16] big_endian {
-        /// Length in bytes; 0 means 2 GiB. Not used by KSM.
+        /// Length of the range in bytes; 0 means 2 GiB. Not used in a KSM.
         @0x00  byte_count: u32,
-        /// Key of the range.
+        /// Key in whose address space the range lies.
         @0x04  key: u32 => Hex,
-        /// First address of the range in that key's address space.
+        /// First address of the range in that address space.
         @0x08  va: Va,
     }
 }
 
 impl Klm {
-    /// Returns the length of the range in bytes, 1 to 2 GiB.
+    /// Returns the length of the range in bytes, from 1 byte to 2 GiB.
     pub const fn len(&self) -> u64 {
         match self.byte_count & 0x7fff_ffff {
             0 => 1 << 31,
@@ -147,7 +148,7 @@ impl Klm {
     }
 }
 
-/// Entry of a list of page addresses (MTT).
+/// Entry of a translation list (MTT), which is a page address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mtt {
     /// DMA address of the page. Bits 2 to 0 of the entry are rights, which this device ignores.
@@ -165,7 +166,7 @@ impl Mtt {
         Self { page: Iova::new(u64::from_be_bytes(entry) & !7) }
     }
 
-    /// Returns the wire format with all rights.
+    /// Returns the entry in wire format, with all access rights.
     pub const fn emit(self) -> [u8; Self::LEN] {
         (self.page.get() | 3).to_be_bytes()
     }
@@ -176,7 +177,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// Section 22: a free key of the MR cache.
+    /// Example from section 22: a free key of the MR cache.
     #[test]
     fn published_context_round_trips() {
         let bytes =

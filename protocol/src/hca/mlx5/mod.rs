@@ -1,8 +1,8 @@
 //! NVIDIA ConnectX ("mlx5"): registers, commands, contexts and queue entries. Its drivers are `mlx5_core` and
 //! `mlx5_ib` in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
 //!
-//! All multi-byte fields are big-endian, registers and doorbell records included. As in the interface document,
-//! `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
+//! All multi-byte fields are big-endian, including those in registers and doorbell records. As in the interface
+//! document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
 //!
 //! # Spec
 //! mlx5 interface; each file cites its sections.
@@ -41,13 +41,13 @@ pub mod wqe;
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 
-/// Returns the length in bytes of the pages of a queue, from the log page size of its context.
+/// Returns the length in bytes of a queue's pages. `log_page_size` is taken from the context of the queue.
 pub const fn page_len(log_page_size: u8) -> u64 {
     (PAGE as u64) << (log_page_size & 0x1f)
 }
 
-/// Returns the number of bytes in the first page of a queue before its first entry. The page offset of a
-/// context counts 64ths of a page (section 10.1).
+/// Returns the offset in bytes of a queue's first entry in its page. The page offset in a context counts 64ths of a
+/// page (section 10.1).
 pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
     page_len(log_page_size) / 64 * offset as u64
 }
@@ -56,7 +56,7 @@ pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
 mod tests {
     use super::*;
 
-    /// Section 10.1: pages of 8 KiB and offset 32, as libmlx5 does.
+    /// Example from section 10.1: libmlx5 uses pages of 8 KiB and an offset of 32.
     #[test]
     fn page_offset_counts_parts_of_page() {
         assert_eq!(page_offset(1, 32), 4096);

@@ -7,25 +7,25 @@ use super::code::codes;
 use crate::layout;
 
 codes! {
-    /// Purpose of pages, the op_mod of QUERY_PAGES.
+    /// Purpose for which the device needs pages; the op_mod of QUERY_PAGES.
     pub enum PageUse(u16) {
-        /// Before INIT_HCA, for boot.
+        /// Pages for booting, before INIT_HCA.
         Boot = 1 "boot",
-        /// Before INIT_HCA, for the capabilities that the driver set.
+        /// Pages that the capabilities set by the driver require, before INIT_HCA.
         Init = 2 "init",
-        /// While the device runs.
+        /// Pages that are requested while the device runs.
         Regular = 3 "regular",
     }
 }
 
 codes! {
-    /// Variant of MANAGE_PAGES, its op_mod.
+    /// What MANAGE_PAGES does; its op_mod.
     pub enum PageOperation(u16) {
         /// The driver could not allocate the pages.
         CannotGive = 0 "cannot_give",
-        /// The driver gives pages.
+        /// The driver gives pages to the device.
         Give = 1 "give",
-        /// The driver takes pages back.
+        /// The driver takes pages back from the device.
         Take = 2 "take",
     }
 }
@@ -41,14 +41,14 @@ layout! {
 layout! {
     /// Output of the command QUERY_PAGES.
     pub struct RequestedPages[16] big_endian {
-        /// Function that requests the pages, 0.
+        /// Function that requests the pages, always 0.
         @0x0a  function: u16,
-        /// Number of pages in two's complement, see [`RequestedPages::pages`].
+        /// Number of pages in two's complement; see [`RequestedPages::pages`].
         @0x0c  raw_pages: u32 => signed,
     }
 }
 
-/// Returns the number in two's complement as text for traces.
+/// Returns the number of pages, which is in two's complement, as text for traces.
 fn signed(raw: u32) -> SignedCount {
     SignedCount(raw.cast_signed())
 }
@@ -62,8 +62,8 @@ impl crate::describe::Field for SignedCount {
 }
 
 impl RequestedPages {
-    /// Creates the output in which the function itself requests this number of pages. A negative number
-    /// offers to return pages.
+    /// Creates an output in which the device itself requests this number of pages. If the number is negative, the
+    /// device offers to return pages.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
@@ -75,22 +75,21 @@ impl RequestedPages {
 }
 
 layout! {
-    /// Fixed part of the input of MANAGE_PAGES. Pages that the driver gives follow.
+    /// Fixed part of the input of MANAGE_PAGES. The addresses of pages that the driver gives follow it.
     pub struct ManagePages[16] big_endian {
         /// A value of [`PageOperation`].
         @0x06  operation: u16 => PageOperation::word,
-        /// Function that receives or returns the pages, 0.
+        /// Function that receives or returns the pages, always 0.
         @0x0a  function: u16,
-        /// Number of pages given, or maximum number of pages to return.
+        /// Number of pages that the driver gives, or the maximum number of pages to return.
         @0x0c  count: u32,
     }
 }
 
 layout! {
-    /// Fixed part of the output of MANAGE_PAGES. Pages that the device returns follow.
+    /// Fixed part of the output of MANAGE_PAGES. The addresses of pages that the device returns follow it.
     pub struct ManagedPages[16] big_endian {
-        /// Number of pages returned. It must be the number of pages that the device holds, up to the number
-        /// requested.
+        /// Number of pages returned. The device must return all the pages that it holds, up to the requested number.
         @0x08  count: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! Paths of connected QPs, in QP contexts.
+//! Paths of connected QPs, as they appear in QP contexts.
 //!
 //! # Spec
 //! mlx5 interface, section 10.3.
@@ -7,20 +7,20 @@ use crate::ids::{FlowLabel, Lid, MacAddr};
 use crate::layout;
 
 layout! {
-    /// Path to a peer. The Ethernet fields are not used by InfiniBand ports.
+    /// Path to a peer. InfiniBand ports do not use the Ethernet fields.
     pub struct Path[44] big_endian {
-        /// Packets to the device's own port do not leave the device.
+        /// Whether packets to the device's own port are looped back inside the device.
         @0x00[31]     force_loopback: bool,
-        /// Adaptive routing is allowed.
+        /// Whether adaptive routing is allowed.
         @0x00[30]     free_adaptive_routing: bool,
         /// Index in the P_Key table.
         @0x00[15:0]   pkey_index: u16,
-        /// Packets have a GRH.
+        /// Whether packets have a GRH.
         @0x04[23]     grh: bool,
-        /// Low bits of the source LID.
+        /// Low bits of the source LID, which LMC leaves free.
         @0x04[22:16]  path_bits: u8,
         @0x04[15:0]   lid: Lid,
-        /// ACK timeout code, 4.096 µs · 2^n; 0 is no timeout.
+        /// ACK timeout code n, for a timeout of 4.096 µs · 2^n. 0 disables the timeout.
         @0x08[31:27]  ack_timeout: u8,
         /// Index of the source GID.
         @0x08[23:16]  gid_index: u8,
@@ -33,22 +33,22 @@ layout! {
         /// Flow label of the GRH.
         @0x0c[19:0]   flow_label: FlowLabel,
         @0x10         gid: [u8; 16],
-        /// On Ethernet: whether to use `dscp`.
+        /// On Ethernet: whether to use the value of `dscp`.
         @0x20[27]     force_dscp: bool,
-        /// On Ethernet: whether to use `ecn`.
+        /// On Ethernet: whether to use the value of `ecn`.
         @0x20[26]     force_ecn: bool,
-        /// On Ethernet: whether to use `priority`.
+        /// On Ethernet: whether to use the value of `priority`.
         @0x20[24]     force_priority: bool,
         /// On Ethernet: the ECN bits.
         @0x20[23:22]  ecn: u8,
         /// On Ethernet: the DSCP value.
         @0x20[21:16]  dscp: u8,
-        /// Ethernet: UDP source port.
+        /// On Ethernet: the UDP source port.
         @0x20[15:0]   udp_port: u16,
         /// On Ethernet: the VLAN priority.
         @0x24[30:28]  priority: u8,
         @0x24[27:24]  service_level: u8,
-        /// Port number, from 1.
+        /// Port number, starting at 1.
         @0x24[23:16]  port: u8,
         /// On Ethernet: MAC address of the destination.
         @0x26         mac: MacAddr,

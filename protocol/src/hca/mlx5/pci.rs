@@ -1,4 +1,4 @@
-//! PCI identity.
+//! PCI identity of the device.
 //!
 //! # Spec
 //! mlx5 interface, section 1.1.
@@ -7,15 +7,15 @@ use super::code::codes;
 
 /// Vendor ID of Mellanox Technologies.
 pub const VENDOR_ID: u16 = 0x15b3;
-/// Subsystem ID, a choice of hcad.
+/// PCI subsystem ID, chosen by hcad.
 pub const SUBSYSTEM_ID: u16 = 0x0007;
-/// Revision ID, a choice of hcad.
+/// PCI revision ID, chosen by hcad.
 pub const REVISION: u8 = 0;
 /// Class code: InfiniBand controller.
 pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
 
 codes! {
-    /// Model of the device, by the ID of its physical function. Drivers treat all models alike.
+    /// Model of the device, identified by the device ID of its physical function. Drivers treat all models alike.
     pub enum Model(u16) {
         /// Device ID of ConnectX-4.
         ConnectX4 = 0x1013 "ConnectX-4",
@@ -39,7 +39,7 @@ codes! {
 }
 
 impl Model {
-    /// Device ID of a virtual function. Models from ConnectX-6 Dx on share one ID.
+    /// Returns the device ID of a virtual function. All models from ConnectX-6 Dx on share one ID.
     pub const fn virtual_function(self) -> u16 {
         match self {
             Self::ConnectX4 => 0x1014,

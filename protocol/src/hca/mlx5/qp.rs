@@ -16,7 +16,7 @@ codes! {
     /// State of a QP.
     pub enum QpState(u8) {
         Reset = 0 "RST",
-        /// INIT: receives can be posted.
+        /// Receives can be posted (INIT).
         Init = 1 "INIT",
         /// The QP can receive (RTR).
         Rtr = 2 "RTR",
@@ -24,7 +24,7 @@ codes! {
         Rts = 3 "RTS",
         /// The send queue has failed.
         SqError = 4 "SQER",
-        /// Send queue drain (SQD). Drivers have no command to enter this state.
+        /// The send queue is drained (SQD). Drivers have no command to enter this state.
         SqDrain = 5 "SQD",
         Error = 6 "ERR",
         Suspended = 9 "SUSPENDED",
@@ -32,7 +32,7 @@ codes! {
 }
 
 codes! {
-    /// Service of a QP.
+    /// Transport service of a QP.
     pub enum Service(u8) {
         /// QP for reliable connections (RC).
         Rc = 0x0 "RC",
@@ -51,18 +51,18 @@ codes! {
         Qp1 = 0x8 "QP1",
         /// QP for raw Ethernet frames.
         Raw = 0x9 "RAW",
-        /// Changes memory keys for the kernel. Send queue only.
+        /// Send queue with which the kernel changes memory keys. It has no receive queue.
         Umr = 0xc "UMR",
     }
 }
 
 impl Service {
-    /// Returns whether send WQEs have a datagram segment.
+    /// Returns whether send WQEs for this service have a datagram segment.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Qp0 | Self::Qp1)
     }
 
-    /// Returns whether the transport is reliable: RC or XRC.
+    /// Returns whether the service is reliable, that is, RC or XRC.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
@@ -75,7 +75,7 @@ codes! {
         Own = 0 "RQ",
         /// An RMP or XRC SRQ.
         Srq = 1 "SRQ",
-        /// A CRQ. Not supported.
+        /// A CRQ (not supported by this device).
         Crq = 2 "CRQ",
         /// The QP receives nothing.
         None = 3 "NONE",
@@ -89,16 +89,16 @@ layout! {
         @0x00[31:28]  state: u8 => QpState::word,
         /// A value of [`Service`].
         @0x00[23:16]  service: u8 => Service::word,
-        /// Path migration state, 3 migrated.
+        /// Path migration state; 3 means migrated.
         @0x00[12:11]  migration: u8,
-        /// Type of the offload.
+        /// Type of the offload that the QP uses.
         @0x00[7:4]    offload: u8,
         @0x00[3:2]    end_padding: u8,
-        /// WQEs have signatures. Not supported.
+        /// Whether WQEs have signatures. Not supported.
         @0x04[31]     wqe_signatures: bool,
-        /// Multicast datagrams that the QP sends do not return to it.
+        /// Whether the QP is excluded from its own multicast datagrams.
         @0x04[30]     block_multicast_loopback: bool,
-        /// The QP is latency sensitive.
+        /// Whether the QP is latency sensitive.
         @0x04[28]     latency_sensitive: bool,
         @0x04[23:0]   pd: Pdn,
         /// Path MTU code, 1 to 5 for 256 to 4096 bytes.
@@ -109,60 +109,60 @@ layout! {
         @0x08[22:19]  log_rq_entries: u8,
         /// Log2 of the size of a receive entry in bytes, minus 4.
         @0x08[18:16]  log_rq_stride: u8,
-        /// There is no send queue.
+        /// Whether the QP has no send queue.
         @0x08[15]     no_sq: bool,
-        /// Log2 of the number of 64-byte blocks of the send queue.
+        /// Log2 of the length of the send queue in 64-byte blocks.
         @0x08[14:11]  log_sq_blocks: u8,
-        /// The QP can use the reserved L_Key.
+        /// Whether the QP can use the reserved L_Key.
         @0x08[4]      reserved_lkey: bool,
-        /// Stateless offload, used by IPoIB.
+        /// Mode of the stateless offload, which IPoIB uses.
         @0x08[3:0]    stateless_offload: u8,
         /// Set of Q counters.
         @0x0c[31:24]  counter_set: CounterSet,
-        /// UAR page of the doorbell.
+        /// UAR page that contains the QP's doorbell.
         @0x0c[23:0]   uar: UarIndex,
-        /// User index in CQEs.
+        /// User index that CQEs report.
         @0x10[23:0]   user_index: UserIndex,
         /// Log2 of the page size, in units of 4 KiB.
         @0x14[28:24]  log_page_size: u8,
         /// QP number of the peer.
         @0x14[23:0]   remote_qpn: Qpn,
         @0x18         primary: Path,
-        /// Alternate path. Not used.
+        /// Alternate path to the peer. Not used.
         @0x44         alternate: Path,
-        /// Log2 of the number of messages between acknowledge requests. Ignored.
+        /// Log2 of the number of messages between two acknowledge requests. Ignored.
         @0x70[31:28]  log_ack_frequency: u8,
-        /// Log2 of outstanding READs and atomics as requester.
+        /// Log2 of the maximum number of outstanding READs and atomics as requester.
         @0x70[23:21]  log_requester_depth: u8,
-        /// Retries after a timeout.
+        /// Maximum number of retries after a timeout.
         @0x70[18:16]  retry_count: u8,
-        /// Retries after an RNR NAK; 7 is no limit.
+        /// Maximum number of retries after an RNR NAK; 7 means no limit.
         @0x70[15:13]  rnr_retry: u8,
-        /// Fast registration is allowed.
+        /// Whether fast registration is allowed.
         @0x70[11]     fast_registration: bool,
         /// Next PSN to send.
         @0x78[23:0]   next_send_psn: Psn,
         /// CQ of the send queue, 0 if there is none.
         @0x7c[23:0]   send_cqn: Cqn,
-        /// Source QP number in the DETH. Only with a capability that this device does not have.
+        /// Source QP number to send in the DETH. It requires a capability that this device does not have.
         @0x80[23:0]   deth_qpn: Qpn,
-        /// Last acknowledged PSN. Reported by QUERY_QP.
+        /// Last PSN that was acknowledged. Reported by QUERY_QP.
         @0x84[23:0]   last_acked_psn: Psn,
-        /// Log2 of outstanding READs and atomics as responder.
+        /// Log2 of the maximum number of outstanding READs and atomics as responder.
         @0x90[23:21]  log_responder_depth: u8,
-        /// Atomic mode, 1 for IB atomics.
+        /// Atomic mode; 1 stands for InfiniBand atomics.
         @0x90[19:16]  atomic_mode: u8,
         /// Whether peers can execute RDMA READ.
         @0x90[15]     remote_read: bool,
         /// Whether peers can execute RDMA WRITE.
         @0x90[14]     remote_write: bool,
-        /// Peers can execute atomic operations.
+        /// Whether peers can execute atomic operations.
         @0x90[13]     remote_atomic: bool,
-        /// First entry in its page, see [`super::page_offset`].
+        /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x90[11:6]   page_offset: u8,
-        /// The QP is the slave of a cross-channel connection. Ignored.
+        /// Whether the QP is the slave of a cross-channel connection. Ignored.
         @0x90[1]      cross_channel_slave: bool,
-        /// RNR NAK timer code to send.
+        /// RNR NAK timer code that the QP sends.
         @0x94[28:24]  min_rnr_timer: u8,
         /// PSN of the next expected packet.
         @0x94[23:0]   recv_psn: Psn,
@@ -174,19 +174,19 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// Number of the RMP or XRC SRQ. Also set if the QP does not use one.
+        /// Number of the RMP or XRC SRQ. It is set even if the QP does not use one.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,
-        /// Receives that the device has taken. Reported by QUERY_QP.
+        /// Number of receives that the device has consumed. Reported by QUERY_QP.
         @0xb8         rq_hw_counter: u32,
-        /// Receives that the driver has posted. Reported by QUERY_QP.
+        /// Number of receives that the driver has posted. Reported by QUERY_QP.
         @0xbc         rq_sw_counter: u32,
-        /// Permission to put short data into CQEs, requester. Ignored.
+        /// Whether the requester may place short data into CQEs. Ignored.
         @0xc4[15:8]   inline_request: u8 => Hex,
-        /// Permission to put short data into CQEs, responder. Ignored.
+        /// Whether the responder may place short data into CQEs. Ignored.
         @0xc4[7:0]    inline_response: u8 => Hex,
-        /// DC access key. Not used.
+        /// Access key for DC. Not used.
         @0xc8         dc_key: u64 => Hex,
     }
 }
@@ -207,7 +207,7 @@ impl QpContext {
         ReceiveKind::from_code(self.receive_kind)
     }
 
-    /// Returns the length in bytes of the receive queue, which comes first in the buffer; 0 if the QP has
+    /// Returns the length in bytes of the receive queue, which is at the start of the buffer. Returns 0 if the QP has
     /// none.
     pub const fn rq_len(&self) -> usize {
         match self.receive_kind() {
@@ -216,18 +216,18 @@ impl QpContext {
         }
     }
 
-    /// Returns the length in bytes of the send queue, which follows the receive queue; 0 if the QP has none.
+    /// Returns the length in bytes of the send queue, which follows the receive queue. Returns 0 if the QP has none.
     pub const fn sq_len(&self) -> usize {
         if self.no_sq { 0 } else { 64 << self.log_sq_blocks }
     }
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_QP. The pages of the queues follow.
+    /// Fixed part of the input of CREATE_QP. The page addresses of the queues follow it.
     pub struct CreateQp[0x110] big_endian {
-        /// Reserved; must be 0.
+        /// QP number. It is reserved here and must be 0.
         @0x08[23:0]  qpn: Qpn,
-        /// Not used by this command.
+        /// Attribute mask, which this command does not use.
         @0x10        optional: QpAttributes as u32,
         /// Context of the new QP.
         @0x18        context: QpContext,
@@ -248,14 +248,14 @@ layout! {
 layout! {
     /// Input of the command QUERY_QP.
     pub struct QueryQp[16] big_endian {
-        /// The driver requests an extended context. Only with a capability that this device does not have.
+        /// Whether the driver requests an extended context, for which this device lacks the capability.
         @0x08[31]    extended: bool,
         @0x08[23:0]  qpn: Qpn,
     }
 }
 
 layout! {
-    /// Output of QUERY_QP. New drivers request 464 bytes, old drivers 272; the remaining bytes are zero.
+    /// Output of QUERY_QP. New drivers request 464 bytes and old drivers 272. The bytes after the context are zero.
     pub struct QueriedQp[464] big_endian {
         /// Context with the current state.
         @0x18  context: QpContext,

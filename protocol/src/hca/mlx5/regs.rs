@@ -8,15 +8,15 @@ use super::command::{LOG_SLOTS, LOG_STRIDE};
 use crate::hca::words::{self, Block};
 use crate::layout;
 
-/// Length of the initialization segment in bytes, up to the MSI-X table.
+/// Length in bytes of the initialization segment, which ends at the MSI-X table.
 pub const SEGMENT_LEN: u64 = 0x2000;
-/// Offset of the MSI-X table, a choice of hcad.
+/// Offset of the MSI-X table, chosen by hcad.
 pub const MSIX_TABLE: u32 = 0x2000;
-/// Offset of the MSI-X pending bits, a choice of hcad.
+/// Offset of the MSI-X pending bit array, chosen by hcad.
 pub const MSIX_PENDING: u32 = 0x3000;
-/// Index of the first UAR page that the device allocates, a choice of hcad.
+/// Index of the first UAR page that the device allocates, chosen by hcad.
 pub const FIRST_UAR: u32 = 16;
-/// Command interface revision. Drivers accept no other.
+/// Revision of the command interface. Drivers accept no other revision.
 pub const COMMAND_REVISION: u16 = 5;
 
 /// A register of the initialization segment.
@@ -26,25 +26,25 @@ pub enum Register {
     FirmwareVersion,
     /// 004h: command interface revision and firmware sub-minor version.
     CommandRevision,
-    /// 010h: command queue address, high half.
+    /// 010h: high half of the command queue address.
     QueueAddressHigh,
-    /// 014h: command queue address, low half, with [`QueueWord`].
+    /// 014h: low half of the command queue address. [`QueueWord`] describes its low bits.
     QueueAddressLow,
-    /// 018h: command doorbell. Bit i passes slot i to the device.
+    /// 018h: command doorbell. Setting bit i passes slot i to the device.
     CommandDoorbell,
     /// 1FCh: state of the initialization.
     Initializing,
     /// 200h to 23Ch: health buffer.
     Health,
-    /// 1000h: internal timer, high half.
+    /// 1000h: high half of the internal timer.
     TimerHigh,
-    /// 1004h: internal timer, low half.
+    /// 1004h: low half of the internal timer.
     TimerLow,
-    /// 1010h: health counter. It must differ at every read.
+    /// 1010h: health counter. Every read must return a different value.
     HealthCounter,
 }
 
-/// Registers in address order.
+/// Register blocks in address order.
 const MAP: [Block<Register>; 10] = [
     (0x000, 4, Register::FirmwareVersion),
     (0x004, 4, Register::CommandRevision),
@@ -61,13 +61,13 @@ const MAP: [Block<Register>; 10] = [
 const _: () = assert!(words::in_order(&MAP));
 
 impl Register {
-    /// Decodes the offset of a word. Returns the register, and the offset of the word in it. `None` for an offset
-    /// that reads 0 and ignores writes.
+    /// Decodes the offset of a word. Returns the register and the offset of the word within it. `None` for offsets that
+    /// read 0 and ignore writes.
     pub fn at(offset: u64) -> Option<(Self, u32)> {
         words::find(&MAP, offset)
     }
 
-    /// Returns the name that traces show.
+    /// Returns the register name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FirmwareVersion => "fw_rev",
@@ -85,24 +85,24 @@ impl Register {
 }
 
 codes! {
-    /// State of the NIC: requested by a write to 014h, reported by a read.
+    /// State of the NIC. The driver requests a state by writing 014h, and reads the current state there.
     pub enum NicState(u8) {
         /// The device operates normally.
         Normal = 0 "normal",
-        /// The device failed or is disabled.
+        /// The device has failed or is disabled.
         Disabled = 1 "disabled",
         SoftwareReset = 7 "sw_reset",
     }
 }
 
-/// Value that the driver writes to 014h.
+/// Value that a driver writes to the register at 014h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueWord {
-    /// Address of the command queue, bits 31 to 12.
+    /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request for a state. The address bits are 0.
+    /// Request to change the NIC state. The address bits are 0.
     Request {
-        /// State code, see [`NicState`].
+        /// Code of the requested state; see [`NicState`].
         state: u8,
     },
 }
@@ -111,7 +111,7 @@ impl QueueWord {
     const STATE: u32 = 0x700;
     const ADDRESS: u32 = 0xffff_f000;
 
-    /// Parses a write to the register.
+    /// Parses a value written to the register.
     pub const fn parse(word: u32) -> Self {
         let [.., state, _] = (word & Self::STATE).to_be_bytes();
         if word & Self::ADDRESS == 0 && state != 0 {
@@ -121,7 +121,8 @@ impl QueueWord {
         }
     }
 
-    /// Returns the value that the driver reads: address, state code, and geometry of the queue.
+    /// Returns the value that the driver reads. It consists of the address, the state code, and the geometry of the
+    /// queue.
     pub const fn read(address: u32, state: u8) -> u32 {
         address & Self::ADDRESS
             | (state as u32) << 8 & Self::STATE
@@ -130,21 +131,21 @@ impl QueueWord {
     }
 }
 
-/// Firmware version that the driver logs.
+/// Firmware version, which the driver logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct FirmwareVersion {
     pub major: u16,
     pub minor: u16,
-    /// Third part of the version.
+    /// Third part of the version number.
     pub sub_minor: u16,
 }
 
 impl FirmwareVersion {
-    /// Version of this device, a choice of hcad.
+    /// Firmware version of this device, chosen by hcad.
     pub const THIS: Self = Self { major: 16, minor: 35, sub_minor: 3006 };
 
-    /// Values of 000h and 004h.
+    /// Returns the values of the registers at 000h and 004h.
     pub const fn registers(self) -> (u32, u32) {
         let first = (self.minor as u32) << 16 | self.major as u32;
         (first, (COMMAND_REVISION as u32) << 16 | self.sub_minor as u32)
@@ -154,22 +155,22 @@ impl FirmwareVersion {
 layout! {
     /// The health buffer of the device.
     pub struct Health[64] big_endian {
-        /// Firmware version, any value but all ones.
+        /// Firmware version. Any value except all ones is valid.
         @0x30         firmware_version: u32 => Hex,
-        /// ID of the hardware, [`Health::HARDWARE_ID`].
+        /// Hardware ID; must be [`Health::HARDWARE_ID`].
         @0x34         hardware_id: u32 => Hex,
-        /// A syndrome is fatal.
+        /// Whether the syndrome is fatal.
         @0x38[31]     fatal: bool,
-        /// Reason of a failure, 0 if there is none.
+        /// Reason of a failure; 0 if there is none.
         @0x3c[23:16]  syndrome: u8 => Hex,
     }
 }
 
 impl Health {
-    /// Hardware id of ConnectX-5.
+    /// Hardware ID of ConnectX-5.
     pub const HARDWARE_ID: u32 = 0x20d;
 
-    /// Returns the health of a working device.
+    /// Returns the health buffer of a working device.
     pub const fn good(firmware_version: u32) -> Self {
         Self { firmware_version, hardware_id: Self::HARDWARE_ID, fatal: false, syndrome: 0 }
     }

@@ -1,4 +1,4 @@
-//! Commands whose only argument or result is the number of an object, and membership in multicast groups.
+//! Commands that take or return only the number of an object, and commands for multicast group membership.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 5.4.
@@ -27,9 +27,9 @@ numbers! {
     XrcDomainNumber { xrcd: XrcDomain[23] }
     /// Number of a transport domain.
     TransportDomainNumber { domain: TransportDomain[23] }
-    /// A set of Q counters. Set 0 does not exist.
+    /// Number of a set of Q counters. There is no set 0.
     CounterSetNumber { set: CounterSet[7] }
-    /// An EQ, 8 bits.
+    /// Number of an EQ, 8 bits.
     EqNumber { eqn: Eqn[7] }
     /// Number of a CQ, 24 bits.
     CqNumber { cqn: Cqn[23] }
@@ -37,14 +37,14 @@ numbers! {
     MkeyNumber { index: MkeyIndex[23] }
     /// Number of a QP, 24 bits.
     QpNumber { qpn: Qpn[23] }
-    /// An RMP, XRC SRQ or SRQ. They share one number space.
+    /// Number of an RMP, XRC SRQ or SRQ. All three share one number space.
     SrqNumber { srqn: Srqn[23] }
 }
 
 layout! {
     /// Input of ATTACH_TO_MCG and DETACH_FROM_MCG.
     pub struct Multicast[32] big_endian {
-        /// Member of the group.
+        /// QP that joins or leaves the group.
         @0x08[23:0]  qpn: Qpn,
         /// GID of the group.
         @0x10        gid: [u8; 16],

@@ -12,25 +12,25 @@ codes! {
     pub enum WorkQueueKind(u8) {
         /// The entries form a linked list.
         Linked = 0 "linked",
-        /// Entries are used in ascending order.
+        /// The entries are used in ascending order.
         Cyclic = 1 "cyclic",
-        /// Linked, with several packets per entry. Not supported.
+        /// The entries form a linked list and can each hold several packets. Not supported.
         LinkedStriding = 2 "linked_striding",
-        /// Cyclic, with several packets per entry. Not supported.
+        /// The entries are used in ascending order and can each hold several packets. Not supported.
         CyclicStriding = 3 "cyclic_striding",
     }
 }
 
 layout! {
-    /// A work queue without its pages.
+    /// Description of a work queue, without its list of pages.
     pub struct WorkQueue[0xc0] big_endian {
         /// A value of [`WorkQueueKind`].
         @0x00[31:28]  kind: u8 => WorkQueueKind::word,
-        /// First entry in its page, see [`super::page_offset`].
+        /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x04[20:16]  page_offset: u8,
-        /// Event when fewer entries are available; 0 is none.
+        /// Number of available entries below which an event is raised; 0 disables the event.
         @0x04[15:0]   limit: u16,
-        /// Protection domain of the entries.
+        /// Protection domain in which the entries are accessed.
         @0x08[23:0]   pd: Pdn,
         @0x0c[23:0]   uar: UarIndex,
         /// Address of the doorbell record.
@@ -45,18 +45,18 @@ layout! {
 }
 
 layout! {
-    /// Context of an RMP without its pages.
+    /// Context of an RMP, without its list of pages.
     pub struct RmpContext[0xf0] big_endian {
-        /// State of the queue; 1 is ready.
+        /// State of the queue; 1 means ready.
         @0x00[23:20]  state: u8,
-        /// The queue is cyclic.
+        /// Whether the queue is cyclic.
         @0x04[31]     cyclic: bool,
         @0x30         queue: WorkQueue,
     }
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_RMP. The pages of the queue follow.
+    /// Fixed part of the input of CREATE_RMP. The page addresses of the queue follow it.
     pub struct CreateRmp[0x110] big_endian {
         /// Context of the new RMP.
         @0x20  context: RmpContext,
@@ -68,7 +68,7 @@ layout! {
     pub struct ModifyRmp[0x110] big_endian {
         @0x08[31:28]  state: u8,
         @0x08[23:0]   srqn: Srqn,
-        /// Whether to set the limit.
+        /// Whether the command sets the limit.
         @0x14[0]      has_limit: bool,
         /// Context with the new values.
         @0x20         context: RmpContext,
@@ -84,27 +84,27 @@ layout! {
 }
 
 layout! {
-    /// Context of an XRC SRQ, and with interface step 0 of every SRQ.
+    /// Context of an XRC SRQ. In interface step 0, also the context of an ordinary SRQ.
     pub struct SrqContext[64] big_endian {
         @0x00[31:28]  state: u8,
         /// Log2 of the number of entries.
         @0x00[27:24]  log_entries: u8,
-        /// Entries have signatures. Not supported.
+        /// Whether entries have signatures. Not supported.
         @0x04[31]     signature: bool,
         /// Log2 of the size of an entry in bytes, minus 4.
         @0x04[26:24]  log_stride: u8,
         @0x04[23:0]   xrcd: XrcDomain,
-        /// First entry in its page, see [`super::page_offset`].
+        /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[31:26]  page_offset: u8,
-        /// CQ of XRC completions.
+        /// CQ to which XRC completions are written.
         @0x08[23:0]   cqn: Cqn,
         /// Log2 of the page size, in units of 4 KiB.
         @0x10[29:24]  log_page_size: u8,
-        /// User index in CQEs. Unused with interface step 0.
+        /// User index that CQEs report. Unused in interface step 0.
         @0x10[23:0]   user_index: UserIndex,
-        /// Protection domain of the entries, and of the keys of XRC requests.
+        /// Protection domain of the entries. The keys in XRC requests are also checked against it.
         @0x18[23:0]   pd: Pdn,
-        /// Event when fewer entries are available; 0 is none.
+        /// Number of available entries below which an event is raised; 0 disables the event.
         @0x1c[31:16]  limit: u16,
         /// Number of available entries.
         @0x1c[15:0]   count: u16,
@@ -114,7 +114,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_XRC_SRQ and CREATE_SRQ. The pages of the queue follow.
+    /// Fixed part of the input of CREATE_XRC_SRQ and CREATE_SRQ. The page addresses of the queue follow it.
     pub struct CreateSrq[0x110] big_endian {
         /// Context of the new SRQ.
         @0x10  context: SrqContext,
@@ -132,7 +132,7 @@ layout! {
 layout! {
     /// Input of ARM_XRC_SRQ and ARM_RQ.
     pub struct ArmSrq[16] big_endian {
-        /// Object to arm; 1 for the limit.
+        /// What to arm; 1 selects the limit.
         @0x06        op_mod: u16,
         @0x08[23:0]  srqn: Srqn,
         @0x0e        limit: u16,
@@ -140,7 +140,7 @@ layout! {
 }
 
 layout! {
-    /// First 16 bytes of an SRQ entry. Data segments follow.
+    /// First 16 bytes of an SRQ entry. Data segments follow them.
     pub struct LinkSegment[16] big_endian {
         /// Number of the next entry.
         @0x02         next: u16,
@@ -154,7 +154,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// Trace ib-2: the driver's XRC SRQ, two entries of 512 bytes.
+    /// Trace ib-2 contains the XRC SRQ of the driver, which has two entries of 512 bytes.
     #[test]
     fn xrc_srq_matches_trace() {
         let context = SrqContext {
@@ -198,7 +198,7 @@ mod tests {
             (0x1c, 0x1234_5678),
         ]);
         assert_eq!(context.emit(), expected);
-        // Section 5.4 defines the limit in the outputs of the queries.
+        // Section 5.4 gives the offset of the limit in the outputs of the query commands.
         let output = QueriedSrq { context }.emit();
         assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
         let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };

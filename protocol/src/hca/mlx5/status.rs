@@ -1,4 +1,4 @@
-//! Status codes of commands, and errors in their input.
+//! Status codes of commands, and errors in command inputs.
 //!
 //! # Spec
 //! mlx5 interface, section 3.3.
@@ -8,41 +8,41 @@ use thiserror::Error;
 use super::code::codes;
 
 codes! {
-    /// Status of a command. The documentation of each status names the error that the driver derives from it.
+    /// Status of a command. Each description names the error code to which drivers translate the status.
     pub enum Status(u8) {
         /// The command has succeeded.
         Ok = 0x00 "OK",
-        /// Internal error, which drivers report as EIO.
+        /// Internal error. Drivers return EIO.
         InternalError = 0x01 "INTERNAL_ERR",
-        /// Unknown opcode, which drivers report as EINVAL.
+        /// Unknown opcode. Drivers return EINVAL.
         BadOpcode = 0x02 "BAD_OP",
-        /// Unsupported register, argument or geometry: EINVAL.
+        /// Unsupported register, argument or geometry. Drivers return EINVAL.
         BadParameter = 0x03 "BAD_PARAM",
-        /// The command requires ENABLE_HCA or INIT_HCA: EIO.
+        /// The command requires ENABLE_HCA or INIT_HCA first. Drivers return EIO.
         BadSystemState = 0x04 "BAD_SYS_STATE",
-        /// Unknown number of a PD, CQ, QP or another object: EINVAL.
+        /// Unknown number of a PD, CQ, QP or other object. Drivers return EINVAL.
         BadResource = 0x05 "BAD_RES",
-        /// The object is in use: EBUSY.
+        /// The object is in use. Drivers return EBUSY.
         Busy = 0x06 "RES_BUSY",
-        /// Not ready, which drivers report as EAGAIN.
+        /// The device is not ready. Drivers return EAGAIN.
         NotReady = 0x07 "NOT_READY",
-        /// More than the capabilities allow: ENOMEM.
+        /// The request exceeds what the capabilities allow. Drivers return ENOMEM.
         ExceedsLimit = 0x08 "LIM_ERR",
-        /// The object is in the wrong state: EINVAL.
+        /// The object is in the wrong state. Drivers return EINVAL.
         BadResourceState = 0x09 "BAD_RES_STATE",
-        /// GID or P_Key index outside its table: EINVAL.
+        /// A GID or P_Key index lies outside its table. Drivers return EINVAL.
         BadIndex = 0x0a "BAD_INDEX",
-        /// No resources, which drivers report as EAGAIN.
+        /// The device has no resources left. Drivers return EAGAIN.
         NoResources = 0x0f "NO_RES",
-        /// The transition is not allowed in the current QP state: EINVAL.
+        /// The transition is not allowed in the current QP state. Drivers return EINVAL.
         BadQpState = 0x10 "BAD_QP_STATE",
-        /// MAD of a class that the device does not answer: EINVAL.
+        /// The device does not answer MADs of this class. Drivers return EINVAL.
         BadPacket = 0x30 "BAD_PKT",
-        /// The unread CQEs do not fit in the new size: EINVAL.
+        /// The unread CQEs do not fit into the new ring. Drivers return EINVAL.
         TooManyCqes = 0x40 "BAD_SIZE",
-        /// Bad input length: EIO.
+        /// Invalid length of the input. Drivers return EIO.
         BadInputLength = 0x50 "BAD_INP_LEN",
-        /// Bad output length: EIO.
+        /// Invalid length of the output. Drivers return EIO.
         BadOutputLength = 0x51 "BAD_OUTP_LEN",
     }
 }
@@ -50,7 +50,7 @@ codes! {
 /// Error in the bytes of a command's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InputError {
-    /// The input ends before its fixed part.
+    /// The input is shorter than the fixed part of its command.
     #[error("{what} requires {need} bytes of input, but only {have} are available")]
     Short {
         /// Name of the command.
@@ -66,7 +66,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Returns the status to report.
+    /// Returns the command status that reports this error.
     pub const fn status(self) -> Status {
         match self {
             Self::Short { .. } => Status::BadInputLength,

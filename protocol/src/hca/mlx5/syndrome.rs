@@ -6,15 +6,15 @@
 use super::code::codes;
 
 codes! {
-    /// Reason of a failed work request.
+    /// Reason why a work request failed.
     pub enum Syndrome(u8) {
-        /// The message is longer than the receive buffer or the largest message.
+        /// The message exceeds the receive buffer or the maximum message length.
         LocalLength = 0x01 "LOCAL_LENGTH_ERR",
         /// The WQE or the QP does not allow the operation.
         LocalQpOperation = 0x02 "LOCAL_QP_OP_ERR",
         /// A local key does not allow the access.
         LocalProtection = 0x04 "LOCAL_PROT_ERR",
-        /// The QP is in error.
+        /// The work request was flushed because its QP is in the error state.
         Flushed = 0x05 "WR_FLUSH_ERR",
         /// A UMR request has failed.
         WindowBind = 0x06 "MW_BIND_ERR",
@@ -28,9 +28,9 @@ codes! {
         RemoteAccess = 0x13 "REMOTE_ACCESS_ERR",
         /// The peer could not execute the request.
         RemoteOperation = 0x14 "REMOTE_OP_ERR",
-        /// The peer did not acknowledge the request.
+        /// The peer did not acknowledge the request in spite of retries.
         RetryExceeded = 0x15 "TRANSPORT_RETRY_EXC_ERR",
-        /// The peer had no receive buffer.
+        /// The peer had no receive buffer in spite of retries.
         RnrRetryExceeded = 0x16 "RNR_RETRY_EXC_ERR",
         /// The peer aborted the operation.
         RemoteAborted = 0x22 "REMOTE_ABORTED_ERR",

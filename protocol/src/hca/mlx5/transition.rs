@@ -1,8 +1,7 @@
-//! QP state changes: the transitions that are allowed, and the attributes that each copies from the new
-//! context.
+//! QP state changes: which transitions are allowed, and which attributes each of them copies from the new context.
 //!
-//! For every command, the driver fills a new context and leaves the fields that its caller did not set zero.
-//! A command therefore copies only the attributes of its transition and those that the mask names.
+//! For every command, the driver fills a new context and leaves the fields that its caller did not set at zero. A
+//! command therefore copies only the attributes of its transition and the attributes selected by the mask.
 //!
 //! # Spec
 //! mlx5 interface, section 10.2.
@@ -18,7 +17,7 @@ use crate::describe::{Field, Visitor, show_flags};
 use crate::ids::{Cqn, Iova, Srqn};
 
 bitflags! {
-    /// QP attributes that the mask of a command names.
+    /// QP attributes that the mask of a command can select.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct QpAttributes: u32 {
         /// Alternate path for path migration.
@@ -35,17 +34,17 @@ bitflags! {
         const QKEY = 1 << 5;
         /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
-        /// Primary path without P_Key index, port and ACK timeout.
+        /// Primary path, except for its P_Key index, port and ACK timeout.
         const PRIMARY_PATH = 1 << 7;
-        /// Outstanding READs and atomics as requester.
+        /// Limit of outstanding READs and atomics as requester.
         const REQUESTER_DEPTH = 1 << 8;
-        /// Outstanding READs and atomics as responder.
+        /// Limit of outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
         /// State of path migration.
         const MIGRATION = 1 << 10;
-        /// Limit of retries after timeouts.
+        /// Maximum number of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
-        /// Limit of retries after RNR NAKs.
+        /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 13;
         /// Code of the ACK timeout.
         const ACK_TIMEOUT = 1 << 14;
@@ -70,7 +69,7 @@ bitflags! {
 }
 
 impl QpAttributes {
-    /// Rights of the peers.
+    /// Access rights of the peers.
     pub const RIGHTS: Self = Self::from_bits_retain(0xe);
 }
 
@@ -93,10 +92,10 @@ impl Field for QpAttributes {
 }
 
 bitflags! {
-    /// Attributes without a bit in the mask of a command.
+    /// Attributes that have no bit in the mask of a command.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FixedAttributes: u32 {
-        /// Protection domain, and CQs and doorbell record unless they are 0.
+        /// Protection domain. Also the CQs and the doorbell record, unless they are 0.
         const OBJECTS = 1 << 0;
         /// Path MTU and largest message.
         const MTU = 1 << 1;
@@ -111,7 +110,7 @@ bitflags! {
     }
 }
 
-/// A command that changes the QP state.
+/// Transition between QP states, requested by a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Transition {
@@ -129,13 +128,13 @@ pub enum Transition {
     ToRst,
 }
 
-/// Error of a command that changes the QP state.
+/// The command is not allowed in the current state of the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{transition:?} is not allowed in state {state:?}")]
 #[allow(missing_docs)]
 pub struct TransitionError {
     pub transition: Transition,
-    /// State of the QP, `None` for an unknown code.
+    /// Current state of the QP. `None` for an unknown code.
     pub state: Option<QpState>,
 }
 
@@ -145,7 +144,7 @@ impl TransitionError {
 }
 
 impl Transition {
-    /// All transitions in code order.
+    /// All transitions, in the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Rst2Init,
         Self::Init2Init,
@@ -157,7 +156,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// Returns the state in which the command is allowed; `None` is any state.
+    /// Returns the state in which the command is allowed. `None` if it is allowed in any state.
     pub const fn source(self) -> Option<QpState> {
         match self {
             Self::Rst2Init => Some(QpState::Reset),
@@ -180,8 +179,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the command always copies. A datagram QP has no peer, so INIT2RTR skips
-    /// its path and PSN.
+    /// Returns the attributes that the command always copies. For a datagram QP, which has no peer, INIT2RTR does not
+    /// copy the path and the PSN.
     pub const fn required(self, is_datagram: bool) -> (FixedAttributes, QpAttributes) {
         use {FixedAttributes as F, QpAttributes as A};
         match self {
@@ -209,7 +208,7 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the mask of the command can name.
+    /// Returns the attributes that the mask of the command can select.
     pub const fn optional(self) -> QpAttributes {
         match self {
             Self::ToErr | Self::ToRst => QpAttributes::empty(),
@@ -219,11 +218,11 @@ impl Transition {
 }
 
 impl QpContext {
-    /// Returns the context after a command. Queue geometry, pages and service keep their values from
+    /// Returns the context after a command. The queue geometry, the pages and the service keep their values from
     /// CREATE_QP.
     ///
     /// # Errors
-    /// The command is not allowed in the current state.
+    /// Fails if the command is not allowed in the current state.
     pub fn modified(
         &self,
         transition: Transition,
@@ -249,9 +248,9 @@ impl QpContext {
     fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
         let has = |bit| fixed.contains(bit);
         if has(FixedAttributes::OBJECTS) {
-            // Section 10.2: the UMR QP is created without a PD and receives it in this command. Its record
-            // and receive CQ, and the user index of every QP, are 0 in this command and keep their values
-            // from CREATE_QP.
+            // Section 10.2: the UMR QP is created without a PD and receives it in this command. The command's doorbell
+            // record and receive CQ are 0 for the UMR QP, and its user index is 0 for every QP. All of these keep their
+            // values from CREATE_QP.
             self.pd = new.pd;
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;
@@ -381,7 +380,7 @@ mod tests {
         qp.modified(transition, QpAttributes::empty(), new).unwrap()
     }
 
-    /// Trace ib-3: the UMR QP. Its commands leave most of the context zero.
+    /// In trace ib-3, the commands for the UMR QP leave most of the context zero.
     #[test]
     fn umr_qp_keeps_created_fields() {
         let new = QpContext { pd: Pdn::new(3), send_cqn: Cqn::new(0x43), ..QpContext::default() };

@@ -15,19 +15,19 @@ bitflags! {
     pub struct MkeyMask: u64 {
         /// Length of the region in bytes.
         const LENGTH = 1 << 0;
-        /// Binary logarithm of the page size.
+        /// Low bits of the log2 of the page size.
         const PAGE_SIZE = 1 << 1;
         /// First address of the region.
         const START = 1 << 6;
-        /// Protection domain of the mkey.
+        /// Protection domain of the memory key.
         const PD = 1 << 7;
-        /// Whether SEND with invalidate can free the mkey.
+        /// Whether SEND with invalidate can free the key.
         const REMOTE_INVALIDATE = 1 << 8;
-        /// Whether the mkey has signatures (T10 DIF).
+        /// Whether the key has signatures (T10 DIF).
         const SIGNATURE = 1 << 9;
         /// Low byte of the key.
         const KEY = 1 << 13;
-        /// QP that the mkey is restricted to.
+        /// QP to which the key is restricted.
         const QPN = 1 << 14;
         /// Whether local reads are allowed.
         const LOCAL_READ = 1 << 17;
@@ -37,15 +37,15 @@ bitflags! {
         const REMOTE_READ = 1 << 19;
         /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 20;
-        /// Capabilities of atomic operations.
+        /// Whether peers can execute atomic operations.
         const ATOMIC = 1 << 21;
-        /// Small fence between the UMR and later WQEs.
+        /// Whether a small fence separates the UMR from later WQEs.
         const SMALL_FENCE = 1 << 23;
         /// Whether PCIe writes use relaxed ordering.
         const RELAXED_WRITE = 1 << 25;
-        /// Whether the mkey is in the free state.
+        /// Whether the key is in the free state.
         const FREE = 1 << 29;
-        /// Bit 5 of the log page size.
+        /// Bit 5 of the log2 of the page size.
         const PAGE_SIZE_5 = 1 << 42;
         /// Whether PCIe reads use relaxed ordering.
         const RELAXED_READ = 1 << 47;
@@ -74,15 +74,15 @@ impl Field for MkeyMask {
 layout! {
     /// The control segment of a UMR.
     pub struct UmrControl[48] big_endian {
-        /// The translation is in the WQE; otherwise a data segment points to it.
+        /// Whether the WQE contains the translation. Otherwise, a data segment points to it.
         @0x00[31]    inline: bool,
-        /// Fail if the key is free (mlx5 interface, trap M-5).
+        /// Whether to fail if the key is free (mlx5 interface, trap M-5).
         @0x00[30]    check_used: bool,
-        /// Fail if the key is not free.
+        /// Whether to fail if the key is not free.
         @0x00[29]    check_free: bool,
-        /// The translation offset is valid; otherwise it is 0.
+        /// Whether the translation offset is valid. Otherwise, the offset is 0.
         @0x00[28]    offset_valid: bool,
-        /// Fail if the QP number of the key is not this QP.
+        /// Whether to fail if the key belongs to a different QP number.
         @0x00[27]    check_qpn: bool,
         /// Size of the translation in units of 16 bytes.
         @0x04[31:16] units: u16,
@@ -96,20 +96,19 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns the offset in the key's translation list at which the translation is stored, in units of 16
-    /// bytes.
+    /// Returns where in the key's translation list the new translation is stored, as an offset in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }
 }
 
-/// Selects a field: `new` if the mask has `bit`.
+/// Returns `new` if the mask contains `bit`, otherwise `old`.
 const fn pick<T: Copy>(mask: MkeyMask, bit: MkeyMask, new: T, old: T) -> T {
     if mask.contains(bit) { new } else { old }
 }
 
 impl MkeyContext {
-    /// Returns the key's context after a UMR. Access mode, size of the translation and `umr_enabled` never
+    /// Returns the context of the key after a UMR. The access mode, the size of the translation and `umr_enabled` never
     /// change.
     #[must_use]
     pub fn updated(&self, mask: MkeyMask, new: &Self) -> Self {
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
     use crate::ids::{Pdn, Va};
 
-    /// Section 22: registration of a user MR.
+    /// Example from section 22: registration of a user MR.
     #[test]
     fn published_control_segment_round_trips() {
         let bytes = words(&[(0x00, 0x3000_0000), (0x04, 0x0004_0000), (0x0c, 0x203e_20c3)]);

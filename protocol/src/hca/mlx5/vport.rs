@@ -9,20 +9,20 @@ use crate::layout;
 layout! {
     /// Context of an InfiniBand port.
     pub struct VportContext[0x200] big_endian {
-        /// The port has a subnet management interface.
+        /// Whether the port has a subnet management interface.
         @0x20[30]     has_smi: bool,
-        /// Packets require a GRH.
+        /// Whether packets require a GRH.
         @0x20[28]     grh_required: bool,
-        /// Physical state, 5 link up.
+        /// Physical state of the port; 5 means link up.
         @0x20[15:12]  physical_state: u8,
-        /// State of the virtual port, 4 active.
+        /// State of the virtual port; 4 means active.
         @0x20[7:4]    vport_state: u8,
-        /// State of the port, 4 active.
+        /// State of the port; 4 means active.
         @0x20[3:0]    port_state: u8,
         @0x28         system_guid: u64 => Hex,
         @0x30         port_guid: u64 => Hex,
         @0x38         node_guid: u64 => Hex,
-        /// Capability mask of PortInfo.
+        /// Capability mask of the port, as in PortInfo.
         @0x40         capability_mask: u32 => Hex,
         @0x60[31:16]  lid: Lid,
         /// LID mask control (LMC) of the port.
@@ -31,7 +31,7 @@ layout! {
         @0x60[4:0]    subnet_timeout: u8,
         /// LID of the subnet manager.
         @0x64[31:16]  sm_lid: Lid,
-        /// Service level to the subnet manager.
+        /// Service level for packets to the subnet manager.
         @0x64[15:12]  sm_service_level: u8,
     }
 }

@@ -1,7 +1,7 @@
 //! Device capabilities: outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
-//! Drivers read single fields of mailboxes that are mostly empty, so each field is written at the offset in the
-//! tables of the interface document.
+//! The mailboxes are mostly empty, and drivers read single fields of them. Each field is therefore written at the
+//! offset that the tables of the interface document give.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.1, 3.3.6 and 3.4.
@@ -21,8 +21,8 @@ pub struct QueryFw {
     pub version: [u16; 3],
     /// Log2 of the number of outstanding commands with completion events.
     pub log_max_commands: u8,
-    /// Bus address of BAR0. Registers are reported by bus address: Linux only uses the offset within the BAR, but
-    /// iPXE uses the full address.
+    /// Bus address of BAR0. The firmware reports registers by bus address: Linux uses only the offset within the BAR,
+    /// but iPXE uses the full address.
     pub bar0: u64,
 }
 
@@ -38,12 +38,12 @@ impl QueryFw {
         }
     }
 
-    /// Lowest version for which the driver logs no warning.
+    /// Returns the outbox with the lowest version for which the driver logs no warning.
     pub const fn recommended(bar0: u64) -> Self {
         Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
     }
 
-    /// Returns the wire format. Registers have the offsets of [`regs`] from BAR0.
+    /// Returns the outbox in wire format. The offsets of the registers from BAR0 are those in [`regs`].
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let register = |offset: u32| self.bar0.wrapping_add(offset.into());
@@ -72,8 +72,8 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are base-2 logarithms. Fields that are never read by drivers of
-/// devices without local memory are omitted and emitted as 0.
+/// Device limits. Fields named `log_...` are base-2 logarithms. Fields that no driver of a device without local memory
+/// reads are omitted here, and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -100,8 +100,8 @@ pub struct DevLim {
     pub log_max_eqs: u8,
     /// Number of MTT entries reserved for the device, starting at 0.
     pub log_reserved_mtts: u8,
-    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that
-    /// entry 1, the end mark of scatter lists, is never used.
+    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that entry 1 is
+    /// never used; its key marks the end of scatter lists.
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.
     pub log_max_mtt_segments: u8,
@@ -111,11 +111,11 @@ pub struct DevLim {
     pub log_max_requester_resources: u8,
     /// Largest number of outstanding READs and atomics as responder.
     pub log_max_responder_resources: u8,
-    /// Local ACK delay, a timeout code.
+    /// Local ACK delay, as a timeout code.
     pub ack_delay: u8,
-    /// Largest path MTU as a code, 1 to 5.
+    /// Code of the largest path MTU, 1 to 5.
     pub max_mtu: u8,
-    /// Supported link widths, a bit mask.
+    /// Bit mask of the supported link widths.
     pub port_width: u8,
     /// Number of virtual lanes.
     pub max_vl: u8,
@@ -124,15 +124,15 @@ pub struct DevLim {
     pub log_max_gids: u8,
     /// Number of P_Keys per port.
     pub log_max_pkeys: u8,
-    /// Supported static rates, a bit mask.
+    /// Bit mask of the supported static rates.
     pub static_rates: u16,
     /// Capability flags, for example [`DevLim::FLAG_RC`].
     pub flags: u32,
     /// Number of UAR pages reserved for the device.
     pub reserved_uars: u8,
-    /// Log2 of the size of the UAR pages in MiB.
+    /// Log2 of the total size of all UAR pages in MiB.
     pub log_uar_mib: u8,
-    /// Smallest page of a memory region, in bytes.
+    /// Log2 of the smallest page size of a memory region in bytes.
     pub log_min_page: u8,
     /// Largest number of gather list entries.
     pub max_send_sges: u8,
@@ -170,7 +170,7 @@ impl DevLim {
     /// The device supports multicast datagrams.
     pub const FLAG_MULTICAST: u32 = 1 << 21;
 
-    /// Limits of this device.
+    /// Limits that this device reports.
     pub const RECOMMENDED: Self = Self {
         log_max_srq_wqes: 14,
         log_max_wqes: 14,
@@ -183,7 +183,7 @@ impl DevLim {
         log_max_cqs: 16,
         log_max_mpts: 17,
         log_reserved_eqs: 0,
-        // As in an MT25204; iPXE requires 64.
+        // Same value as in an MT25204, because iPXE requires 64.
         log_max_eqs: 6,
         log_reserved_mtts: 4,
         log_reserved_mpts: 4,
@@ -220,7 +220,7 @@ impl DevLim {
         max_icm_len: 0x8_0000_0000,
     };
 
-    /// Returns the number of the first special QP, S in section 8.1.
+    /// Returns the number of the first special QP, called S in section 8.1.
     pub const fn special_qp_base(&self) -> u32 {
         (1u32 << self.log_reserved_qps).next_multiple_of(2)
     }
@@ -271,11 +271,11 @@ impl DevLim {
         }
     }
 
-    /// Returns the wire format. Values that exceed their field are truncated.
+    /// Returns the outbox in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
-        /// Log2 of the number of RDMA resources of the device.
+        /// Log2 of the number of RDMA resources that the device has.
         const LOG_MAX_RESOURCES: u8 = 20;
-        /// Length of each table entry in bytes, which the driver reserves in the ICM.
+        /// Lengths in bytes of the table entries, for which the driver reserves space in the ICM.
         const EEC: u16 = 0x100;
         const QPC: u16 = 0x100;
         const EEEC: u16 = 0x20;
@@ -375,10 +375,10 @@ describe!(DevLim {
     max_icm_len as Hex,
 });
 
-/// Outbox of QUERY_ADAPTER. INTx is always pin 0.
+/// Outbox of QUERY_ADAPTER. The INTx pin is always reported as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Board ID shown by the driver, padded with NUL.
+    /// Board ID that the driver shows, padded with NUL bytes.
     pub board_id: [u8; 16],
 }
 
@@ -402,21 +402,21 @@ impl Adapter {
         let mut out = [0; LEN];
         let (dwords, _) = self.board_id.as_chunks::<4>();
         for (at, [a, b, c, d]) in (0xf0..).step_by(4).zip(dwords) {
-            // Drivers swap the bytes of each 32-bit word.
+            // Drivers swap the bytes of each 32-bit word when they read the board ID.
             put(&mut out, at, [*d, *c, *b, *a]);
         }
         out
     }
 }
 
-/// Writes a field at its offset. Callers only pass offsets inside the outbox.
+/// Writes a field at its offset. Callers pass only offsets inside the outbox.
 fn put<const N: usize>(out: &mut [u8; LEN], at: usize, field: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&field);
     }
 }
 
-/// Reads a field. Callers only pass offsets inside the outbox.
+/// Reads a field. Callers pass only offsets inside the outbox.
 fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
     out.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -425,7 +425,7 @@ fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Compares with lines of offset and bytes. All other bytes are zero.
+    /// Compares an outbox with pairs of offset and bytes. All bytes that the pairs do not cover must be zero.
     fn check(out: &[u8; LEN], lines: &[(usize, &[u8])]) {
         let mut expected = [0; LEN];
         for (at, bytes) in lines {
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// The expected values are those of section 3.3.1, last column.
+    /// The expected values are in the last column of section 3.3.1.
     #[test]
     fn query_fw_matches_published_values() {
         check(
@@ -451,7 +451,7 @@ mod tests {
         );
     }
 
-    /// The expected values are those of section 3.4, last column.
+    /// The expected values are in the last column of section 3.4.
     #[test]
     fn query_dev_lim_matches_published_values() {
         check(
@@ -484,7 +484,7 @@ mod tests {
         check(&out, &[(0xf0, b"DACH2TM_4025")]);
     }
 
-    /// The tests above check the exact bytes.
+    /// The tests above compare the exact bytes.
     #[test]
     fn emitted_outboxes_round_trip() {
         let firmware = QueryFw::recommended(0x38_fe10_0000);

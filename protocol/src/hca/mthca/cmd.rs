@@ -12,7 +12,7 @@ use crate::hca::qp::Transition;
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// A command used by drivers of a device without local memory.
+/// A command that drivers of a device without local memory use.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -60,11 +60,11 @@ pub enum Op {
 /// Meaning of a command's in_param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
-    /// An immediate value, or unused.
+    /// An immediate value, or nothing.
     Immediate,
     /// Address of an inbox of this length in bytes.
     Mailbox(usize),
-    /// Address of an inbox with in_modifier entries.
+    /// Address of an inbox whose number of entries is in in_modifier.
     Blocks,
 }
 
@@ -75,7 +75,7 @@ struct Row {
     code: u16,
     name: &'static str,
     input: Input,
-    /// Accepted before INIT_HCA and after CLOSE_HCA.
+    /// Whether the command is accepted before INIT_HCA and after CLOSE_HCA.
     always: bool,
 }
 
@@ -95,7 +95,7 @@ const fn always(row: Row) -> Row {
     Row { always: true, ..row }
 }
 
-/// Returns the row of a QP command, whose inbox has a mask, four unused bytes and a QPC.
+/// Returns the row of a QP command. Its inbox consists of a mask, four unused bytes and a QPC.
 const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
     inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
 }
@@ -153,12 +153,12 @@ static TABLE: [Row; 48] = [
 ];
 
 impl Op {
-    /// Returns the opcode with this code, or `None`.
+    /// Returns the command with this opcode, or `None`.
     pub fn from_code(code: u16) -> Option<Self> {
         find(code).map(|row| row.op)
     }
 
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub fn name(self) -> &'static str {
         TABLE.iter().find(|row| row.op == self).map_or("unknown", |row| row.name)
     }
@@ -179,7 +179,7 @@ fn find(code: u16) -> Option<&'static Row> {
 #[allow(missing_docs)]
 pub struct Command {
     pub op: Op,
-    /// Variant of the command.
+    /// Variant of the command; its meaning depends on the opcode.
     pub op_modifier: u8,
     /// Command-specific value; see for example [`Command::qpn`].
     pub in_modifier: u32,
@@ -187,7 +187,7 @@ pub struct Command {
     pub in_param: u64,
     /// Outbox address, if the command has an outbox.
     pub out_param: u64,
-    /// Number of bytes to read at `in_param`: at most one page; 0 without inbox.
+    /// Number of bytes to read at `in_param`, at most one page. 0 if the command has no inbox.
     pub inbox_len: usize,
 }
 
@@ -195,8 +195,8 @@ impl Command {
     /// Performs the generic checks.
     ///
     /// # Errors
-    /// BAD_OP for an unknown opcode; BAD_SYS_STATE for a command that requires INIT_HCA; BAD_PARAM for a count that
-    /// exceeds a mailbox.
+    /// BAD_OP for an unknown opcode; BAD_SYS_STATE for a command that requires INIT_HCA first; BAD_PARAM for a number
+    /// of entries that does not fit into a mailbox.
     pub fn decode(latched: &PendingCommand, initialised: bool) -> Result<Self, CmdError> {
         let PendingCommand { in_param, in_modifier, out_param, command, .. } = *latched;
         let code = command.op();
@@ -217,12 +217,12 @@ impl Command {
         Ok(Self { op: row.op, op_modifier, in_modifier, in_param, out_param, inbox_len })
     }
 
-    /// QP number in in_modifier. Its bits above the table size are a generation.
+    /// Returns the QP number in in_modifier. The bits above the table size are a generation.
     pub const fn qpn(&self) -> Qpn {
         Qpn::new(self.in_modifier)
     }
 
-    /// CQ number in in_modifier, as for [`Command::qpn`].
+    /// Returns the CQ number in in_modifier. As in [`Command::qpn`], the bits above the table size are a generation.
     pub const fn cqn(&self) -> Cqn {
         Cqn::new(self.in_modifier)
     }
@@ -232,12 +232,12 @@ impl Command {
         Eqn::new(self.in_modifier & 0xff)
     }
 
-    /// RTS2SQD_QP: returns whether the driver requests an event when the send queue has drained.
+    /// For RTS2SQD_QP, returns whether the driver requests an event when the send queue has drained.
     pub const fn requests_drained_event(&self) -> bool {
         self.in_modifier >> 31 != 0
     }
 
-    /// ERR2RST_QP: returns whether the device must write the context to the outbox.
+    /// For ERR2RST_QP, returns whether the device must write the context to the outbox.
     pub const fn requests_context(&self) -> bool {
         self.op_modifier == 2
     }
@@ -248,7 +248,7 @@ impl Command {
     }
 }
 
-/// Passes the parameters of a command to the visitor, decoded for its opcode.
+/// Passes the parameters of a command to the visitor, named according to its opcode.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);
@@ -281,7 +281,7 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     }
 }
 
-/// Flag in in_modifier of MAP_EQ: unmap the events.
+/// Flag in the in_modifier of MAP_EQ that requests unmapping of the events.
 const UNMAP: u32 = 1 << 31;
 
 /// Parameters of the command MAP_EQ.
@@ -289,9 +289,9 @@ const UNMAP: u32 = 1 << 31;
 pub struct MapEq {
     /// Number of the EQ to change.
     pub eqn: Eqn,
-    /// Unmap the events instead of mapping them.
+    /// Whether to unmap the events instead of mapping them.
     pub unmap: bool,
-    /// Event mask: bit n selects event type n.
+    /// Event mask. Bit n selects event type n.
     pub events: u64,
 }
 
@@ -305,7 +305,7 @@ mod tests {
         PendingCommand { in_param: 0x1_2345_6000, in_modifier, out_param: 0, token: 0xffff, command }
     }
 
-    /// Example of section 13.3: the last word of QUERY_FW and of the first NOP.
+    /// Example from section 13.3: the command words of QUERY_FW and of the first NOP.
     #[test]
     fn decodes_published_command_words() {
         let query_fw = CommandWord::from_bits(u32::from_be_bytes([0x00, 0x80, 0x00, 0x04]));
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(len(0).unwrap_err().status, CmdStatus::BadParam);
     }
 
-    /// Example of section 14.4, commands 208 and 33.
+    /// Example from section 14.4: commands 208 and 33.
     #[test]
     fn map_eq_separates_unmap_flag_from_eqn() {
         let unmap = PendingCommand { in_param: 0x1f_43fe, ..latched(0x012, 0x8000_0002) };

@@ -11,26 +11,26 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
-/// Fields of a CQC that the device uses. A new CQ is not armed.
+/// Fields of a CQC that the device uses. A CQ is not armed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
-    /// Address of the first entry in the buffer's region.
+    /// Address of the first entry, within the buffer's region.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// UAR page of the doorbells and doorbell records.
+    /// UAR page of the CQ's doorbells and doorbell records.
     pub page: u32,
-    /// EQ for completion events.
+    /// EQ that receives the completion events.
     pub comp_eqn: Eqn,
     /// Protection domain of the buffer.
     pub pd: Pdn,
     /// L_Key of the buffer's region.
     pub lkey: Lkey,
-    /// CQ number, including the generation.
+    /// CQ number, including the generation in the bits above the table size.
     pub cqn: Cqn,
-    /// Index of the doorbell record with the consumer index.
+    /// Index of the doorbell record that holds the consumer index.
     pub consumer_record: u32,
-    /// Index of the doorbell record with the last arm request.
+    /// Index of the doorbell record that holds the last arm request.
     pub arm_record: u32,
 }
 
@@ -43,7 +43,7 @@ impl Cqc {
     /// Parses the inbox of SW2HW_CQ. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM if there are more entries.
+    /// EXCEED_LIM if the CQ has more entries than this limit.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
@@ -63,7 +63,7 @@ impl Cqc {
 /// Input mailbox of the command RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
-    /// Address of the first entry in the buffer's region.
+    /// Address of the first entry, within the new buffer's region.
     pub start: u64,
     /// Log2 of the new number of entries.
     pub log_entries: u8,
@@ -80,10 +80,10 @@ impl ResizeCq {
     /// Parses the inbox. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM if there are more entries.
+    /// EXCEED_LIM if the CQ has more entries than this limit.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
-        // In this inbox, the size is a full byte.
+        // In this inbox, the size field is a full byte.
         let [log_entries, ..] = raw.size.into_bits().to_bytes();
         Ok(Self {
             start: raw.start.get(),
@@ -126,7 +126,7 @@ const _: () = assert!(size_of::<Raw>() == Cqc::LEN);
 mod tests {
     use super::*;
 
-    /// Section 6.4 for the first CQ of the kernel: 2048 entries, records 3 and 32767 of UAR page 2.
+    /// Builds the inbox in section 6.4 for the first CQ of the kernel: 2048 entries, records 3 and 32767 of UAR page 2.
     fn inbox() -> [u8; Cqc::LEN] {
         let mut inbox = [0; Cqc::LEN];
         for (at, bytes) in [

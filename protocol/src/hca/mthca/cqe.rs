@@ -28,7 +28,7 @@ pub enum Outcome {
     Received(Received),
     /// The work request failed.
     Failed {
-        /// The work request was in the send queue.
+        /// Whether the work request was in the send queue.
         send: bool,
         /// Reason of the failure.
         syndrome: Syndrome,
@@ -42,15 +42,15 @@ pub enum Outcome {
 pub struct Received {
     /// QP number of the sender.
     pub remote_qpn: Qpn,
-    /// LID of the sender.
+    /// LID of the sender's port.
     pub remote_lid: Lid,
     /// Service level, four bits.
     pub service_level: u8,
-    /// The message had a GRH.
+    /// Whether the message had a GRH.
     pub grh: bool,
     /// Low bits of the destination LID.
     pub path_bits: u8,
-    /// Immediate data or P_Key index.
+    /// Immediate data, or index of the P_Key.
     pub imm_or_pkey: ImmOrPkey,
     /// BTH opcode of the last packet.
     pub opcode: u8,
@@ -58,7 +58,7 @@ pub struct Received {
     pub byte_len: u32,
 }
 
-/// Immediate data or P_Key index, which share a field.
+/// Immediate data or P_Key index. Both are reported in the same field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ImmOrPkey {
@@ -76,16 +76,17 @@ impl Default for ImmOrPkey {
 /// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP number, including the generation. For QP0 and QP1, the internal number.
+    /// Local QP number, including the generation in the bits above the table size. For QP0 and QP1, the internal
+    /// number.
     pub qpn: Qpn,
-    /// Byte offset of the WQE in its region, a multiple of 64.
+    /// Byte offset of the WQE within its region, a multiple of 64.
     pub wqe: u32,
     /// Result of the work request.
     pub outcome: Outcome,
 }
 
 impl Cqe {
-    /// Returns the wire format, owned by the driver.
+    /// Returns the CQE in wire format, with the owner bit cleared so that the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const SEND_ERROR: u8 = 0xff;
         const RECV_ERROR: u8 = 0xfe;
@@ -138,7 +139,7 @@ struct Raw {
     service_level: u8,
     path: PathByte,
     remote_lid: U16,
-    /// In an error CQE: syndrome, vendor syndrome, and a doorbell count of 0.
+    /// In an error CQE, these bytes are the syndrome, the vendor syndrome and a doorbell count of 0.
     imm: [u8; 4],
     byte_len: U32,
     wqe: U32,

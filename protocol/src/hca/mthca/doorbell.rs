@@ -12,18 +12,18 @@ pub const UAR_PAGE: u64 = super::PAGE as u64;
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
 
-/// A doorbell register of a UAR page, eight bytes. Drivers write it at once or in two halves. Writes to other
+/// A doorbell register of a UAR page. It has eight bytes, which drivers write at once or in two halves. Writes to other
 /// offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
-    /// 10h: doorbell of send queues.
+    /// 10h: rings the doorbell of a send queue.
     Send,
     /// 20h: arms a CQ.
     ArmCq,
 }
 
 impl UarRegister {
-    /// Returns the offset in the page.
+    /// Returns the offset of the register in a UAR page.
     pub const fn offset(self) -> u64 {
         match self {
             Self::Send => 0x10,
@@ -31,7 +31,7 @@ impl UarRegister {
         }
     }
 
-    /// Decodes an offset in a page. Returns the register, and whether the offset is that of its second half.
+    /// Decodes an offset in a UAR page. Returns the register, and whether the offset is that of its second half.
     pub const fn at(offset: u64) -> Option<(Self, bool)> {
         match offset {
             0x10 => Some((Self::Send, false)),
@@ -43,18 +43,18 @@ impl UarRegister {
     }
 }
 
-/// The doorbell of send queues.
+/// A doorbell of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
-    /// Number of posted WQEs, 1 to 255.
+    /// Number of WQEs that this doorbell posts, 1 to 255.
     pub count: u8,
-    /// Number of the first WQE, modulo 2^16.
+    /// Number of the first posted WQE, modulo 2^16.
     pub first: u16,
     /// Fence bit of the first WQE.
     pub fence: bool,
     /// Opcode of the first WQE, five bits.
     pub opcode: u8,
-    /// QP number, including the generation.
+    /// QP number, including the generation in the bits above the table size.
     pub qpn: Qpn,
     /// Size of the first WQE in granules, six bits.
     pub size: u8,
@@ -74,7 +74,7 @@ impl SendDoorbell {
         }
     }
 
-    /// Returns the wire format as a driver writes it. Values that exceed their field are truncated.
+    /// Returns the doorbell in wire format, as a driver writes it. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; 8] {
         let raw = RawSend::new()
             .with_count(self.count)
@@ -92,7 +92,7 @@ impl SendDoorbell {
     }
 }
 
-/// Completions for which a CQ is armed.
+/// Kinds of completion for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
     /// The next solicited or failed completion raises an event.
@@ -102,7 +102,7 @@ pub enum ArmFor {
 }
 
 impl ArmFor {
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Solicited => "solicited",
@@ -114,14 +114,14 @@ impl ArmFor {
 /// The doorbell that arms a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
-    /// Completions to arm for; `None` for a code that drivers do not use.
+    /// Kinds of completion for which to arm the CQ. `None` for a code that drivers do not use.
     pub arm_for: Option<ArmFor>,
-    /// CQ number, including the generation.
+    /// CQ number, including the generation in the bits above the table size.
     pub cqn: Cqn,
     /// Consumer index: the driver has read all earlier entries.
     pub consumer: u32,
-    /// Number of events that the driver has received for the CQ, plus one, modulo 4. A device can use it to discard
-    /// stale doorbells. This device does not, because they only cause a spurious event.
+    /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
+    /// discard stale doorbells. This device does not, because a stale doorbell only causes a spurious event.
     pub sequence: u8,
 }
 
@@ -137,8 +137,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Parses the last arm request from a doorbell record. `None` if the record has another kind, as it does until
-    /// the CQ is armed for the first time.
+    /// Parses the last arm request from a doorbell record. `None` if the record is of another kind, which is the case
+    /// until the CQ is armed for the first time.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -155,18 +155,18 @@ impl ArmCq {
     }
 }
 
-/// Kind of a doorbell record, a field in its second half.
+/// Kind of a doorbell record. It is a field in the second half of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// 1: consumer index of a CQ.
     Consumer,
     /// 2: last arm request of a CQ.
     Arm,
-    /// 3: WQEs posted to a send queue.
+    /// 3: number of WQEs posted to a send queue.
     Send,
-    /// 4: WQEs posted to a receive queue.
+    /// 4: number of WQEs posted to a receive queue.
     Receive,
-    /// 5: WQEs posted to an SRQ.
+    /// 5: number of WQEs posted to an SRQ.
     Shared,
 }
 
@@ -183,7 +183,7 @@ impl RecordKind {
         })
     }
 
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Consumer => "consumer",
@@ -195,15 +195,15 @@ impl RecordKind {
     }
 }
 
-/// A doorbell record. The device only uses the counter, because drivers fill in the rest after they create the
-/// queue.
+/// A doorbell record. The device uses only the counter, because drivers fill in the other fields after they have
+/// created the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Number of WQEs posted or CQEs consumed.
+    /// Number of WQEs that were posted, or of CQEs that were consumed.
     pub counter: u32,
     /// Kind of the record; `None` if it is free.
     pub kind: Option<RecordKind>,
-    /// Number of the queue, including the generation.
+    /// Number of the queue, including the generation in the bits above the table size.
     pub number: u32,
 }
 
@@ -239,7 +239,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// Present only in the arm record of a CQ, as is the next field.
+    /// This field and the next one are present only in the arm record of a CQ.
     #[bits(3)]
     command: u8,
     #[bits(2)]
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
     }
 
-    /// The expected layout is that of section 5.4.
+    /// The expected layout is the one in section 5.4.
     #[test]
     fn record_holds_kind_and_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Example of section 13.3.
+    /// The bytes are an example from section 13.3.
     #[test]
     fn arm_record_matches_doorbell() {
         let record = [0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x11, 0x4a];

@@ -11,7 +11,7 @@ use crate::describe::{Field, Hex, Visitor, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn};
 
-/// Interrupt of an EQ.
+/// Interrupt that is assigned to an EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
     /// The interrupt is an MSI-X vector.
@@ -20,10 +20,10 @@ pub enum Interrupt {
     Pin,
 }
 
-/// Fields of an EQC that the device uses. A new EQ is armed.
+/// Fields of an EQC that the device uses. An EQ is armed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
-    /// Address of the first entry in the buffer's region.
+    /// Address of the first entry, within the buffer's region.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
@@ -49,7 +49,7 @@ impl Field for Interrupt {
 impl Eqc {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
-    /// Largest log2 of the number of entries. The driver uses 2^17 for completion events.
+    /// Largest supported log2 of the number of entries. The driver's EQ for completion events has 2^17 entries.
     pub const MAX_LOG_ENTRIES: u8 = 20;
 
     /// Parses the inbox of SW2HW_EQ.
@@ -71,7 +71,7 @@ impl Eqc {
     }
 }
 
-/// Size and UAR page of a ring, as in EQ and CQ contexts.
+/// Size and UAR page of a ring, as they appear in EQ and CQ contexts.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub(super) struct RingSize {
@@ -103,7 +103,7 @@ struct Raw {
 mod tests {
     use super::*;
 
-    /// Example of section 13.3, with PD and key of section 14.
+    /// Example from section 13.3, with the PD and key from section 14.
     const INBOX: [u8; Eqc::LEN] = {
         let mut inbox = [0; Eqc::LEN];
         let head: [u8; 32] = [

@@ -10,20 +10,20 @@ use crate::ids::{Cqn, Qpn, Srqn};
 /// Length of an EQE in bytes.
 pub const LEN: usize = 32;
 
-/// Event of a QP.
+/// An asynchronous event of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpEvent {
-    /// 02h: communication established; the first packet arrived in RTR.
+    /// 02h: communication established. The first packet arrived while the QP was in RTR.
     CommunicationEstablished,
     /// 03h: send queue drained.
     SqDrained,
-    /// 05h: local work queue catastrophic error; a work queue could not be read.
+    /// 05h: local work queue catastrophic error. A work queue could not be read.
     Catastrophic,
-    /// 10h: an invalid request of the peer was rejected.
+    /// 10h: the device rejected an invalid request from the peer.
     InvalidRequest,
-    /// 11h: a request of the peer without access rights was rejected.
+    /// 11h: the device rejected a request from the peer that lacked access rights.
     AccessViolation,
-    /// 13h: last WQE reached; no more receives will be taken from the SRQ.
+    /// 13h: last WQE reached. The QP will take no more receives from the SRQ.
     LastWqeReached,
 }
 
@@ -32,18 +32,18 @@ pub enum QpEvent {
 pub enum Eqe {
     /// 00h: a CQ has a new CQE.
     Completion(Cqn),
-    /// Codes of [`QpEvent`]: an event of a QP.
+    /// An event of a QP, with one of the type codes of [`QpEvent`].
     Qp(Qpn, QpEvent),
-    /// 04h: a CQ failed.
+    /// 04h: a CQ has failed.
     CqError(Cqn, CqFault),
-    /// 09h: the port state changed.
+    /// 09h: the state of the port has changed.
     PortChange {
-        /// Port number, from 1.
+        /// Port number, starting at 1.
         port: u8,
-        /// The port is active.
+        /// Whether the port is active now.
         active: bool,
     },
-    /// 0Ah: a command is done.
+    /// 0Ah: a command has completed.
     Command {
         /// Token of the command.
         token: u16,
@@ -52,7 +52,7 @@ pub enum Eqe {
         /// Immediate result of the command.
         out_param: u64,
     },
-    /// 0Fh: the EQ lost events.
+    /// 0Fh: the EQ overflowed and lost events.
     EqOverflow,
     /// 12h: an SRQ could not be read.
     SrqCatastrophic(Srqn),
@@ -85,8 +85,8 @@ impl Describe for Eqe {
 }
 
 impl Eqe {
-    /// Returns the event type code, also the bit number in the masks of MAP_EQ. Completions are delivered to
-    /// the EQ of the CQ, regardless of the masks.
+    /// Returns the code of the event type, which is also the bit number in the masks of MAP_EQ. Completions are
+    /// delivered to the EQ of their CQ, regardless of the masks.
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -107,7 +107,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the name that traces show.
+    /// Returns the name that appears in traces.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Completion(_) => "completion",
@@ -128,7 +128,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the wire format, owned by the driver.
+    /// Returns the EQE in wire format, with the owner bit cleared so that the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const ACTIVE: u8 = 4;
         const DOWN: u8 = 1;
@@ -162,7 +162,7 @@ impl Eqe {
 mod tests {
     use super::*;
 
-    /// Compares the entry with bytes given by offset; all other bytes must be zero.
+    /// Compares the emitted entry with pairs of offset and byte. All other bytes must be zero.
     fn check(event: Eqe, bytes: &[(usize, u8)]) {
         let mut expected = [0; LEN];
         for (at, byte) in bytes {
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(event.emit(), expected, "{event:?}");
     }
 
-    /// Examples of section 13.3: the first NOP, and the port that becomes active.
+    /// Examples from section 13.3: the completion of the first NOP, and the port becoming active.
     #[test]
     fn emits_published_entries() {
         check(Eqe::Command { token: 0x20, status: 0, out_param: 0 }, &[(1, 0x0a), (7, 0x20)]);

@@ -1,4 +1,4 @@
-//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA: guest memory for use by the device.
+//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA, which provide guest memory to the device.
 //!
 //! # Spec
 //! mthca interface, section 3.3.3.
@@ -10,17 +10,17 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 use crate::ids::{IcmAddr, Iova};
 
-/// Largest number of blocks in a command, limited by the mailbox.
+/// Largest number of blocks in a command; the mailbox has no room for more.
 pub const MAX_BLOCKS: u32 = 256;
 
 /// A block of contiguous guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// ICM address, page-aligned; 0 except in MAP_ICM.
+    /// ICM address of the block, page-aligned. It is 0 in commands other than MAP_ICM.
     pub start: IcmAddr,
     /// Bus address of the block, page-aligned.
     pub bus: Iova,
-    /// Length in bytes: a power of two, at least a page.
+    /// Length in bytes, a power of two of at least one page.
     pub length: u64,
 }
 
@@ -65,7 +65,7 @@ impl Block {
         Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
     }
 
-    /// Returns the wire format of the entry, as a driver builds it.
+    /// Returns the block in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; 16] {
         let log = u64::from(self.length.max(4096).ilog2() - 12);
         zerocopy::transmute!(Raw {
@@ -87,7 +87,7 @@ struct Raw {
 mod tests {
     use super::*;
 
-    /// Example of section 13.3: 256 KiB of MTT.
+    /// Example from section 13.3: a block of 256 KiB for the MTT.
     const ENTRY: [u8; 16] =
         [0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x00, 0x06];
 

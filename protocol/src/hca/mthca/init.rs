@@ -1,4 +1,4 @@
-//! Inbox of INIT_HCA: location and size of the context tables in the ICM.
+//! Inbox of INIT_HCA: locations and sizes of the context tables in ICM.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.5 and 4.2.
@@ -10,8 +10,8 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// Part of the ICM layout that the device uses. Contexts are stored in the device, so most table addresses are
-/// unused.
+/// The part of the ICM layout that the device uses. Most table addresses are unused, because the device stores the
+/// contexts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitHca {
@@ -25,7 +25,7 @@ pub struct InitHca {
     pub group_buckets: u16,
     /// Log2 of the number of entries in the multicast table.
     pub log_groups: u8,
-    /// Log2 of the length of the doorbell records of a UAR page, in bytes.
+    /// Log2 of the length in bytes of the doorbell records that belong to one UAR page.
     pub log_uarc: u8,
     /// ICM address of the first doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
@@ -48,7 +48,7 @@ impl InitHca {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
         let [mpt_log] = field(inbox, 0xfb);
-        // The size of the MPT is not in the low byte of its base.
+        // Unlike the size of other tables, that of the MPT is not in the low byte of its base.
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);
@@ -78,7 +78,7 @@ impl InitHca {
         uarc_base: IcmAddr::new(0),
     };
 
-    /// Returns the wire format as a driver builds it, limited to the fields that the device reads.
+    /// Returns the inbox in wire format, as a driver builds it. It contains only the fields that the device reads.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut inbox = [0; Self::LEN];
         let mut put = |at: usize, bytes: &[u8]| inbox[at..at + bytes.len()].copy_from_slice(bytes);
@@ -95,7 +95,7 @@ impl InitHca {
         inbox
     }
 
-    /// Log2 of the largest number of EQs, the width of the arm register.
+    /// Log2 of the largest number of EQs, which is the width of the arm register.
     const LOG_MAX_EQS: u8 = 6;
 
     /// Returns whether an EQ with this number can exist.
@@ -115,7 +115,7 @@ fn limit(value: u8, max: u8, what: &'static str) -> Result<u8, CmdError> {
     if value > max { Err(CmdError::new(CmdStatus::ExceedLim, what, value.into())) } else { Ok(value) }
 }
 
-/// Reads a field. Callers only pass offsets inside the inbox.
+/// Reads a field. Callers pass only offsets inside the inbox.
 fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
     inbox.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -124,7 +124,7 @@ fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Values of section 3.3.5, last column, with the addresses of section 4.3.
+    /// Builds the inbox from the last column of section 3.3.5, with the addresses of section 4.3.
     fn inbox() -> [u8; InitHca::LEN] {
         let mut inbox = [0; InitHca::LEN];
         for (at, bytes) in [
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
 
-    /// Example of section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h; the
+    /// Example from section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h, and the
     /// last page of these records is at BF000h.
     #[test]
     fn record_addresses_match_driver() {

@@ -20,7 +20,7 @@ pub enum Mailbox {
     DevLim(Box<DevLim>),
     Adapter(Adapter),
     InitHca(InitHca),
-    /// Inbox of MAP_ICM, MAP_ICM_AUX and MAP_FA.
+    /// Inbox of MAP_ICM, MAP_ICM_AUX or MAP_FA.
     Blocks(Vec<Block>),
     SetIb(SetIb),
     Mpt(Mpt),
@@ -40,7 +40,7 @@ impl Mailbox {
             Op::SetIb => Self::SetIb(SetIb::parse(bytes.first_chunk()?)),
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(bytes.first_chunk()?).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(bytes.first_chunk()?).ok()?),
-            // Too large a CQ is rejected by the command, but it can be shown in a trace.
+            // The command rejects a CQ that is too large, but a trace can still show it.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::Sw2HwSrq => Self::Srqc(Srqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
@@ -49,7 +49,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. `None` if it has no layout.
+    /// Parses an outbox. `None` if the command has no outbox layout.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryFw => Self::QueryFw(QueryFw::parse(bytes.first_chunk()?)),

@@ -11,17 +11,17 @@ use crate::ids::Qpn;
 /// Length of a GID in bytes.
 pub const GID_LEN: usize = 16;
 
-/// Number of QPs in an entry.
+/// Maximum number of QPs in an entry.
 const MAX_QPS: usize = 56;
 
-/// Multicast table entry, as written by the driver.
+/// An entry of the multicast table, as the driver wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mgm([u8; Self::LEN]);
 
 impl Mgm {
     /// Length of an entry in bytes.
     pub const LEN: usize = 0x100;
-    /// Entry that was never written.
+    /// An entry that has never been written.
     pub const EMPTY: Self = Self([0; Self::LEN]);
 
     /// Wraps an entry as the driver wrote it.
@@ -34,12 +34,12 @@ impl Mgm {
         &self.0
     }
 
-    /// Returns the index of the next entry in the hash chain; `None` at its end.
+    /// Returns the index of the next entry in the hash chain. `None` at the end of the chain.
     pub fn next(&self) -> Option<u32> {
         Some(self.raw().next.get() >> 6).filter(|index| *index != 0)
     }
 
-    /// Returns the GID of the group; all zero in an unused entry.
+    /// Returns the GID of the group. It is all zeros in an unused entry.
     pub fn gid(&self) -> [u8; GID_LEN] {
         self.raw().gid
     }
@@ -56,7 +56,7 @@ impl Mgm {
     }
 }
 
-/// Returns the hash bucket of a group, less than `buckets`.
+/// Returns the hash bucket of a group, a number below `buckets`.
 pub fn hash(gid: &[u8; GID_LEN], buckets: u16) -> u16 {
     let words: [U16; GID_LEN / 2] = zerocopy::transmute!(*gid);
     let folded = words.into_iter().fold(0, |folded, word| folded ^ word.get());
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn entry_holds_next_group_and_qps() {
         let mut bytes = [0; Mgm::LEN];
-        // Index 4096, the first one that is not a bucket.
+        // Index 4096 is the first one that is not a hash bucket.
         bytes[..4].copy_from_slice(&[0x00, 0x04, 0x00, 0x00]);
         bytes[0x10..0x12].copy_from_slice(&[0xff, 0x12]);
         bytes[0x20..0x2c].copy_from_slice(&[0x80, 0, 0, 0x14, 0x80, 1, 0, 0x15, 0x00, 0, 0, 0x16]);

@@ -1,11 +1,11 @@
 //! Mellanox InfiniHost III Lx (MT25204, "Sinai"), an HCA without local memory: registers, command mailboxes,
 //! contexts and queue entries. Its drivers are `ib_mthca` in Linux and `libmthca` in rdma-core.
 //!
-//! Each file defines one object of the interface: a private raw layout of its bytes, and a public value with
-//! those of `parse` and `emit` that a device requires. `parse` rejects the same values as the device, with
-//! the same status ([`CmdError`](super::status::CmdError)).
+//! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type holds its
+//! value. The public type has `parse` or `emit`, or both, as far as a device requires them. `parse` rejects the same
+//! values as the device, with the same status ([`CmdError`](super::status::CmdError)).
 //!
-//! All multi-byte fields are big-endian, registers included.
+//! All multi-byte fields are big-endian, including registers.
 //!
 //! # Spec
 //! Section numbers are those of `protocol/interfaces/mthca.md`.
@@ -32,5 +32,5 @@ pub mod regs;
 pub mod srqc;
 pub mod wqe;
 
-/// Length of a command mailbox, an ICM page and a UAR page in bytes.
+/// Length in bytes of a command mailbox, an ICM page and a UAR page.
 pub const PAGE: usize = 4096;

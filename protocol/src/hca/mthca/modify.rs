@@ -1,8 +1,8 @@
 //! Context changes made by QP commands.
 //!
-//! The driver builds a new context for every command and leaves the fields that its caller did not set zero.
-//! Every command therefore has fields that it always copies. All other fields are copied only if the mask has
-//! their bit.
+//! The driver builds a new context for every command and leaves the fields that its caller did not set at zero. Every
+//! command therefore has a set of fields that it always copies. All other fields are copied only if their bit in the
+//! mask is set.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -33,25 +33,25 @@ bitflags! {
         const QKEY = 1 << 5;
         /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
-        /// Address of the primary path.
+        /// Address and static rate of the primary path.
         const PRIMARY_PATH = 1 << 7;
-        /// Outstanding READs and atomics as requester.
+        /// Limit of outstanding READs and atomics as requester.
         const REQUESTER_DEPTH = 1 << 8;
-        /// Outstanding READs and atomics as responder.
+        /// Limit of outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
         /// State of path migration.
         const MIGRATION = 1 << 10;
         /// Physical port of the primary path.
         const PORT = 1 << 11;
-        /// Limit of retries after timeouts.
+        /// Maximum number of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
         /// RNR retry count of the alternate path.
         const ALTERNATE_RNR_RETRY = 1 << 13;
         /// Code of the ACK timeout.
         const ACK_TIMEOUT = 1 << 14;
-        /// Limit of retries after RNR NAKs.
+        /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 15;
-        /// Scheduling queue of the send queue.
+        /// Scheduling queue to which the send queue belongs.
         const SCHED_QUEUE = 1 << 16;
         const _ = !0;
     }
@@ -66,7 +66,8 @@ pub struct ModifyQp {
     pub qpc: Qpc,
 }
 
-/// Log2 of the largest work queue in slots. Producer counters have 16 bits, one of which separates new from old.
+/// Log2 of the largest number of slots in a work queue. Counters have 16 bits, one of which tells new WQEs from old
+/// ones.
 const MAX_LOG_SLOTS: u8 = 15;
 
 impl Field for QpAttributes {
@@ -75,7 +76,7 @@ impl Field for QpAttributes {
     }
 }
 
-/// The attribute mask, followed by the fields of the context.
+/// Shows the attribute mask, followed by the fields of the context.
 impl Describe for ModifyQp {
     fn describe(&self, to: &mut dyn Visitor) {
         self.named.show("named", to);
@@ -83,14 +84,14 @@ impl Describe for ModifyQp {
     }
 }
 
-/// Code of the largest path MTU, 2048 bytes, as QUERY_DEV_LIM reports it (section 12, T46).
+/// Code of the largest path MTU that QUERY_DEV_LIM reports, 2048 bytes (section 12, T46).
 const MAX_MTU: u8 = 4;
 
 impl ModifyQp {
     /// Length of the inbox in bytes: a mask, an unused word and the context.
     pub const LEN: usize = 8 + qpc::LEN;
 
-    /// Length in bytes of the outbox of QUERY_QP and ERR2RST_QP, which has the layout of the inbox.
+    /// Length in bytes of the outbox of QUERY_QP and ERR2RST_QP. The outbox begins like the inbox.
     pub const OUTBOX_LEN: usize = 0x200;
 
     /// Parses the inbox from its bytes.
@@ -100,7 +101,7 @@ impl ModifyQp {
         Self { named: QpAttributes::from_bits_retain(u32::from_be_bytes(*mask)), qpc: Qpc::parse(image) }
     }
 
-    /// Returns the outbox that reports a context.
+    /// Returns the outbox that reports the context `qpc`.
     pub fn outbox(qpc: &Qpc) -> [u8; Self::OUTBOX_LEN] {
         let mut outbox = [0; Self::OUTBOX_LEN];
         outbox[8..Self::LEN].copy_from_slice(&qpc.emit());
@@ -109,7 +110,7 @@ impl ModifyQp {
 }
 
 impl Qpc {
-    /// Returns the context after a command. For a command without inbox, pass the default inbox.
+    /// Returns the context after a command. For a command without an inbox, the caller passes the default inbox.
     ///
     /// # Errors
     /// BAD_QP_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -150,7 +151,7 @@ impl Qpc {
         Ok(next)
     }
 
-    /// Returns the fields that RST2INIT always copies; all others are zero.
+    /// Returns a context with the fields that RST2INIT always copies. All other fields are zero.
     fn initial(&self) -> Result<Self, CmdError> {
         for queue in [self.rq, self.sq] {
             if queue.log_slots > MAX_LOG_SLOTS {
@@ -162,7 +163,7 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // The mask has the bit of this field only if the caller sets the field. Otherwise the driver
+            // The mask has the bit for this field only if the driver's caller sets the field. Otherwise, the driver
             // sends "migrated", the initial state of a QP.
             migration: self.migration,
             rq: self.rq,
@@ -186,7 +187,7 @@ impl Qpc {
         next.requester.set_flight_limit(self.requester.flight_limit());
         next.responder.set_srq(self.responder.srq());
         next.responder.set_signal_all(self.responder.signal_all());
-        // The mask never includes the port for QP0 and QP1.
+        // For QP0 and QP1, the mask never includes the port.
         next.primary.port = self.primary.port;
         Ok(next)
     }
@@ -259,12 +260,12 @@ impl Qpc {
         Ok(())
     }
 
-    /// Returns the number of outstanding READs and atomics allowed as requester.
+    /// Returns the maximum number of outstanding READs and atomics as requester.
     pub const fn requester_depth(&self) -> u8 {
         if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
     }
 
-    /// Returns the number of outstanding READs and atomics allowed as responder.
+    /// Returns the maximum number of outstanding READs and atomics as responder.
     pub const fn responder_depth(&self) -> u8 {
         1 << self.responder.log_depth()
     }
@@ -286,7 +287,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-    /// Returns a context with every field set, so that each copied field is visible.
+    /// Returns a context in which every field is nonzero, so that a test can see which fields are copied.
     fn full() -> Qpc {
         let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
         let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };

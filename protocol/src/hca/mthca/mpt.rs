@@ -12,30 +12,30 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{IcmAddr, Lkey, Pdn, Va};
 
-/// A key is its MPT index, rotated left by this number of bits.
+/// A key is its MPT index rotated left by this number of bits.
 pub const KEY_ROTATION: u32 = 8;
 
-/// Key that ends a scatter list. It belongs to entry 1, which is never valid.
+/// Key that terminates a scatter list. Its MPT entry is entry 1, which is never valid.
 pub const END_KEY: Lkey = key(1);
 
-/// Returns the key of an MPT index. Index bits above the table size are a generation.
+/// Returns the key that belongs to an MPT index. The index bits above the table size are a generation.
 pub const fn key(index: u32) -> Lkey {
     Lkey::new(index.rotate_left(KEY_ROTATION))
 }
 
 bitflags! {
-    /// MPT flags. Unnamed bits are preserved and ignored.
+    /// MPT flags. Bits without a name are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
         /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 14;
-        /// Whether peers can execute RDMA WRITE.
+        /// Peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 13;
-        /// Whether peers can execute RDMA READ.
+        /// Peers can execute RDMA READ.
         const REMOTE_READ = 1 << 12;
-        /// The device can write data of local work requests and receives.
+        /// The device can write to the region for local work requests and receives.
         const LOCAL_WRITE = 1 << 11;
-        /// Local reads; always allowed.
+        /// Local reads are allowed. This is the case even if the flag is not set.
         const LOCAL_READ = 1 << 10;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
@@ -47,11 +47,11 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights and kind of the region.
+    /// Access rights, and the kind of region.
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,
-    /// The key, both L_Key and R_Key.
+    /// Shared value of L_Key and R_Key.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -89,7 +89,7 @@ impl Mpt {
         })
     }
 
-    /// Checks that the entry belongs to `index` of a table.
+    /// Checks that the entry belongs at `index` of a table.
     ///
     /// # Errors
     /// BAD_INDEX if `index` does not match the key.
@@ -134,7 +134,7 @@ mod tests {
 
     const TABLE: Table = Table { base: IcmAddr::new(0x2580_0000), log_entries: 17 };
 
-    /// Example of section 13.3: the region of the driver's PD, in entry 10h.
+    /// Example from section 13.3: the region of the driver's PD, which has entry 10h.
     fn driver_pd() -> [u8; Mpt::LEN] {
         let mut inbox = [0; Mpt::LEN];
         inbox[..0x10].copy_from_slice(&[0xf0, 0x02, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 1]);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn key_is_rotated_index() {
-        // Example of section 13.3: entry 18h, whose bit 3 is copied to bit 23.
+        // Example from section 13.3: entry 18h. The driver copies bit 3 of the index to bit 23.
         assert_eq!(key(0x0080_0018), Lkey::new(0x8000_1800));
         assert_eq!(TABLE.index(0x0080_0018), 0x18);
         assert_eq!(key(0x10), Lkey::new(0x1000));
@@ -162,7 +162,7 @@ mod tests {
         );
     }
 
-    /// Section 12, T38: a queue buffer that the device can only read.
+    /// Section 12, T38: a queue buffer that the device can read but not write.
     #[test]
     fn mtt_address_is_absolute() {
         let mut inbox = driver_pd();

@@ -1,4 +1,4 @@
-//! QP paths and datagram address vectors, and the address that both contain.
+//! QP paths and the address vectors of datagrams. Both contain an address.
 //!
 //! # Spec
 //! mthca interface, sections 6.5 (path) and 6.8.
@@ -17,9 +17,9 @@ pub const LEN: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Address {
-    /// Packets have a GRH.
+    /// Whether packets have a GRH.
     pub grh: bool,
-    /// Low bits of the source LID, seven bits.
+    /// Low seven bits of the source LID.
     pub path_bits: u8,
     pub dlid: Lid,
     /// Index of the source GID in the port's GID table.
@@ -38,7 +38,7 @@ pub struct Address {
 /// Path of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Path {
-    /// Physical port, from 1.
+    /// Physical port, starting at 1.
     pub port: u8,
     /// P_Key index, seven bits.
     pub pkey_index: u8,
@@ -46,7 +46,7 @@ pub struct Path {
     pub rnr_retry: u8,
     /// ACK timeout code, five bits.
     pub ack_timeout: u8,
-    /// Static rate. Not used, kept for QUERY_QP.
+    /// Static rate. Not used, but kept for QUERY_QP.
     pub static_rate: u8,
     /// Address of the peer.
     pub address: Address,
@@ -55,7 +55,7 @@ pub struct Path {
 /// Address vector of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AddressVector {
-    /// Physical port, from 1.
+    /// Physical port, starting at 1.
     pub port: u8,
     /// Protection domain of the address handle.
     pub pd: Pdn,
@@ -91,7 +91,7 @@ impl Path {
         }
     }
 
-    /// Returns the wire format. Values that exceed their field are truncated.
+    /// Returns the path in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         let head = PathHead::new().with_port(self.port & 0x3).with_pkey_index(self.pkey_index & 0x7f);
         transmute!(Raw {
@@ -112,7 +112,7 @@ impl AddressVector {
         Self { port, pd: Pdn::new(u32::from_be_bytes([0, a, b, c])), address: raw.address() }
     }
 
-    /// Returns the wire format, as a driver builds it.
+    /// Returns the address vector in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; LEN] {
         let head = u32::from(self.port) << 24 | self.pd.get() & 0xff_ffff;
         transmute!(Raw::new(head.into(), &self.address))
@@ -184,13 +184,13 @@ struct Class {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    /// Port and P_Key index of a path, or port and protection domain of an address vector.
+    /// In a path, the port and P_Key index. In an address vector, the port and protection domain.
     head: U32,
-    /// RNR retry count; paths only.
+    /// RNR retry count, in a path only.
     rnr: u8,
     source: u8,
     dlid: U16,
-    /// ACK timeout; paths only.
+    /// ACK timeout, in a path only.
     timeout: u8,
     sgid_index: u8,
     rate: u8,

@@ -7,7 +7,7 @@
 pub const VENDOR_ID: u16 = 0x15b3;
 /// Device ID of the variant with one port and no local memory.
 pub const DEVICE_ID: u16 = 0x6274;
-/// Revision; drivers do not check it.
+/// PCI revision ID; drivers do not check it.
 pub const REVISION: u8 = 0x20;
 /// Class code: InfiniBand controller.
 pub const CLASS_CODE: [u8; 3] = [0x0c, 0x06, 0x00];

@@ -19,9 +19,9 @@ impl InitIb {
 /// Input mailbox of the command SET_IB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetIb {
-    /// Reset the Q_Key violation counter.
+    /// Whether to reset the Q_Key violation counter.
     pub reset_qkey_violations: bool,
-    /// New capability mask of PortInfo, complete.
+    /// New value of the whole capability mask in PortInfo.
     pub capabilities: u32,
 }
 
@@ -50,7 +50,7 @@ pub fn check(port: u32) -> Result<(), CmdError> {
 mod tests {
     use super::*;
 
-    /// Example of section 14.3, last line.
+    /// Example from section 14.3, last line.
     #[test]
     fn set_ib_carries_complete_mask() {
         let mut inbox = [0; SetIb::LEN];

@@ -1,4 +1,4 @@
-//! Queue pair contexts (QPC): the image in QP command inboxes and in QUERY_QP.
+//! Queue pair contexts (QPC): the context image in the inboxes of QP commands and in the outbox of QUERY_QP.
 //!
 //! [`super::modify`] defines how commands change a context.
 //!
@@ -21,9 +21,9 @@ pub const LEN: usize = 0x100;
 /// Kind of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpKind {
-    /// An ordinary QP of this service.
+    /// An ordinary QP with this service type.
     Service(ServiceType),
-    /// QP0 or QP1: MADs whose headers the driver writes.
+    /// QP0 or QP1, which sends MADs whose headers the driver writes.
     Mlx,
 }
 
@@ -39,7 +39,7 @@ impl QpKind {
         }
     }
 
-    /// Returns the code and name, for traces.
+    /// Returns the code together with its name, for traces.
     pub fn word(code: u8) -> Code {
         match Self::from_code(code) {
             Some(Self::Mlx) => Code(code.into(), Some("MLX")),
@@ -47,7 +47,7 @@ impl QpKind {
         }
     }
 
-    /// Returns the service type on the wire.
+    /// Returns the service type that the QP uses on the wire.
     pub const fn service(self) -> ServiceType {
         match self {
             Self::Service(service) => service,
@@ -59,14 +59,14 @@ impl QpKind {
 /// Size of a work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Geometry {
-    /// Log2 of the number of slots, five bits. An absent queue also has 0.
+    /// Log2 of the number of slots, five bits. It is 0 for a queue with one slot and also for an absent queue.
     pub log_slots: u8,
     /// Log2 of the slot size in bytes, 4 to 11.
     pub log_slot: u8,
 }
 
 impl Geometry {
-    /// Log2 of the largest slot in bytes.
+    /// Log2 of the largest slot size in bytes.
     pub const MAX_LOG_SLOT: u8 = 11;
 
     const fn from_byte(byte: u8) -> Self {
@@ -97,7 +97,7 @@ pub struct Qpc {
     pub sq: Geometry,
     /// 0Bh: scheduling queue. Not used.
     pub sched_queue: u8,
-    /// 0Ch: UAR page of doorbells and doorbell records.
+    /// 0Ch: UAR page of the QP's doorbells and doorbell records.
     pub page: u32,
     /// 10h: number of the QP.
     pub local_qpn: Qpn,
@@ -107,45 +107,45 @@ pub struct Qpc {
     pub primary: Path,
     /// 40h: alternate path to the peer.
     pub alternate: Path,
-    /// 64h: protection domain of queues and data.
+    /// 64h: protection domain of the queues and of the data.
     pub pd: Pdn,
     /// 6Ch: L_Key of the region that holds both queues.
     pub wqe_lkey: Lkey,
     /// 70h: parameters of the requester.
     pub requester: Requester,
-    /// 78h: next PSN to send. Live: the device updates it.
+    /// 78h: next PSN to send. The device updates it while the QP runs.
     pub next_send_psn: Psn,
-    /// 7Ch: CQ number of the send queue.
+    /// 7Ch: number of the send queue's CQ.
     pub send_cqn: Cqn,
-    /// 80h: offset of the send queue in its region.
+    /// 80h: offset of the send queue within its region.
     pub sq_base: u32,
-    /// 84h: doorbell record index of the send queue.
+    /// 84h: index of the send queue's doorbell record.
     pub sq_record: u32,
-    /// 88h: last acknowledged PSN. Live: the device updates it.
+    /// 88h: last acknowledged PSN. The device updates it while the QP runs.
     pub last_acked_psn: Psn,
-    /// 8Ch: number of messages sent. Live: the device updates it.
+    /// 8Ch: number of messages sent. The device updates it while the QP runs.
     pub ssn: u32,
     /// 90h: parameters of the responder.
     pub responder: Responder,
     /// 94h, bits 28:24: RNR NAK timer code to send.
     pub min_rnr_timer: u8,
-    /// 94h, bits 23:0: expected PSN. Live: the device updates it.
+    /// 94h, bits 23:0: expected PSN. The device updates it while the QP runs.
     pub recv_psn: Psn,
-    /// 9Ch: CQ number of the receive queue.
+    /// 9Ch: number of the receive queue's CQ.
     pub recv_cqn: Cqn,
-    /// A0h: offset of the receive queue in its region.
+    /// A0h: offset of the receive queue within its region.
     pub rq_base: u32,
-    /// A4h: doorbell record index of the receive queue.
+    /// A4h: index of the receive queue's doorbell record.
     pub rq_record: u32,
     /// A8h: Q_Key of the QP.
     pub qkey: Qkey,
-    /// ACh: SRQ number, if [`Responder::srq`] is set.
+    /// ACh: number of the SRQ, if [`Responder::srq`] is set.
     pub srqn: Srqn,
-    /// B0h: number of messages received. Live: the device updates it.
+    /// B0h: number of messages received. The device updates it while the QP runs.
     pub rmsn: u32,
-    /// B4h: number of receive WQEs consumed. Live: the device updates it.
+    /// B4h: number of receive WQEs consumed. The device updates it while the QP runs.
     pub rq_counter: u16,
-    /// B6h: number of send WQEs consumed. Live: the device updates it.
+    /// B6h: number of send WQEs consumed. The device updates it while the QP runs.
     pub sq_counter: u16,
 }
 
@@ -155,7 +155,7 @@ pub struct Qpc {
 pub struct Requester {
     #[bits(3)]
     __: u8,
-    /// Every send WQE generates a CQE.
+    /// Whether every send WQE generates a CQE.
     pub signal_all: bool,
     #[bits(9)]
     __: u16,
@@ -165,15 +165,15 @@ pub struct Requester {
     pub writes: bool,
     /// Whether the QP can send READs.
     pub reads: bool,
-    /// Number of retries after a timeout.
+    /// Maximum number of retries after a timeout.
     #[bits(3)]
     pub retry_count: u8,
     #[bits(2)]
     __: u8,
-    /// Log2 of the number of outstanding READs and atomics.
+    /// Log2 of the maximum number of outstanding READs and atomics.
     #[bits(3)]
     pub log_depth: u8,
-    /// Log2 of the number of packets in flight.
+    /// Log2 of the maximum number of packets in flight.
     #[bits(4)]
     pub flight_limit: u8,
     /// Log2 of the number of packets between acknowledge requests.
@@ -187,13 +187,13 @@ pub struct Requester {
 pub struct Responder {
     #[bits(3)]
     __: u8,
-    /// Every receive generates a CQE; always set.
+    /// Whether every receive generates a CQE; always set.
     pub signal_all: bool,
-    /// Receives are taken from an SRQ.
+    /// Whether receives are taken from an SRQ.
     pub srq: bool,
     #[bits(8)]
     __: u8,
-    /// Peers can execute atomic operations.
+    /// Whether peers can execute atomic operations.
     pub atomics: bool,
     /// Whether peers can execute RDMA WRITE.
     pub writes: bool,
@@ -201,7 +201,7 @@ pub struct Responder {
     pub reads: bool,
     #[bits(5)]
     __: u8,
-    /// Log2 of the number of outstanding READs and atomics of the peer.
+    /// Log2 of the maximum number of outstanding READs and atomics that the peer can send.
     #[bits(3)]
     pub log_depth: u8,
     __: u8,
@@ -272,7 +272,7 @@ describe!(@field Requester);
 describe!(@field Responder);
 
 impl Qpc {
-    /// Parses an image. Every content is valid; values are checked when a command is applied.
+    /// Parses an image. Any content is accepted, because values are checked when a command is applied.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {
@@ -312,7 +312,7 @@ impl Qpc {
         }
     }
 
-    /// Returns the wire format. Values that exceed their field are truncated.
+    /// Returns the image in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         const SRQ: u32 = 1 << 24;
         let srq = if self.responder.srq() { SRQ | self.srqn.get() } else { 0 };
@@ -449,7 +449,7 @@ const _: () = assert!(size_of::<Raw>() == LEN);
 mod tests {
     use super::*;
 
-    /// Builds a context from words at offsets; the remaining bytes are zero.
+    /// Builds a context image from pairs of offset and word. The remaining bytes are zero.
     fn image(words: &[(usize, u32)]) -> [u8; LEN] {
         let mut image = [0; LEN];
         for (at, word) in words {

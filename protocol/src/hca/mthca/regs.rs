@@ -7,38 +7,38 @@ use super::super::hcr::HcrWord;
 use super::super::words::{self, Block};
 use crate::ids::Eqn;
 
-/// A register of BAR0, 32 bits. All other offsets, except the MSI-X structures (see [`super::pci`]), read 0 and
-/// ignore writes.
+/// A 32-bit register of BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read 0 and ignore
+/// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
     /// A word of the HCR.
     Hcr(HcrWord),
-    /// Write: bit n arms the EQ with this number plus n.
+    /// Writing a word in which bit n is set arms the EQ whose number is this one plus n.
     EqArm(Eqn),
-    /// Write: consumer index of an EQ.
+    /// Writing this register sets the consumer index of the EQ.
     EqSetCi(Eqn),
-    /// Read: nonzero after a catastrophic error.
+    /// Word of the catastrophic error buffer. It reads nonzero after a catastrophic error.
     Catastrophe,
-    /// A write deasserts the INTx pin.
+    /// Writing this register deasserts the INTx pin.
     ClearInterrupt,
-    /// Write [`RESET_VALUE`]: resets the device.
+    /// Writing [`RESET_VALUE`] to this register resets the device.
     Reset,
 }
 
-/// Number of EQs that can be armed, the width of the arm register in bits.
+/// Number of EQs that can be armed, which is the width of the arm register in bits.
 pub const EQS: u32 = 64;
 
 /// Offset of the HCR.
 pub const HCR: u32 = 0x8_0680;
-/// Offset of the EQ arm register: 64 bits, big-endian. Linux only writes the second word.
+/// Offset of the EQ arm register, which has 64 bits in big-endian order. Linux writes only its second word.
 pub const EQ_ARM: u32 = 0x8_0a00;
-/// Offset of the EQ consumer indices: eight bytes each, of which the first four are used.
+/// Offset of the EQ consumer index registers. Each has eight bytes, of which the first four are used.
 pub const EQ_SET_CI: u32 = 0x8_0b00;
 /// Offset of the catastrophic error buffer.
 pub const CATASTROPHE: u32 = 0x8_3000;
-/// Length of that buffer in 32-bit words. If it is 0, the driver oopses on unload.
+/// Length of the catastrophic error buffer in 32-bit words. If it were 0, the driver would oops on unload.
 pub const CATASTROPHE_DWORDS: u32 = 1;
-/// Offset of the register that deasserts INTx, one bit for each of 64 pins.
+/// Offset of the register that deasserts INTx, which has one bit for each of 64 pins.
 pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
 /// Offset of the reset register, which is fixed in the driver.
 pub const RESET: u32 = 0xf_0010;

@@ -16,7 +16,7 @@ use crate::ids::{Lkey, Pdn, Srqn};
 pub struct Srqc {
     /// Log2 of the number of slots.
     pub log_slots: u8,
-    /// SRQ number; it has no generation.
+    /// SRQ number, which has no generation bits.
     pub srqn: Srqn,
     /// L_Key of the queue's region.
     pub lkey: Lkey,
@@ -26,9 +26,9 @@ pub struct Srqc {
     pub record: u32,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
-    /// Protection domain of queue and data.
+    /// Protection domain of the queue and of the data.
     pub pd: Pdn,
-    /// Generate one event when fewer WQEs are posted; 0 disables it.
+    /// Number of posted WQEs below which one event is raised; 0 disables the event.
     pub limit: u16,
 }
 
@@ -40,10 +40,10 @@ impl Srqc {
     /// Length of the outbox of QUERY_SRQ in bytes.
     pub const QUERY_LEN: usize = 0x40;
 
-    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` is derived from QUERY_DEV_LIM.
+    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` follows from the limits that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM if there are more slots.
+    /// EXCEED_LIM if the SRQ has more slots than this limit.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let log_slots = raw.head.log_slots();
@@ -62,7 +62,7 @@ impl Srqc {
         })
     }
 
-    /// Returns the outbox of QUERY_SRQ, given the number of WQEs posted and consumed.
+    /// Returns the outbox of QUERY_SRQ, given the counters of posted and consumed WQEs.
     pub fn emit(&self, posted: u16, taken: u16) -> [u8; Self::QUERY_LEN] {
         let raw = Raw {
             head: Head::new().with_log_slots(self.log_slots & 0xf).with_srqn(self.srqn.get()),
@@ -108,7 +108,7 @@ struct Stride {
     log_stride: u8,
 }
 
-/// Protection domain, and a constant EQ number that the driver writes; it is not the number of the EQ that
+/// Protection domain and EQ number. The driver always writes the same EQ number, which is not the number of the EQ that
 /// receives the events.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,8 +1,8 @@
 //! Send and receive WQEs, and the segments they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in
-//! the next segment of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The
-//! caller therefore passes the bytes and opcode to [`SendWqe::parse`].
+//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in the next
+//! segment of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of
+//! [`SendWqe::parse`] therefore passes exactly the bytes of the WQE and its opcode.
 //!
 //! # Spec
 //! mthca interface, sections 7.1 to 7.4 and 8.3.
@@ -21,7 +21,7 @@ pub use send::{Operation, SendWqe, WqeData};
 
 pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
-/// Largest send WQE in granules, limited by the size field.
+/// Largest send WQE in granules. The size field cannot hold a larger value.
 pub const MAX_SIZE: u8 = 63;
 
 type RawData = crate::hca::segment::RawData<zerocopy::BigEndian>;

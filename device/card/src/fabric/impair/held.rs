@@ -7,7 +7,7 @@ use engine::Instant;
 
 use crate::fabric::Origin;
 
-/// Maximum number of held frames of one direction. The next constant limits their total length. Frames beyond
+/// Maximum number of held frames of one direction. [`MAX_BYTES`] limits their total length. Frames beyond
 /// these limits are dropped, as in the queue of a switch.
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
@@ -67,7 +67,7 @@ impl HoldQueue {
         }
     }
 
-    /// Counts a frame that passes.
+    /// Counts a passing frame for each frame that waits to be overtaken.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);

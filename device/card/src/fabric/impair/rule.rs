@@ -16,7 +16,7 @@ use super::summary::FrameSummary;
 /// test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Maximum number of frames for which one frame may wait.
+/// Maximum number of frames that may have to overtake a held frame.
 const MAX_OVERTAKERS: u32 = 1024;
 
 /// Default of `within_us`, in microseconds.
@@ -100,8 +100,8 @@ pub enum Action {
         #[serde(default = "overtaken_within")]
         within_us: u64,
     },
-    /// Invert one random bit: in a RoCE packet among the bits covered by the ICRC, in other frames anywhere after
-    /// the Ethernet header.
+    /// Invert one random bit. In a RoCE packet, it is one of the bits that the ICRC covers. In other frames,
+    /// it can be any bit after the Ethernet header.
     Corrupt,
     /// Set the ECN field to Congestion Experienced, even if the sender is not ECN-capable. Only IP frames are
     /// changed.
@@ -166,7 +166,7 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Always,
-    /// Applies to `count` consecutive frames, beginning with the frame of this number, counted from 1.
+    /// Applies to `count` consecutive matching frames, beginning with number `first`, counted from 1.
     Nth {
         first: u64,
         count: u64,
@@ -253,7 +253,7 @@ impl Rule {
         self.entry.seed.unwrap_or(0)
     }
 
-    /// Returns a number that differs between kinds of rules.
+    /// Returns the number of the random stream, which differs for each action and direction.
     pub(super) fn stream(&self) -> u64 {
         let action = match self.entry.action {
             Action::Drop => 0,
@@ -270,7 +270,7 @@ impl Rule {
         action << 1 | direction
     }
 
-    /// Returns whether the rule matches this frame of its direction.
+    /// Returns whether the rule matches the frame, which must travel in the rule's direction.
     pub(super) fn selects(&self, summary: &FrameSummary) -> bool {
         let bth = summary.bth.as_ref();
         let peer = |wanted| match (wanted, self.entry.direction) {

@@ -27,8 +27,8 @@ pub(super) struct FrameSummary {
     pub(super) ip: Option<Addrs>,
     /// BTH of a RoCE packet.
     pub(super) bth: Option<Bth>,
-    /// Offset from which bit errors may occur: that of the BTH in a RoCE packet, and otherwise that after the
-    /// Ethernet header.
+    /// Offset of the first byte in which bit errors may occur: the BTH in a RoCE packet, or the first byte
+    /// after the Ethernet header in other frames.
     pub(super) body: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Tests impairments. The test frames were built with scapy. They go from 02:00:00:00:00:01 and 10.77.0.1 to
-//! 02:00:00:00:00:02 and 10.77.0.2, QP abcdefh.
+//! Tests impairments. The test frames were built with scapy. Their source is 02:00:00:00:00:01 with address
+//! 10.77.0.1. Their destination is 02:00:00:00:00:02 with address 10.77.0.2 and QP abcdefh.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;
@@ -42,7 +42,7 @@ fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8
     out
 }
 
-/// Returns which of `count` equal frames the rule drops.
+/// Sends `count` equal frames and returns the numbers of those that the rule drops, counted from 1.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");

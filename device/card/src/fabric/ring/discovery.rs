@@ -10,9 +10,9 @@
 //! ```
 //!
 //! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory
-//! and sends it with token b. Otherwise it calls again with token b and another token, and the member creates
-//! the memory. If two members call each other at once, the same one creates the memory, so they end up with
-//! one link. A member that proves its MAC replaces an existing link.
+//! and sends it with token b. Otherwise it calls again, repeating token b and adding a new token, and the
+//! member creates the memory. If two members call each other at once, the member with the larger MAC still
+//! creates the memory, so they end up with one link. A member that proves its MAC replaces an existing link.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -127,7 +127,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // Accepts at most as many connections as can be kept.
+        // Accept at most as many connections as can be kept.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,
@@ -192,7 +192,7 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // The answer has crossed a message that has created the link.
+            // A message that crossed this answer has already created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
             // An existing link stays until another connection proves the MAC.
             Kind::Call | Kind::Answer if !proven => {

@@ -6,9 +6,9 @@
 //! 10 1  kind: 1 shared memory is attached, 2 call, 3 answer to a call
 //! 11 6  MAC of the sender
 //! 17 3  reserved, 0
-//! 20 4  bytes of one ring
+//! 20 4  length of one ring in bytes
 //! 24 4  IPv4 address of the sender
-//! 28 16 IPv6 address of the sender besides its link-local one, 0 if none
+//! 28 16 IPv6 address of the sender other than its link-local address, 0 if none
 //! 44 8  token of the sender
 //! 52 8  token of the message that this one answers, 0 if none
 //! ```

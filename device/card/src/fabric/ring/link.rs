@@ -1,4 +1,5 @@
-//! A link to one member: the shared memory, and the socket that wakes the member and shows when it ends.
+//! A link to one member: the shared memory, and the socket that wakes the member and signals the end of the
+//! link.
 
 use std::os::unix::net::UnixStream;
 

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! 0     counters of the first direction: head, sleeping, tail, starving, each in a cache line of its own
-//! 4096  the same for the second
-//! 8192  data of the first, then of the second
+//! 4096  counters of the second direction, in the same order
+//! 8192  data of the first direction, followed by the data of the second
 //! ```
 //!
 //! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word,
@@ -240,7 +240,7 @@ impl Producer {
         self.head.wrapping_sub(tail).min(self.ring.len.get())
     }
 
-    /// Returns whether the consumer reports that it is sleeping.
+    /// Returns whether the consumer has indicated that it is sleeping.
     pub fn is_asleep(&self) -> bool {
         self.ring.counter(SLEEPING_AT).load(Ordering::Relaxed) != 0
     }
@@ -254,7 +254,7 @@ impl Producer {
         // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // The tail must not move back either, because more bytes would then be waiting than before.
+        // The tail must not move back either, because the number of unread bytes cannot increase.
         if waiting > self.head.wrapping_sub(self.tail) {
             return Err(RingError::Tail(waiting));
         }

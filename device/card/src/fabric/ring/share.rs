@@ -1,7 +1,7 @@
-//! Creates the shared memory of a link, and accepts that of a peer.
+//! Creates the shared memory of a link, and maps shared memory that a peer has created.
 //!
-//! The seals of a peer's file are checked before it is mapped, and cannot be removed. Only tmpfs files are
-//! accepted, because a page of hugetlbfs may be missing regardless of the seals.
+//! The seals of a peer's file cannot be removed, and are checked before the file is mapped. Only tmpfs files
+//! are accepted, because pages of a hugetlbfs file may be missing regardless of the seals.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -110,7 +110,7 @@ fn members_find_each_other_in_any_order() {
         c.send(&mut batch(C, &[(A, 4)]));
         b.send(&mut batch(B, &[(MacAddr::BROADCAST, 5)]));
         assert_eq!(received(b), [1, 3], "{order:?}");
-        // Frames of different members arrive in any order.
+        // Frames from different members may arrive in any order.
         for (member, tags) in [(&mut *a, [4, 5]), (c, [2, 5])] {
             let mut all = received(member);
             all.sort_unstable();
@@ -297,8 +297,8 @@ fn caller_without_the_socket_is_refused() {
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let speaker = Stranger::new(&folder, of(E));
-    // These are the MACs of a member, of the receiver, of a member that never creates memory, a group MAC,
-    // and those of absent members.
+    // Claim the MAC of a linked member, of the receiver itself, of an absent member with a smaller MAC (which
+    // never creates memory), of a group, and of another absent member.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let liar = Stranger {
@@ -323,8 +323,8 @@ fn owner_of_the_socket_replaces_a_pretender() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each stranger had the socket of an absent member, and keeps its link. One creates memory and one
-    // receives it.
+    // Each stranger first owns the socket of an absent member, and later keeps only its link. One stranger
+    // creates the memory of its link, the other receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -349,7 +349,7 @@ fn owner_of_the_socket_replaces_a_pretender() {
     b.send(&mut batch(B, &[(A, 3), (C, 4)]));
     assert_eq!((received(&mut a), received(&mut c)), (vec![3], vec![4]));
 
-    // Tokens that the pretenders read before are no longer valid.
+    // Tokens that the pretenders received earlier are no longer valid.
     for token in [spare.take(), proof] {
         let _late = greater.send(B, Message::Memory(memfd.as_fd()), token);
         let _late = lesser.send(B, Message::Call, token);
@@ -391,8 +391,8 @@ fn member_never_sends_from_anothers_ip() {
     c.send(&mut frames);
     assert_eq!((c.stats().tx_foreign_ip, a.has_frames()), (6, false));
 
-    // The member may use its own address and an address without an owner. It may use the third address once
-    // that one's owner has left.
+    // C may use its own addresses and addresses without an owner. Once C has left, B may use addresses that
+    // belonged to C.
     for member in [elsewhere, identity(9)] {
         let mut frames = TxBatch::of_nic();
         frames_from(C, A, &member).iter().for_each(|frame| frames.push(frame));

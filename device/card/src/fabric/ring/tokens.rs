@@ -62,7 +62,7 @@ impl Tokens {
     }
 
     /// Invalidates a token that has created a link, and all earlier tokens. Later tokens stay valid, because
-    /// they are in messages that crossed that one.
+    /// the messages that contain them crossed the message that created the link.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };

@@ -22,7 +22,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Returns whether the counter should be read.
+    /// Returns whether it is time to read the counter.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.polled.is_none_or(|polled| now.saturating_since(polled) >= PERIOD)
     }

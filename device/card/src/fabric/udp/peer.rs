@@ -12,7 +12,7 @@ pub struct UdpPeer {
     pub mac: Option<MacAddr>,
     /// Whether the peer sends only to this HCA.
     pub leaf: bool,
-    /// Rate limit of its frames.
+    /// Rate limit for frames from the peer.
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 

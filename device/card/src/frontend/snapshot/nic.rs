@@ -12,7 +12,7 @@ pub struct QueueRow {
     /// Direction of its frames.
     pub direction: QueueDirection,
     pub state: QueueState,
-    /// VSI that its frames come from; `None` for a receive queue, which appears in the rows of VSIs instead.
+    /// VSI from which its frames come; `None` for a receive queue, which appears in the rows of VSIs instead.
     pub vsi: Option<u16>,
     /// Bus address of its ring.
     pub ring: u64,
@@ -21,11 +21,11 @@ pub struct QueueRow {
     pub head: u16,
     /// Index of the descriptor that software writes next.
     pub tail: u16,
-    /// MSI-X vector; `None` if it does not interrupt.
+    /// MSI-X vector; `None` if the queue raises no interrupts.
     pub vector: Option<u16>,
-    /// Frames sent or received since it was enabled.
+    /// Number of frames sent or received since the queue was enabled.
     pub frames: u64,
-    /// Bytes of these frames, in guest memory or on the wire.
+    /// Number of bytes in these frames, in guest memory or on the wire.
     pub bytes: u64,
     /// Frames dropped because there was no free descriptor or they exceeded the maximum length.
     pub dropped: u64,
@@ -46,7 +46,7 @@ pub enum QueueDirection {
 #[serde(rename_all = "snake_case")]
 pub enum QueueState {
     Enabled,
-    /// Stopped after a violation by the driver, until it disables the queue.
+    /// Stopped after a violation by the driver, until the driver disables the queue.
     Stopped,
 }
 
@@ -62,7 +62,7 @@ pub struct LinkRow {
     pub max_frame: u16,
     pub received: u64,
     pub sent: u64,
-    /// Frames dropped on transmission because the link was down.
+    /// Number of frames dropped on transmission because the link was down.
     pub lost: u64,
 }
 

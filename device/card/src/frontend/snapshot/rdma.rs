@@ -29,7 +29,7 @@ pub struct GroupRow {
     /// Group number that software uses.
     pub group: u16,
     pub address: IpAddr,
-    /// VLAN of its datagrams, if they are tagged.
+    /// VLAN of the group's datagrams, if they are tagged.
     pub vlan: Option<u16>,
     /// QPNs of the attached queue pairs.
     pub members: Vec<u32>,
@@ -48,7 +48,7 @@ pub struct ControlRow {
     pub next: u16,
     /// Error codes of the last failed operation, major code in the upper half; 0 if none failed.
     pub error: u32,
-    /// Number of page table entries (PBLEs) that context memory has room for.
+    /// Number of page table entries (PBLEs) for which context memory has room.
     pub pbles: u32,
     /// Number of ARP table entries.
     pub neighbours: usize,
@@ -66,7 +66,7 @@ pub struct ControlRow {
 pub enum ControlState {
     /// Not started, or stopped by software.
     Stopped,
-    /// Started with an invalid context.
+    /// Not running, because software tried to start it with an invalid context.
     Refused,
     Running,
 }

@@ -6,34 +6,35 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 
 /// Maximum number of VSIs listed in a [`RuleRow`].
 ///
-/// Bound: as for [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS); a rule may apply to every VSI.
+/// Bound: needed for the same reason as [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS), since a rule may apply to
+/// every VSI.
 pub const ROW_VSIS: usize = 32;
 
 /// A virtual station interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsiRow {
     pub vsi: u16,
-    /// First receive queue, numbered across the device.
+    /// First receive queue, by its number on the device.
     pub first_queue: u16,
     /// Number of receive queues.
     pub queues: u16,
     /// RSS table in use; `None` if the driver has not set a hash key.
     pub spread_by: Option<SpreadBy>,
-    /// Whether the VLAN tag of a received frame is stripped.
+    /// Treatment of the VLAN tag of a received frame.
     pub received_tag: ReceivedTag,
-    /// Port VLAN: tag control information inserted into every frame sent.
+    /// Tag control information of the port VLAN, which is inserted into every frame that the VSI sends.
     pub port_tag: Option<u16>,
-    /// Receives only the VLANs that a rule admits.
+    /// Whether the VSI receives only the VLANs that a rule admits.
     pub vlan_prune: bool,
-    /// Source pruning: does not receive its own frames.
+    /// Whether the VSI is prevented from receiving its own frames (source pruning).
     pub source_prune: bool,
-    /// Frames it sends may reach other VSIs.
+    /// Whether frames that the VSI sends may reach other VSIs.
     pub loopback: bool,
-    /// Frames it sends may reach the wire.
+    /// Whether frames that the VSI sends may reach the wire.
     pub lan: bool,
-    /// Anti-spoofing: sends only from addresses that it receives.
+    /// Whether the VSI may send only from addresses that it receives (anti-spoofing).
     pub anti_spoof: bool,
-    /// RoCE packets that it receives are passed to the RDMA half.
+    /// Whether RoCE packets that the VSI receives are passed to the RDMA half.
     pub rdma_filter: bool,
 }
 
@@ -57,7 +58,7 @@ pub enum ReceivedTag {
     Kept,
 }
 
-/// A switch rule. A field that the rule does not match on is `None`.
+/// A switch rule. A field is `None` if the rule does not match on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleRow {
     /// Rule number that software uses.
@@ -74,13 +75,13 @@ pub struct RuleRow {
     pub cast: Option<RuleCast>,
     /// Action on a match.
     pub action: RuleAction,
-    /// Number of VSIs that the rule applies to.
+    /// Number of VSIs to which the rule applies.
     pub vsi_count: usize,
-    /// The first [`ROW_VSIS`] of them.
+    /// The first [`ROW_VSIS`] of these VSIs.
     pub vsis: Vec<u16>,
-    /// Also applies to frames sent by VSIs.
+    /// Whether the rule also applies to frames that VSIs send.
     pub loopback: bool,
-    /// Frames sent by VSIs also go to the wire.
+    /// Whether frames sent by VSIs also go to the wire.
     pub lan: bool,
 }
 
@@ -126,9 +127,9 @@ pub enum RuleAction {
     /// Forwards frames to VSIs.
     Forward,
     Drop,
-    /// Admits VSIs that prune by VLAN.
+    /// Lets VSIs that prune by VLAN receive the frames.
     Admit,
-    /// None: the VSI has been removed.
+    /// No action, because the VSI has been removed.
     Nothing,
 }
 
@@ -257,7 +258,7 @@ impl Row for RuleRow {
     }
 }
 
-/// Formats the listed VSIs of a rule and the number of further ones.
+/// Formats the listed VSIs of a rule, and the number of VSIs that are not listed.
 fn vsis(row: &RuleRow) -> String {
     let listed = row.vsis.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     match row.vsi_count.saturating_sub(row.vsis.len()) {

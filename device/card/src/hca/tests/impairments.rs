@@ -22,7 +22,7 @@ fn add(hca: &mut Hca<Stub>, rule: &str) {
     hca.impair(Rule::try_from(entry).unwrap()).unwrap();
 }
 
-/// Returns the direction flag and the comment of every captured frame.
+/// Returns the options, as debug text, and the bytes of every captured frame.
 pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();

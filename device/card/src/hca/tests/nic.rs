@@ -1,4 +1,4 @@
-//! Tests a device that is both an HCA and a NIC, as seen by its driver's kernel and its peers.
+//! Tests of a device that is both an HCA and a NIC, as the guest's network stack and its peers see it.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -104,7 +104,7 @@ fn nic(lid: u16) -> Hca<Nic> {
     hca
 }
 
-/// Returns a frame of an unused protocol.
+/// Returns a frame of a protocol that no device handles.
 fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
     let head = [&dst.0[..], &src.0, &[0x88, 0xb5]].concat();
     let body = (0_u8..=255).cycle().take(len - head.len());
@@ -115,7 +115,7 @@ fn mac(lid: u16) -> MacAddr {
     MacAddr::from_lid(Lid::new(lid))
 }
 
-/// Returns a RoCE packet from LID 9.
+/// Returns a RoCE packet from LID 9 to LID 1.
 fn roce_for_lid_1() -> Vec<u8> {
     let mut sender = ready();
     sender.port.addresses_mut().own = Identity::from_lid(Lid::new(9));
@@ -137,7 +137,8 @@ fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     }
 }
 
-/// An ARP request built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// An ARP request built with scapy 2.8.0. It asks for the MAC of 10.77.0.2 and comes from 10.77.0.1 at
+/// 02:00:00:00:00:01.
 const ARP_REQUEST: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10,
     77, 0, 1, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
@@ -197,11 +198,11 @@ fn loopback_disconnects_port_from_wire() {
     hca.frontend.to_send.extend(sent.clone());
     hca.handle_frame(&plain(mac(2), mac(1), 60));
     assert!(turns(&mut hca).concat().is_empty());
-    // Frames return in the turn after the one that sent them.
+    // Frames are looped back in the turn after the one in which they are sent.
     assert!(!hca.drain().other);
     assert!(hca.frontend.received == sent);
     assert_eq!(hca.port_stats().dropped(DropReason::Loopback), 1);
-    // These are more frames than fit into one turn.
+    // Send more frames than fit into one turn.
     hca.frontend.to_send.extend(vec![sent[0].clone(); 1000]);
     while hca.drain() != (WorkLeft { frames: false, other: false }) {}
     assert_eq!((hca.frontend.received.len(), hca.outbound().len()), (1002, 0));
@@ -218,12 +219,12 @@ fn active_rdma_half_receives_roce() {
     hca.handle_frame(&roce);
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 0));
     let mut others = [roce.clone(), roce.clone(), plain(mac(1), mac(9), 60)];
-    // These frames go to another MAC and to another UDP port.
+    // Send the first frame to another MAC, and the second one to another UDP port.
     others[0][5] = 3;
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
     assert!(hca.frontend.received == others);
-    // The guest chooses its IP addresses and VLANs.
+    // The guest chooses its IP addresses and VLANs, so the RDMA half receives the packets regardless of both.
     hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
     hca.handle_frame(&roce);
     let tagged = [&roce[..12], &[0x81, 0x00, 0x60, 0x05], &roce[12..]].concat();
@@ -294,7 +295,7 @@ fn nic_frames_are_unmodified_and_length_checked() {
 #[test]
 fn engine_and_nic_alternate_within_bound() {
     let mut hca = nic(9);
-    // A packet of QP 1 for LID 1, whose length differs from that of the NIC's frames.
+    // The doorbell sends one packet from QP 1 to LID 1. Its length differs from that of the NIC's frames.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
@@ -302,7 +303,7 @@ fn engine_and_nic_alternate_within_bound() {
     assert_ne!(turns[0][0], 1000, "the engine began");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
-    // Regardless of how many frames the NIC has, the engine sends after 32 of them.
+    // Even if the NIC has more frames, the engine's turn comes after 32 of them.
     let mut hca = nic(9);
     hca.sender = Sender::Nic;
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -427,7 +428,7 @@ fn nic_and_rdma_never_spoof_sources() {
     }
 }
 
-/// Returns two ends of each fabric, for LID 1 and LID 2.
+/// Returns two connected ends of each kind of fabric, for LID 1 and LID 2.
 fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     let mut networks = Networks::default();
     let local = [1, 2].map(|lid| {
@@ -449,7 +450,7 @@ fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     vec![("local", local), ("udp", udp), ("tap", tap)]
 }
 
-/// Runs turns until no frame is left.
+/// Runs turns of both devices until no frame is left.
 fn exchange<A: Frontend, B: Frontend>(
     a: &mut Hca<A>,
     b: &mut Hca<B>,
@@ -480,9 +481,9 @@ fn nics_exchange_frames_over_every_fabric() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // Frames to the other device, to an unknown MAC and to all members, and frames from a guest behind
-        // the NIC. They include runs of equal length, a jumbo frame with two tags, and more frames than fit
-        // into one turn.
+        // The frames go to the other device, to an unknown MAC, and to all members. Some come from a guest behind the
+        // NIC. They include runs of equal length, a frame as long as a jumbo frame with two tags, and more frames than
+        // fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

@@ -1,4 +1,4 @@
-//! Multicast groups, whose creator specifies their parameters.
+//! Multicast groups, with parameters specified by their creators.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.17; mthca interface, section 9.3.
@@ -21,7 +21,7 @@ const MAX_GROUPS: usize = 4096;
 /// GID of the group that every IPoIB interface of the default partition joins first (RFC 4391, section 4).
 const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-/// Multicast LIDs (IBTA volume 1, section 4.1.3). The first is that of the broadcast group.
+/// First multicast LID (IBTA volume 1, section 4.1.3), which belongs to the broadcast group.
 const FIRST_MLID: u16 = 0xc000;
 const LAST_MLID: u16 = 0xfffe;
 
@@ -30,7 +30,7 @@ pub(super) const RATE_20: u8 = 6;
 /// Packet life time code of one second: 4.096 us times 2 to this power.
 pub(super) const ONE_SECOND: u8 = 18;
 
-/// All groups, whose join state is the guest's own membership.
+/// All groups. The join state of a group is that of the guest's own port.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
@@ -44,7 +44,7 @@ impl Groups {
         let defaults = McMemberRecord {
             qkey: Qkey::new(0x0b1b),
             mtu_selector: EXACTLY,
-            // Otherwise IPoIB would use a larger MTU than some ports support.
+            // At most 2048 bytes, because IPoIB would otherwise use a larger MTU than some ports support.
             mtu: mtu.min(4),
             pkey: Pkey::DEFAULT,
             rate_selector: EXACTLY,
@@ -83,7 +83,8 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Removes the guest's port from a group, and deletes the group unless it is the broadcast group.
+    /// Ends the requested kinds of membership of the guest's port in a group. Deletes the group if no
+    /// membership is left, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
         world: &SaContext<'_>,
@@ -193,7 +194,8 @@ pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
     }
 }
 
-/// Returns the value that a selector requests, up to the largest.
+/// Returns the value that a selector requests. "Less than" yields at most `largest`, and selector 3 yields
+/// `largest` itself.
 fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
     let value = match selector {
         0 => wanted.checked_add(1)?,
@@ -204,8 +206,8 @@ fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
     (value != 0).then_some(value)
 }
 
-/// Returns the LID of a group. Groups may share a LID, because it only affects switches and the virtual
-/// switch floods.
+/// Returns the LID of a group. Groups may share a LID, because only switches use it and the virtual switch
+/// floods multicast packets.
 pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
     if *mgid == BROADCAST {
         return Lid::new(FIRST_MLID);

@@ -89,15 +89,15 @@ fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     }
 }
 
-/// Returns the port with a LID, which is a configured peer or follows from the LID rule.
+/// Returns the port with this LID: a configured peer, or a port whose addresses follow from the LID rule.
 fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
     let known = world.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// Returns the port with a GID, which is derived from the port's MAC or is one of its IP addresses. For a
-/// multicast GID, returns the group.
+/// Returns the port with this GID, which is either derived from the port's MAC or one of its IP addresses.
+/// For a multicast GID, returns the group.
 fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });

@@ -13,7 +13,7 @@ use crate::management::subnet_switch;
 /// Attribute modifier of PortInfoRecord: match only the capability bits that are set in the request (section
 /// 15.2.5.3).
 const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
-/// Component of the capability mask in PortInfoRecord.
+/// Component mask bit of the capability mask in PortInfoRecord.
 const CAPABILITIES: u64 = 1 << 7;
 /// GUIDs in a block.
 const GUIDS_PER_BLOCK: usize = 8;
@@ -46,7 +46,8 @@ pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// Filters by capabilities if the request asks to match their bits. Returns the remaining component mask.
+/// If the request asks to match capability bits, keeps only the records that have them. Returns the component
+/// mask that is left to compare.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -83,7 +84,8 @@ pub(super) fn links(world: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the GUID records. Those of other HCAs have only the first block, because an HCA has no more.
+/// Returns the GUID records. For other HCAs, only the first block is returned, because the other blocks are
+/// empty.
 pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()

@@ -23,7 +23,7 @@ const MAX_BYTES: usize = 1 << 20;
 /// last segment.
 const MAX_BURST: u32 = 64;
 
-/// Retransmission time-out, and number of attempts.
+/// Retransmission time-out. A transfer is dropped after `TRIES` consecutive time-outs.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
 

@@ -14,11 +14,11 @@ use super::{MAX_MISSED_SWEEPS, MAX_NODES};
 /// PortInfo.
 const MAX_REQUESTS: usize = 3 * MAX_NODES;
 
-/// Time to wait for a response, during which the request is not repeated. An emulated guest may take this
-/// long.
+/// Time to wait for a response, during which the request is not repeated. A guest on an emulated CPU may take
+/// this long.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A Get(NodeInfo) to all HCAs, and the HCAs that have responded, at most one per unicast LID.
+/// A sweep with the HCAs that have responded to its Get(NodeInfo). Each unicast LID is stored at most once.
 #[derive(Clone, Debug)]
 struct Sweep {
     tid: u32,

@@ -1,4 +1,4 @@
-//! Subnet administration, queried as it is by ib_sa, IPoIB, rdma_cm and saquery.
+//! Tests of subnet administration, with the queries of ib_sa, IPoIB, rdma_cm and saquery.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn answer(management: &mut Management, mad: Mad) -> Mad {
     answers[0]
 }
 
-/// Returns the MGID, the PortGID and the following fields of a request.
+/// Returns an MCMemberRecord with this MGID and join state, and the PortGID of LID 1.
 fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     let mut record = [0; 52];
     record[..16].copy_from_slice(&mgid);
@@ -35,7 +35,8 @@ fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     record
 }
 
-/// mthca interface, section 9.3: the component mask has no parameters for creating a group.
+/// mthca interface, section 9.3: the component mask selects none of the parameters that creating a group
+/// needs.
 #[test]
 fn broadcast_group_join_needs_no_parameters() {
     let mut management = open(1);
@@ -54,7 +55,7 @@ fn broadcast_group_join_needs_no_parameters() {
     assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
 }
 
-/// mthca interface, sections 9.3 and 12, T52: mckey specifies its own Q_Key.
+/// mthca interface, sections 9.3 and 12, T52: mckey creates a group with its own Q_Key.
 #[test]
 fn creator_sets_group_parameters() {
     let mut management = open(1);
@@ -255,7 +256,7 @@ fn services_are_registered_found_and_removed() {
 /// of the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // Linux uses the method of the request.
+    // Linux acknowledges with the method of its request.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());
@@ -294,7 +295,7 @@ fn long_table_is_windowed_and_retransmitted() {
 
     let window = ask(&mut management, QP1, acknowledge(&first, 1, 65));
     assert_eq!(window.len(), 64);
-    // Without an acknowledgement, the segment is retransmitted.
+    // Without an acknowledgement, the segments of the window are retransmitted.
     management.handle_deadline(&at(1010));
     let again: Vec<_> = outputs(&mut management)
         .into_iter()

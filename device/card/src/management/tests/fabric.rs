@@ -1,4 +1,4 @@
-//! Several HCAs on one fabric, as the tools of infiniband-diags find them.
+//! Tests of several HCAs on one fabric, with the requests that infiniband-diags sends.
 
 use std::collections::VecDeque;
 
@@ -80,8 +80,8 @@ impl Fabric {
         }
     }
 
-    /// Acts like a kernel: at the end of a directed route it stores the port, advances the route, answers,
-    /// and sends the answer back along the route.
+    /// Acts like a kernel. At the end of a directed route, it stores the port in the return path, advances
+    /// the route, answers, and sends the answer back along the route.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -121,8 +121,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the answer to a Get on a directed route from the first HCA. Its kernel sends the request at the first
-    /// hop.
+    /// Returns the answer to a Get on a directed route from the first HCA. The request begins at the first
+    /// hop, as a kernel sends it.
     fn directed(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Option<Mad> {
         let mut mad = request(0x81, 1, 1, attribute, modifier);
         (mad[6], mad[7]) = (1, u8::try_from(path.len()).unwrap());
@@ -146,7 +146,7 @@ fn node_name(lid: Lid) -> [u8; 64] {
     protocol::mad::node::description(&format!("guest {}", lid.get()))
 }
 
-/// The requests of ibnetdiscover: the switch, its ports, and the nodes at their other ends.
+/// Sends the requests of ibnetdiscover for the switch, its ports, and the nodes attached to them.
 #[test]
 fn directed_route_reaches_other_adapter() {
     for listens in [false, true] {
@@ -174,15 +174,15 @@ fn directed_route_reaches_other_adapter() {
 #[test]
 fn lids_above_254_map_to_switch_ports_modulo_254() {
     let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
-    // (300 - 1) mod 254 + 1 and (40000 - 1) mod 254 + 1.
+    // The ports are (300 - 1) mod 254 + 1 = 46 and (40000 - 1) mod 254 + 1 = 122.
     let switch = fabric.directed(&[1], 0x11, 0).unwrap();
     assert_eq!((switch[67], switch[100]), (122, 46));
     let adapter = fabric.directed(&[1, 122], 0x11, 0).unwrap();
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// The requests of ibnodes through saquery: every node is listed, with the name that its software has set, if
-/// it has software.
+/// Sends the requests of ibnodes through saquery. All nodes are listed. A node with guest software has the
+/// name that the software has set.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
@@ -238,7 +238,7 @@ fn responses_to_guest_reach_guest() {
     assert_eq!(arrive(&mut fabric.all[0].0, 2, QP0, answer, true), (Admitted::Unchanged, vec![]));
 }
 
-/// Returns the result for a MAD from the wire, without a rate limit.
+/// Delivers a MAD from the wire, without a rate limit. Returns the decision and the outputs.
 fn arrive(
     management: &mut Management,
     from: u16,
@@ -471,7 +471,8 @@ fn agents_answer_right_after_port_open() {
     }
 }
 
-/// Section 14.2.4. In addition, no peer is accepted as the subnet manager.
+/// Section 14.2.4: a Set requires the M_Key. As no peer is accepted as the subnet manager, it is also
+/// rejected while no M_Key is configured.
 #[test]
 fn remote_set_without_m_key_is_rejected() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];

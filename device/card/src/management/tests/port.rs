@@ -106,7 +106,7 @@ fn m_key_protects_port() {
     mad[3] = SET;
     mad[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 1 << 6;
-    // Write the current values, so that state and physical state do not change.
+    // A state and a physical state of 0 leave both unchanged.
     mad[96] &= 0xf0;
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
@@ -146,14 +146,15 @@ fn link_can_be_disabled_enabled_and_reset() {
     assert_eq!(status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()), 0x1c, "another LID");
 }
 
-/// A guest's subnet manager sets its own port, but the virtual subnet manager prevails.
+/// A guest's subnet manager enters its own LID and service level, but those of the virtual subnet manager
+/// remain.
 #[test]
 fn subnet_manager_lid_cannot_be_set() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
     (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f);
-    // MasterSMLID, and MasterSMSL next to the neighbour's MTU.
+    // MasterSMLID, and MasterSMSL, which shares a byte with NeighborMTU.
     mad[82..84].copy_from_slice(&[0, 1]);
     mad[100] |= 5;
     let set = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();

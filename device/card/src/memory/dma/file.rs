@@ -69,7 +69,7 @@ impl Candidate {
     }
 }
 
-/// A mapped file of the client. Its descriptor is closed, so files take no descriptors.
+/// A mapped file of the client. Its descriptor is closed, so mapped files do not use up descriptors.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     id: FileId,
@@ -77,8 +77,8 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Returns whether this mapping covers the given part of the candidate's file. A file that has grown
-    /// needs another mapping.
+    /// Returns whether this mapping covers the given part of the candidate's file. The added part of a file
+    /// that has grown needs another mapping.
     pub(super) fn serves(&self, candidate: &Candidate, offset: u64, len: u64) -> bool {
         let mapped = self.len();
         self.id == candidate.id && offset <= mapped && len <= mapped - offset

@@ -11,11 +11,11 @@ use super::file::{self, MappedFile};
 use super::{MapError, PAGE_LEN, Permissions};
 use crate::memory::limits::Limits;
 
-/// Number of entries in the window cache, a power of two. A guest's buffers are in a few windows or, with an
-/// IOMMU, in one window per page.
+/// Number of entries in the window cache, a power of two. A guest's buffers usually lie in a few windows, but
+/// with an IOMMU, each page is a window of its own.
 const CACHED_WINDOWS: usize = 16;
 
-/// The map with its window cache.
+/// The map and its window cache.
 #[derive(Debug, Default)]
 pub(super) struct DmaMap {
     tables: Tables,
@@ -93,7 +93,7 @@ impl DmaMap {
     /// Looks up an accessible address. Lost files are not accessible.
     #[inline(always)]
     pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
-        // The remainder is below 16.
+        // The remainder is below 16, so the index is in bounds.
         let place = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
         let cache = match place.get() {
             Some(cache) if cache.first <= at && at <= cache.last => cache,
@@ -134,7 +134,8 @@ impl Tables {
         })
     }
 
-    /// Adds whole pages. They are backed by a file from an offset on, or inaccessible if no file is given.
+    /// Adds whole pages. `backing` is a file and the offset in it at which they begin. Without a file, they
+    /// are inaccessible.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -224,7 +225,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Splits the window that contains `at`, so that one begins there.
+    /// Splits the window that contains `at` into two, the second of which begins at `at`.
     fn split_at(&mut self, at: u64) {
         let Some((first, window)) = self.windows.range_mut(..at).next_back() else { return };
         if window.last < at {
@@ -238,7 +239,7 @@ impl Tables {
         self.windows.insert(at, upper);
     }
 
-    /// Returns the mapping of a descriptor's file that contains the given part.
+    /// Returns a mapping that contains the given part of a descriptor's file. Maps the file if necessary.
     fn file(
         &mut self,
         fd: OwnedFd,
@@ -274,7 +275,8 @@ impl Tables {
 }
 
 impl Window {
-    /// Returns whether `next`, which begins at `at`, continues this window, which begins at `first`.
+    /// Returns whether `next` continues this window on the bus and in the file. `first` and `at` are the
+    /// start addresses of this window and of `next`.
     fn continues_into(&self, first: u64, at: u64, next: &Self) -> bool {
         let adjoins = self.last.checked_add(1) == Some(at);
         let same_host = match (&self.host, &next.host) {

@@ -1,11 +1,12 @@
 //! Mappings of the client's files, and the handling of lost pages.
 //!
-//! The client may truncate a file. A page of a sparse file may find its file system full, or no huge page
-//! left. The kernel reports this by SIGBUS during an access. At the first SIGBUS, the handler replaces the
-//! whole mapping by zeros, marks it as lost, and returns. The access continues without another fault, its
-//! caller checks [`Mapping::is_lost`] and discards the result, and the mapping is never accessed again. A
-//! mapping stays a single mapping, so clients cannot exceed the kernel's limit per process
-//! (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as without a handler.
+//! The client may truncate a file. When a page of a sparse file is touched for the first time, its file
+//! system may be full, or no huge page may be left. The kernel reports each of these cases by SIGBUS during
+//! an access. At the first SIGBUS, the handler replaces the whole mapping by zeros, marks it as lost, and
+//! returns. The access continues without another fault, its caller checks [`Mapping::is_lost`] and discards
+//! the result, and the mapping is never accessed again. A mapping stays a single mapping, so clients cannot
+//! exceed the kernel's limit per process (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as
+//! without a handler.
 //!
 //! The handler finds the mapping in a process-wide table. It takes no lock: the thread that faults is inside
 //! an access, which keeps its mapping and thus the slot of the mapping unchanged. Slots that change in the
@@ -32,8 +33,8 @@ const MAX_MAPPINGS: usize = 32_768;
 const MAX_LOSSES: usize = 16;
 
 /// Maximum number of bytes whose pages one system call releases. Each call holds the lock of the address
-/// space, for which other devices may be waiting to map memory. It does so for 2 to 4 ms if all of these
-/// pages are in use.
+/// space for 2 to 4 ms if all of these pages are in use. Meanwhile, other devices may be waiting to map
+/// memory.
 const RELEASE_LEN: usize = 64 << 20;
 
 /// A file mapped from its first byte on.
@@ -54,7 +55,7 @@ impl Mapping {
         // Huge pages are not reserved here. The client has reserved those of the ranges that it maps, but not
         // those of the rest of the file.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address chosen by the kernel affects no other memory.
+        // SAFETY: the kernel chooses the address, so the new mapping affects no other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {
             Ok(start) => start,
             Err(error) => {
@@ -63,7 +64,7 @@ impl Mapping {
             }
         };
         let (raw_protection, raw_flags) = (protection.bits().cast_signed(), flags.bits().cast_signed());
-        // SAFETY: these bytes were just mapped, and stay mapped as long as the region exists: see `drop`.
+        // SAFETY: these bytes were just mapped, and stay mapped until the region is dropped (see `drop`).
         match unsafe { MmapRegion::build_raw(start.cast(), len, raw_protection, raw_flags) } {
             Ok(region) => {
                 slot.fill(start.addr(), len);
@@ -71,7 +72,7 @@ impl Mapping {
             }
             Err(error) => {
                 slot.release();
-                // SAFETY: no other code knows the mapping.
+                // SAFETY: the mapping is new, and no other code has a reference to it.
                 let _ = unsafe { munmap(start, len) };
                 Err(io::Error::other(error))
             }
@@ -88,7 +89,7 @@ impl Mapping {
         self.region.get_slice(offset, len).ok()
     }
 
-    /// Returns whether the host failed to provide a page. The access that failed has read zeros, and its
+    /// Returns whether the host has failed to provide a page. The failing access has read zeros, and its
     /// writes have been discarded.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
@@ -106,7 +107,8 @@ impl Drop for Mapping {
         while done < self.region.size() {
             // A huge page is unmapped entirely or not at all. Both lengths are powers of two.
             let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
-            // SAFETY: mapped by `new` and not unmapped since. Slices borrow `self`, so none exist.
+            // SAFETY: the bytes were mapped by `new` and have not been unmapped since. Slices borrow `self`,
+            // so none exist.
             let _ = unsafe { munmap(start.wrapping_byte_add(done), len) };
             done += len;
         }
@@ -127,8 +129,8 @@ struct Slot {
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Slots from this one on have never been used. Mappings take the first free slot, so about as many slots
-/// have been used as there have ever been mappings at the same time.
+/// Slots from this one on have never been used. Each mapping takes the first free slot, so the number of used
+/// slots is about the largest number of mappings that have existed at the same time.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
@@ -146,8 +148,7 @@ impl Slot {
 
     fn claim() -> Option<&'static Self> {
         let (index, slot) = SLOTS.iter().enumerate().find(|(_, slot)| {
-            // Load first because, unlike the exchange, a load does not take the cache line from other
-            // threads.
+            // Load before the exchange, because a load does not take the cache line away from other threads.
             slot.start.load(Ordering::Relaxed) == Self::FREE
                 && slot
                     .start
@@ -201,15 +202,15 @@ extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     if code > 0 && Slot::used().iter().any(|slot| replace(slot, address)) {
         return;
     }
-    // SAFETY: both calls are async-signal-safe. The signal stays pending until this returns, and then kills the
-    // process.
+    // SAFETY: both calls are async-signal-safe. The signal stays pending until this handler returns, and then
+    // kills the process.
     unsafe {
         libc::signal(libc::SIGBUS, libc::SIG_DFL);
         libc::raise(libc::SIGBUS);
     }
 }
 
-/// Replaces the mapping of a slot by zeros, if it contains the address.
+/// Replaces the mapping of a slot by zeros, if the mapping contains the address.
 fn replace(slot: &Slot, address: usize) -> bool {
     let Some((start, len)) = slot.mapping_with(address) else { return false };
     if slot.losses.fetch_add(1, Ordering::SeqCst) >= MAX_LOSSES {
@@ -218,12 +219,11 @@ fn replace(slot: &Slot, address: usize) -> bool {
     let at: *mut c_void = without_provenance_mut(start);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. It is only read by
-    // volatile accesses, which permit its bytes to change at any time.
+    // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes
+    // are only accessed by volatile accesses, so they may change at any time.
     unsafe {
-        // Release the pages in pieces, so that the call that replaces the mapping is short. No other thread
-        // can map memory during that call. A huge page that is longer than a piece remains, which is
-        // harmless.
+        // Release the pages in pieces, to shorten the call that replaces the mapping, during which no other
+        // thread can map memory. A huge page that is longer than a piece remains, which is harmless.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }
@@ -231,12 +231,12 @@ fn replace(slot: &Slot, address: usize) -> bool {
     }
 }
 
-/// Replaces a mapping by a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`)
-/// there may be no room for that much private memory. In contrast, only those pages of a shared file count
-/// that have been touched.
+/// Replaces a mapping by a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`),
+/// there may be no room for as much private memory as the mapping. Of a shared file, only the touched pages
+/// count.
 ///
 /// # Safety
-/// As for a mapping at a fixed address: only the mapping is at this address.
+/// The range must consist of exactly one mapping of this module, which the file replaces at the same address.
 unsafe fn put_file(at: *mut c_void, len: usize) -> rustix::io::Result<()> {
     let zeros = memfd_create(c"hcad-lost", MemfdFlags::CLOEXEC)?;
     ftruncate(&zeros, len as u64)?;

@@ -2,16 +2,16 @@
 //!
 //! Some software does not wait for the completion of a WRITE but polls its memory: the last byte of a
 //! message, or all of a short one. Once it has seen the data, it owns and may modify the memory. The end of
-//! each write is therefore stored in order after the rest, and no byte is stored twice. `memcpy` stores twice
-//! if its own stores overlap. For example, it stores each of 16 bytes twice, and the second store may
-//! overwrite software's modification.
+//! each write is therefore stored in order after the rest, and no byte is stored twice. `memcpy` does not
+//! guarantee this, because its stores may overlap. For example, it may copy 16 bytes by two stores of the
+//! same bytes, and the second store could overwrite a modification by software.
 
 use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{ByteValued, VolatileSlice};
 
-/// Number of bytes at the end of a write that software may poll. This is more than the messages that programs
-/// exchange in this way, such as the credits of rsockets.
+/// Number of bytes at the end of a write that software may poll. This is longer than the messages that
+/// programs exchange in this way, such as the credits of rsockets.
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.
@@ -19,14 +19,14 @@ pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
     let (body, end) = data.split_at(data.len().saturating_sub(POLLED_LEN));
     if !body.is_empty() {
         to.copy_from(body);
-        // No other operation keeps the compiler, or a CPU other than x86, from storing the end first.
+        // Nothing else keeps the compiler, or a CPU other than x86, from storing the end first.
         fence(Ordering::Release);
     }
     let (pairs, rest) = end.as_chunks::<16>();
     store(to, body.len(), pairs);
     let (words, bytes) = rest.as_chunks::<8>();
     store(to, data.len() - rest.len(), words);
-    // `memcpy` is not used for so few bytes.
+    // For so few bytes, `copy_from` does not use `memcpy`.
     store(to, data.len() - bytes.len(), bytes);
 }
 

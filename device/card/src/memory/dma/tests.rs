@@ -300,7 +300,7 @@ fn writes_of_any_length_stay_in_bounds() {
     }
 }
 
-/// The peers of rsockets WRITE credits, which software takes from memory.
+/// Peers of rsockets grant credits by WRITE. Software polls the credits and modifies them in place.
 #[test]
 fn write_stores_no_byte_twice() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
@@ -321,8 +321,8 @@ fn write_stores_no_byte_twice() {
                     taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
                 }
             });
-            // The test is limited in time, because the threads wait for each other if only one CPU is
-            // available.
+            // The time is limited, because with only one CPU, each round lasts until the scheduler switches
+            // threads.
             let begun = Instant::now();
             let mut rounds = 0;
             while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -536,7 +536,7 @@ fn missing_huge_page_is_lost() {
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // All 512 pages of 2 MiB: usually more than the host has, though it may have enough.
+    // Write to all 512 pages of 2 MiB, usually more than the host has. If it has enough, no page is lost.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }
@@ -635,7 +635,7 @@ mod remembered_windows {
         const WINDOWS: u64 = 40;
         let fd = numbered(40, 1);
         let mut memory = GuestMemory::default();
-        // In descending file order, so that no range continues another.
+        // Map the pages in descending file order, so that no range continues another.
         for page in 0..WINDOWS {
             let backing = (dup(&fd), (WINDOWS - 1 - page) * PAGE_LEN);
             memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some(backing)).unwrap();

@@ -1,4 +1,4 @@
-//! The translation cache: most accesses need neither a key look-up nor a page walk.
+//! The translation cache, which spares most accesses both the key look-up and the page walk.
 //!
 //! A hit always equals what a fresh look-up would return. Any change of the [`KeyTable`] invalidates all
 //! entries, and each entry carries the [`Generation`] of the page table that it is derived from. A page table
@@ -25,7 +25,8 @@ use crate::memory::region::{Kind, MemoryRegion, Origin};
 /// so do its buffers.
 const ENTRIES: usize = 64;
 
-/// Number of list positions; a power of two. Each stream through a long list of keys needs one.
+/// Number of cached list positions, a power of two. Each sequential transfer through a long list of keys
+/// needs one.
 const LIST_CURSORS: usize = 8;
 
 /// A version of a page table, unique in the process.
@@ -42,7 +43,7 @@ impl Generation {
     }
 }
 
-/// A contiguous range of a region on the bus.
+/// A cached translation of a range that is contiguous on the bus.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::memory) struct TlbEntry {
     key: Lkey,
@@ -50,11 +51,11 @@ pub(in crate::memory) struct TlbEntry {
     rights: Rights,
     origin: Origin,
     start: Va,
-    /// Offset in the region.
+    /// Offset of the range in the region.
     first: u64,
     len: u64,
     bus: Iova,
-    /// Version of the page table, or `None` if none is involved.
+    /// Version of the page table, or `None` if the translation uses none.
     pages: Option<Generation>,
 }
 
@@ -100,22 +101,23 @@ impl TlbEntry {
     }
 }
 
-/// A position in a list of keys whose entries state their lengths, from which a search can continue.
+/// A position in a list of keys, from which a search can continue. Only lists whose entries state their own
+/// lengths have such positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
     /// Key to which the list belongs.
     pub(in crate::memory) key: Lkey,
     /// Index of the entry in the list, from 0.
     pub(in crate::memory) entry: u32,
-    /// Sum of the lengths of all entries before it.
+    /// Sum of the lengths of all earlier entries.
     pub(in crate::memory) start: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct TranslationCache {
-    /// Each entry with the change count of the table when it was cached.
+    /// Entries, each with the change count of the table when it was cached.
     slots: [Cell<Option<(u64, TlbEntry)>>; ENTRIES],
-    /// Each position with the change count, and the generation of the table that contains the list.
+    /// Positions, each with the change count and with the generation of the table that contains the list.
     cursors: [Cell<Option<(u64, Generation, ListCursor)>>; LIST_CURSORS],
     changes: u64,
 }
@@ -136,7 +138,7 @@ impl TranslationCache {
         self.changes = self.changes.wrapping_add(1);
     }
 
-    /// Returns the entry for the region with this key and index that shares the slot of `va`.
+    /// Returns the entry in the slot of `index` and `va`, if it is valid and belongs to this key.
     #[inline]
     pub(super) fn get(&self, key: Lkey, index: u32, va: Va) -> Option<TlbEntry> {
         let (changes, entry) = self.slot(index, va).get()?;
@@ -156,7 +158,7 @@ impl TranslationCache {
         self.cursors[index as usize % LIST_CURSORS].set(Some((self.changes, generation, cursor)));
     }
 
-    /// Neighbouring keys and pages use different slots.
+    /// Returns the slot of a translation. Neighbouring keys and pages use different slots.
     fn slot(&self, index: u32, va: Va) -> &Cell<Option<(u64, TlbEntry)>> {
         let page = usize::try_from(va.get() / PAGE_LEN).unwrap_or_default();
         &self.slots[(index as usize).wrapping_add(page) % ENTRIES]

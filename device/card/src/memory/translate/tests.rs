@@ -17,7 +17,8 @@ impl PageTable for &Pages {
     }
 }
 
-/// Returns the tables for the user region of section 14.5, which consists of the pages of section 14.4.
+/// Returns the tables for the user region of the JingZhao interface, section 14.5, which consists of the
+/// pages of section 14.4.
 fn published() -> (KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -282,7 +283,7 @@ fn any_range_is_located_or_rejected() {
     let mut state = 1u64;
     let mut draw = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        // Both small and huge values.
+        // This yields both small and huge values.
         (state >> 8) >> (state % 57)
     };
     let mut granted = 0;
@@ -316,7 +317,7 @@ fn any_range_is_located_or_rejected() {
     assert!(granted > 1000, "{granted}");
 }
 
-/// A page table with every page, no two of them contiguous.
+/// A page table in which every page exists, and no two pages are contiguous.
 #[derive(Debug, Clone, Copy)]
 struct Everywhere;
 
@@ -415,7 +416,7 @@ mod cached_translations {
         assert_eq!(byte(&access, at(FIRST)), Ok(2));
         let place = |pd, key| AccessTarget::address(initiator(pd), key, Va::new(FIRST));
         assert_eq!(byte(&access, place(Pdn::new(4), KEY)), Err(AccessError::Pd));
-        // This key has the same index.
+        // This key has the same index but different upper bits.
         assert_eq!(byte(&access, place(PD, Lkey::new(0x40005))), Err(AccessError::Key));
         assert_eq!(access.write(at(FIRST), &[1], Access::RemoteWrite), Err(AccessError::Right));
         assert_eq!(access.write(at(FIRST), &[9], Access::LocalWrite), Ok(()));
@@ -461,7 +462,7 @@ mod cached_translations {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// The page lists of the E810 are in guest memory.
+    /// The page lists of the E810 are in guest memory, so they may change unnoticed.
     #[test]
     fn guest_page_table_is_not_cached() {
         let (keys, dma) = (table([region()]), memory());

@@ -27,8 +27,8 @@ use crate::memory::region::{EntryLen, MemoryRegion, Origin, Translation};
 /// Pages of one list in a two-level page table.
 const LIST_LEN: u64 = 512;
 
-/// Maximum number of lists between a key and its bytes. ConnectX drivers use one or two: a window or a
-/// registration over an implicit region. The limit also ends a list that contains its own key.
+/// Maximum number of lists between a key and its bytes. ConnectX drivers use one or two, the latter for a
+/// window or a registration over an implicit region. The limit also ends a list that contains its own key.
 const MAX_NESTING: usize = 4;
 
 /// Maximum number of list entries that one access may read, which limits its duration to a few milliseconds.
@@ -42,9 +42,9 @@ const MODIFYING: Rights = Rights::LOCAL_WRITE.union(Rights::REMOTE_WRITE).union(
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located {
     pub(super) bus: u64,
-    /// Number of contiguous bytes before this byte, which may be outside the region.
+    /// Number of bytes before this byte that are contiguous with it. They may be outside the region.
     pub(super) before: u64,
-    /// Number of contiguous bytes from this byte on.
+    /// Number of contiguous bytes from this byte on, including it.
     pub(super) room: u64,
     /// Whether the location depends on a page table or a list.
     pub(super) from_table: bool,
@@ -194,7 +194,8 @@ impl<'a, P: PageTable> Walk<'a, P> {
                 }
                 return Ok(Found { entry, within, len: entry.len });
             }
-            // Neither overflows: the entry ends at or before `linear`, and is one of `count`.
+            // Neither addition overflows: the entry ends at or before `linear`, and its index is below
+            // `count`.
             cursor.start += entry.len;
             cursor.entry += 1;
         }

@@ -12,7 +12,8 @@ const PD: Pdn = Pdn::new(3);
 const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
 const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
-/// Keys of a region registered by a command, of a region for fast registration, and of a window.
+/// Key of a region registered by a command. The next two keys are allocated for fast registration and for a
+/// window.
 const REGION: u32 = 0x100;
 const FAST: u32 = 0x200;
 const WINDOW: u32 = 0x300;
@@ -27,7 +28,8 @@ fn allocated(key: u32, purpose: Purpose) -> Allocated {
     Allocated { key: lkey(key), pd: PD, purpose }
 }
 
-/// Returns a table with a region with all rights, a key for fast registration, and a window of `kind`.
+/// Returns a table with a region that grants all rights, a key for fast registration, and a key for a window
+/// of `kind`.
 fn table(kind: WindowKind) -> KeyTable {
     let mut keys = KeyTable::rotated(14, 8);
     keys.insert(MemoryRegion {
@@ -155,7 +157,7 @@ fn registered_key_needs_invalidation_first() {
 fn fast_registration_reports_each_error() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // This key has the same index in the table, but a different one for a driver with a larger table.
+        // This key has the same index in this table, but would have another one in a larger table.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -297,7 +299,7 @@ fn bind_reports_each_error() {
         (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
         (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
         (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
-        // Peers may write only where the owner may write.
+        // Peers may write only where the owner may also write.
         (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
         (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
         (Bind { len: LEN, ..ours }, AccessError::Bounds),
@@ -360,7 +362,8 @@ fn pages() -> impl Strategy<Value = Pages> {
     })
 }
 
-/// Computes the address of a byte independently: the `nth` byte after the start of the first page.
+/// Computes the bus address of the `nth` byte after the start of the first page, independently of the code
+/// under test.
 fn expected(pages: Pages, nth: u64) -> u64 {
     match pages {
         Pages::Contiguous { base, .. } => base.get() + nth,

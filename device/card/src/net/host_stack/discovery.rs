@@ -46,8 +46,8 @@ impl HostStack {
         let for_us = arp.target_ip == own.ipv4;
         // An ARP probe (RFC 5227) has no sender address yet.
         if !arp.sender_ip.is_unspecified() {
-            // The sender has the port's own address. Either another host claims it, or the port's own request
-            // was reflected.
+            // This also rejects a sender with the port's own address: either another host claims the address,
+            // or the port's own request was reflected.
             self.check_source(own, arp.sender_mac, arp.sender_ip.into())?;
             self.learn(stats, now, arp.sender_ip.into(), arp.sender_mac, for_us);
         }

@@ -1,5 +1,4 @@
-//! Limits the rate of answers, so that received frames can determine the destination of traffic but never its
-//! amount.
+//! Limits the rate of answers. Received frames may determine where this port sends answers, but not how many.
 
 use std::array;
 use std::num::NonZeroU32;
@@ -17,7 +16,7 @@ const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 /// of buckets limits the total rate.
 const BUCKETS: usize = 64;
 
-/// Remaining answers, by bucket of senders.
+/// Token buckets for answers, each shared by the senders that hash to it.
 #[derive(Debug)]
 pub(super) struct AnswerLimit([Bucket; BUCKETS]);
 

@@ -39,7 +39,7 @@ enum Entry {
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
-    /// Number of entries that are not fixed.
+    /// Number of entries that are learned or wanted.
     changeable: usize,
     /// The last pair for which [`Neighbours::is_anothers`] returned false. Only a new fixed entry can change
     /// that result. This speeds up the check of successive frames from one peer.
@@ -121,7 +121,7 @@ impl Neighbours {
         }
     }
 
-    /// Inserts an entry, replacing the one that has been quiet the longest if the table is full.
+    /// Inserts an entry. If the table is full, it replaces the entry updated least recently.
     fn insert(&mut self, ip: IpAddr, entry: Entry) {
         if self.changeable >= MAX_ENTRIES {
             let age = |entry: &Entry| match entry {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of waiting frames. If more arrive, the oldest is dropped, because its requester retransmits
-/// it.
+/// Maximum number of waiting frames. If more arrive, the oldest is dropped, because requesters retransmit
+/// lost packets.
 const MAX_FRAMES: usize = 256;
 
 /// Maximum time for which a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a

@@ -1,4 +1,4 @@
-//! Tests a port. Frames from outside were built with scapy.
+//! Tests of a port. Frames from other hosts were built with scapy.
 
 mod strangers;
 
@@ -50,7 +50,7 @@ fn ping() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: the echo reply.
+/// Built with scapy 2.8.0: the echo reply to `ping`.
 fn pong() -> Vec<u8> {
     frame(
         "020000000001020000000002080045000025000040004001263c0a4d00020a4d00010000023143210007686361642070696e67",
@@ -448,7 +448,7 @@ fn each_drop_has_its_reason() {
     }
 }
 
-/// An unsolicited echo reply. Built with scapy 2.8.0: the addresses of `pong` are exchanged.
+/// An unsolicited echo reply built with scapy 2.8.0: `pong` with the addresses of `ping`.
 fn pong_to_us() -> Vec<u8> {
     let mut frame = pong();
     frame[..12].copy_from_slice(&ping()[..12]);
@@ -464,7 +464,7 @@ fn port_3_over_ip_of_2() -> Vec<u8> {
     frame
 }
 
-/// LID 1's link-local address by the LID rule.
+/// Link-local address of LID 1 according to the LID rule.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 
 /// Built with scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
@@ -475,7 +475,7 @@ fn solicitation() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: the same, to the address itself and without the sender's MAC.
+/// Built with scapy 2.8.0: a solicitation sent to the requested address itself, without the sender's MAC.
 fn unicast_solicitation() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -483,7 +483,8 @@ fn unicast_solicitation() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: solicited, override.
+/// Built with scapy 2.8.0: the answer to `solicitation`, an advertisement with the Solicited and Override
+/// flags.
 fn advertisement() -> Vec<u8> {
     frame(
         "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe80000000000000000000fffe00\
@@ -499,7 +500,7 @@ fn probe6() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: to all nodes, override.
+/// Built with scapy 2.8.0: the answer to `probe6`, an advertisement to all nodes with the Override flag.
 fn probe6_answer() -> Vec<u8> {
     frame(
         "33330000000102000000000286dd6000000000203afffe80000000000000000000fffe000002ff02000000000000000000000000\
@@ -554,7 +555,7 @@ fn solicitations_are_answered_and_learned_from() {
     assert_eq!(known(&mut port, PEER), Some(mac(1)));
 }
 
-/// Returns [`advertisement`] without its option.
+/// Returns [`advertisement`] without its target MAC option.
 fn short_advertisement() -> Vec<u8> {
     let mut frame = advertisement();
     frame.truncate(78);
@@ -570,8 +571,8 @@ fn solicitation_without_mac_is_answered() {
     assert_eq!(known(&mut port, PEER), None);
 }
 
-/// RFC 4861, section 7.2.4: the answer is addressed to all nodes. RFC 6085: its frame is sent only to the
-/// node that it concerns.
+/// RFC 4861, section 7.2.4: the answer is addressed to all nodes. RFC 6085: the frame is sent only to the
+/// probing node.
 #[test]
 fn duplicate_address_probe_is_answered() {
     let answer = replace_mac(probe6_answer(), 0, mac(1));

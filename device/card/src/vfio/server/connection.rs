@@ -51,8 +51,8 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// Whether more messages are available than the budget, or the space for replies, permitted. If so, serve
-    /// again without waiting for the socket, unless replies are unsent.
+    /// Whether messages are left, because the budget or the space for replies was used up. If so, serve again
+    /// without waiting for the socket, unless replies are unsent.
     pub more: bool,
 }
 
@@ -73,8 +73,8 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. Their replies are sent by [`Connection::reply`], after the
-    /// work that a store has started.
+    /// Serves up to `budget` messages in order. [`Connection::reply`] sends their replies later, after the
+    /// work that the messages have started.
     ///
     /// # Errors
     /// Fails if the client is disconnected or has violated the protocol.
@@ -136,8 +136,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends up to the next reply with a descriptor, or the start of that reply with its descriptor. A client expects
-    /// the descriptor together with the header.
+    /// Sends the bytes up to the next reply with a descriptor. If that reply is next, sends its beginning
+    /// together with the descriptor, because a client expects both at once.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

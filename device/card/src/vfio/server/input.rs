@@ -1,9 +1,9 @@
 //! Splits bytes and descriptors from a client into messages.
 //!
-//! Descriptors arrive with a read, not with a message, and a read ends after the bytes that they were sent
-//! with. They belong to the message of the last byte read so far. While descriptors are pending, no bytes are
-//! read beyond that message. If the process cannot open the descriptors of a message, only that message
-//! fails.
+//! Descriptors arrive with a read, not with a message, and a read ends after the bytes with which they were
+//! sent. The descriptors therefore belong to the message that contains the last byte read so far. While
+//! descriptors are pending, no bytes are read beyond that message. If the process cannot open the descriptors
+//! of a message, only that message fails.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -94,7 +94,7 @@ impl Input {
         }
     }
 
-    /// Reads once. All complete messages must have been taken.
+    /// Reads once from the socket. The caller must have taken all complete messages before.
     pub(super) fn receive(&mut self, socket: impl AsFd) -> Result<Received, ReceiveError> {
         let wanted = match self.peek(self.start)? {
             Some((_, len)) => len,
@@ -139,7 +139,7 @@ impl Input {
         Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 
-    /// Returns whether no descriptors have arrived with the last message so far.
+    /// Returns whether the last message has come without descriptors so far.
     fn has_no_fds(&self) -> bool {
         self.fds.as_ref().is_ok_and(Vec::is_empty)
     }

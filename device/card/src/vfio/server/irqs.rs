@@ -62,7 +62,7 @@ pub(super) fn set(
                 execute(interrupts, vector);
             }
         }
-        // A masking eventfd would be useless, because only the client masks vectors.
+        // Eventfds that mask or unmask vectors would be useless, because only the client masks vectors.
         VFIO_IRQ_SET_DATA_EVENTFD if action != VFIO_IRQ_SET_ACTION_TRIGGER => {
             return Err(Errno::NOT_SUPPORTED);
         }

@@ -24,8 +24,8 @@ use crate::log_line;
 const BACKLOG: i32 = 128;
 
 /// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only
-/// briefly. A lock that is held longer serves another purpose. In a shared directory, any user can take the
-/// lock.
+/// briefly. A lock that is held longer serves another purpose, because any user can take the lock of a shared
+/// directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period to which [`LOCK_TIMEOUT`] applies. It exceeds the start-up time with many devices.
@@ -71,7 +71,8 @@ pub enum ListenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
-    /// Group of the file, unless it is that of the process or the directory.
+    /// Group of the file. `None` leaves the group that the kernel assigns, that of the process or of the
+    /// directory.
     pub group: Option<Gid>,
 }
 
@@ -113,7 +114,8 @@ impl Listener {
         Self::bind_for(path, Access::PRIVATE)
     }
 
-    /// Duplicates the socket as a non-blocking listener. The file is still removed with `self`.
+    /// Duplicates the socket as a non-blocking listener. The socket file is still removed when `self` is
+    /// dropped.
     ///
     /// # Errors
     /// Fails if the process has no free descriptors.
@@ -124,11 +126,11 @@ impl Listener {
     /// Listens on `path` with the given access.
     ///
     /// # Errors
-    /// As [`Listener::bind`].
+    /// Fails as [`Listener::bind`] does.
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
-        // Two processes that find the same stale file must not both replace it: the second has to see the socket of
-        // the first. The lock is on the directory, so it leaves no file behind.
+        // Two processes that find the same stale file must not both replace it: the second must see the
+        // socket of the first. The lock is on the directory, so it leaves no file behind.
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -191,7 +193,7 @@ impl Source {
         if fd <= 2 {
             return Err(wrong("is a standard stream"));
         }
-        // Also checks that the descriptor is open, before anything owns it.
+        // This also checks that the descriptor is open, before anything owns it.
         std::fs::metadata(format!("/proc/self/fd/{fd}"))
             .ok()
             .filter(|metadata| metadata.file_type().is_socket())
@@ -229,7 +231,8 @@ impl Drop for Listener {
 }
 
 /// Locks a directory until `folder` is closed, or continues without the lock after a timeout. Without a lock,
-/// two daemons that start at the same moment may both replace a stale file, and one of them is unreachable.
+/// two daemons that start at the same moment may both replace a stale file, which makes one of them
+/// unreachable.
 fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     static WAITED: Mutex<Waited> = Mutex::new(Waited { since: None, total: Duration::ZERO });
     let begun = Instant::now();
@@ -286,7 +289,7 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
 
 /// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change
 /// modes. The umask applies to all threads. Private files that they create in the meantime stay private,
-/// because every socket mode is at least as strict for others.
+/// because a umask can only remove permissions.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
     let _ours = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,8 +301,8 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
 
 /// Sets the group of a socket file.
 fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
-    // Through a descriptor, so that the file that is changed is the one that was checked, even in a directory that
-    // others can write.
+    // Use a descriptor, so that the changed file is the one that was checked, even if others can write to the
+    // directory.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);
@@ -329,7 +332,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Connects in a way that a stream server does not notice. For a SEQPACKET connection, Linux returns
+/// Tries to connect in a way that a stream server does not notice. For a SEQPACKET connection, Linux returns
 /// EPROTOTYPE if a socket of another type exists, and ECONNREFUSED if no process has the socket open.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
@@ -428,7 +431,7 @@ mod tests {
         assert_eq!(mode(), 0o600);
         UnixStream::connect(&path).unwrap();
         drop(private);
-        // More than the usual umask permits.
+        // This mode permits more than the usual umask does.
         let access = Access { mode: Mode::from_raw_mode(0o666), group: Some(rustix::process::getegid()) };
         let _shared = Listener::bind_for(&path, access).unwrap();
         assert_eq!(mode(), 0o666);

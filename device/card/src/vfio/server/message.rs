@@ -43,7 +43,7 @@ pub(super) struct Header {
     pub(super) error: u32,
 }
 
-/// REGION_WRITE_MULTI is in the protocol specification but not in `vfio_user`.
+/// Number of REGION_WRITE_MULTI, which is in the protocol specification but not in the crate `vfio_user`.
 const REGION_WRITE_MULTI: u16 = 15;
 
 /// Client commands that are served.
@@ -63,8 +63,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns `None` for unknown commands and those that are not served: region descriptors, migration, and DMA,
-    /// which only servers send.
+    /// Returns `None` for unknown commands and those that are not served: requests for region descriptors,
+    /// migration, and DMA accesses, which only servers request.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {
@@ -177,7 +177,7 @@ pub enum Region {
 }
 
 impl Region {
-    /// Returns its region index in `linux/vfio.h`.
+    /// Returns the region's index in `linux/vfio.h`.
     pub const fn index(self) -> u8 {
         match self {
             Self::Bar(bar) => bar.number(),

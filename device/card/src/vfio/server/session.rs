@@ -262,8 +262,8 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns the file of a region that the client may map. QEMU then posts no writes to any region of the device,
-/// because stores to the mapping are not ordered with them.
+/// Describes a region, and returns its file if the client may map it. If a region can be mapped, QEMU posts
+/// no writes to any region of the device, because stores to the mapping are not ordered with posted writes.
 fn get_region_info(
     request: &RegionInfo,
     device: &mut impl Device,
@@ -337,7 +337,7 @@ fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8
     Ok(())
 }
 
-/// Returns the region of an access that lies entirely inside it.
+/// Returns the region of an access, if the access lies entirely inside it.
 fn check_access(access: &RegionAccess, device: &impl Device) -> Result<Region, Errno> {
     let region = Region::from_index(access.region).ok_or(Errno::INVALID)?;
     let len = device.region_len(region);

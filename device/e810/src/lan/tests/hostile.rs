@@ -21,9 +21,9 @@ struct Hostile {
     bench: Bench,
     dice: ChaCha8Rng,
     frames: Vec<Vec<u8>>,
-    /// Ring positions of the bystander.
+    /// Number of frames that the bystander has sent and received so far.
     turn: u16,
-    /// Frames sent by the hostile driver, and its reported violations.
+    /// Numbers of frames sent and of violations reported for the hostile driver.
     sent: usize,
     told: usize,
 }
@@ -38,7 +38,8 @@ impl Hostile {
             ..TxContext::default()
         };
         bench.lan.add_transmit(BYSTANDER, context(BYSTANDER_TRANSMIT)).unwrap();
-        // Ring, length 64, 2 KiB buffers, long descriptors, check sequence stripped, frames of 9728 bytes.
+        // The ring has 64 long descriptors with 2 KiB buffers. The check sequence is stripped, and frames
+        // have at most 9728 bytes.
         let ring = u128::from(BYSTANDER_RECEIVE >> 7) << 32;
         let words = [ring | 64 << 89 | 16 << 102 | 1 << 116 | 1 << 117, 9728 << 46];
         let words: Vec<_> = words.iter().flat_map(|half| half.to_le_bytes()).collect();
@@ -130,7 +131,7 @@ impl Hostile {
                 self.bench.lan.remove_transmit(queue);
             }
             2..=4 => {
-                // The next descriptors of the queue, if it is enabled.
+                // Write the next descriptors of the queue, if it is enabled.
                 let at = self.bench.lan.queues().find(|row| row.queue == queue).map(|row| row.ring);
                 let valid_frame = self.flip(2);
                 for index in 0..64 {
@@ -215,7 +216,7 @@ impl Hostile {
         self.bench.write(Register::QtxCommDbell(BYSTANDER), next);
         self.bench.write(Register::QrxTail(BYSTANDER), next);
 
-        // Each queue is served, regardless of the other queues.
+        // Poll until the bystander's frame appears, because all queues take turns.
         let sent = (0..500).find_map(|_| {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);

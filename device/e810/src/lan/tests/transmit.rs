@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use super::*;
 
-/// Command bits (section 8.2).
+/// Command bits of a data descriptor (section 8.2).
 const EOP: u64 = 0x001;
 const RS: u64 = 0x002;
 const DUMMY: u64 = 0x010;
@@ -139,7 +139,7 @@ fn transmitted_frames_match_scapy() {
     }
 }
 
-/// Ignores any previous content of the checksum field.
+/// The device ignores any previous content of the checksum field.
 #[test]
 fn checksums_are_computed_from_scratch() {
     let checksums = |vector: &Vector| vector.mss.is_none() && vector.command & TCP != 0;
@@ -150,7 +150,7 @@ fn checksums_are_computed_from_scratch() {
         let given = bytes(&vector.given);
         let transport =
             vector.mac + vector.ip + vector.tunnel.as_ref().map_or(0, |tunnel| tunnel.ip_len + tunnel.len);
-        // Checksum offsets of TCP, UDP and SCTP: 16, 6 and 8.
+        // Offsets of the checksum field in TCP, UDP and SCTP headers: 16, 6 and 8.
         let field = [0, 16, 8, 6][usize::try_from(vector.command >> 8 & 3).unwrap()];
         let at = ring.buffer - 3 - given.len() as u64 + transport + field;
         bench.memory.poke(at, &[0xa5, 0x5a]);

@@ -7,7 +7,7 @@ use protocol::hca::e810::rdma::index::PbleIndex;
 use super::*;
 use crate::testing::{PBLE_SEGMENT, segment};
 
-/// Returns the current page of a PBLE.
+/// Returns the page to which a PBLE currently refers.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {
     let (device, memory) = driver.bus.hca.frontend_and_memory();
     device.state.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)
@@ -85,7 +85,7 @@ fn segment_update_changes_pbles() {
     driver.bus.poke(PBLE_SEGMENT + 8, &0x8765_4000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x8765_4000));
     assert_eq!(page(&mut driver, 1 << 18), None, "there are not as many");
-    // The segment is unmapped and mapped elsewhere.
+    // Unmap the segment, which makes its PBLEs inaccessible.
     driver.perform_well(&segment(1, SegmentDescriptor { entries: 512, ..SegmentDescriptor::default() }));
     assert_eq!(page(&mut driver, 1), None);
 }
@@ -97,7 +97,7 @@ fn paged_segment_uses_directory() {
     let mut driver = brought_up();
     let paged = SegmentDescriptor { valid: true, direct: false, entries: 512, page: DIRECTORY >> 12 };
     driver.perform_well(&segment(1, paged));
-    // PBLE 513 is the second of the second page.
+    // PBLE 513 is the second entry of the second page.
     driver.bus.poke(PAGE + 8, &0x4242_0000_u64.to_le_bytes());
     driver.bus.poke(DIRECTORY + 8, &PAGE.to_le_bytes());
     assert_eq!(page(&mut driver, 513), None, "its page is not valid");

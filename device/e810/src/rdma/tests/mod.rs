@@ -21,7 +21,7 @@ use crate::testing::{
 
 const NOP: Operation = Operation::Nop(Acknowledged { operand: 0 });
 
-/// Arm word for the next completion.
+/// Value of the arm doorbell that requests an event for the next completion.
 const ARM_NEXT: u64 = 1 << 14;
 
 /// Creates a device with RDMA enabled and both admin rings.
@@ -167,7 +167,7 @@ fn armed_cq_raises_one_event() {
 fn arming_cq_with_unread_entry_fires_at_once() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
-    // Software has not read the entry.
+    // Software has not read the entry yet.
     driver.bus.poke(CCQ_SHADOW, &0_u64.to_le_bytes());
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();

@@ -69,7 +69,7 @@ fn address_handle_holds_destination() {
 
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 
-/// Address of the group context.
+/// Address of the member list of the group.
 const MEMBERS: u64 = 0x90_0000;
 
 /// Returns operation [622] of `run612-bat7-dev0.cqp.gz` with another opcode.
@@ -176,7 +176,7 @@ fn event_queues_exist_until_destroyed() {
     driver.perform_well(&Operation::CreateAeq(aeq));
 }
 
-/// The STag of section 16.3.
+/// The STag that section 16.3 uses.
 const STAG: u32 = 0x9132_58d1;
 const DEALLOCATE: &[(usize, u64)] =
     &[(8, 0x0001_8000_0000_0000), (16, 0x9132_5800), (24, 0x8000_080d_0000_0000)];
@@ -192,7 +192,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
     Ok(bytes)
 }
 
-/// "0a register MR" of section 16.3, on another page.
+/// "0a register MR" of section 16.3, with another page.
 #[test]
 fn contiguous_region_reads_its_memory() {
     const VA: u64 = 0x55ec_bd10_3000;

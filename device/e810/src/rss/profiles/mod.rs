@@ -74,7 +74,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     fields: [Option<Field>; PROFILE_WORDS],
-    /// At least one word belongs to a header that this device can extract words from.
+    /// Whether at least one word belongs to a header that this device can extract words from.
     supported: bool,
 }
 

@@ -16,7 +16,7 @@ const ME: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x01]);
 const PEER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x02]);
 const STRANGER: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x77]);
 const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 0x01]);
-/// Addresses that stand for any unicast and any multicast in promiscuous rules.
+/// Addresses that stand for any unicast address and any multicast address in promiscuous rules.
 const ANY_UNICAST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0]);
 const ANY_MULTICAST: MacAddr = MacAddr([0x03, 0, 0, 0, 0, 0]);
 
@@ -150,7 +150,7 @@ impl Driver {
     }
 
     fn remove(&mut self, index: u16) -> Result<(), AdminStatus> {
-        // Drivers send removals without recipe and header.
+        // Drivers remove rules without specifying the recipe and the header.
         let lookup = Lookup { index, ..Lookup::default() };
         let rule = [&RuleHeader::default().emit()[..], &lookup.emit()].concat();
         self.command(RuleCommand::Remove, rule).map(drop)
@@ -195,7 +195,7 @@ impl Driver {
     }
 }
 
-/// A frame, from a peer unless `from` replaces the source.
+/// A frame. It comes from a peer, unless `from` sets another source.
 #[derive(Clone)]
 struct Frame {
     dst: MacAddr,

@@ -45,7 +45,7 @@ fn rejects_duplicate_rule() {
     assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
-    // The remaining keys differ in the direction.
+    // The keys of the remaining rules contain the direction.
     for kind in [FROM_PORT, FROM_VSI] {
         driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
         driver.add(Rule::new(kind, ETHER_TYPE, DROP).ether_type(0x88cc));
@@ -133,7 +133,7 @@ fn rules_of_one_command_are_aligned() {
     let mut driver = Driver::new();
     let mut odd = Rule::mac(ME, to_vsi(1)).bytes(0);
     odd[14] = 15;
-    // The 16th header byte becomes padding.
+    // The first header has 15 bytes, so its 16th byte becomes padding.
     let mut buffer = [odd, Rule::mac(PEER, to_vsi(2)).bytes(0)].concat();
     driver.0.rules(RuleCommand::Add, 2, &mut buffer).unwrap();
     assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(PEER))), (vec![1], vec![2]));
@@ -196,7 +196,7 @@ fn large_action_forwards_to_all_targets() {
         let actions: Vec<u8> = actions.iter().flat_map(|action| action.to_le_bytes()).collect();
         [&header.emit()[..], &RuleList { index, count }.emit(), &actions].concat()
     };
-    // To VSIs 2 and 1, and a counter, which does not affect forwarding.
+    // The large action forwards to VSIs 2 and 1. It also counts frames, which does not affect forwarding.
     let forward = |vsi: u32| 0x1_0000 | vsi << 3;
     driver.command(RuleCommand::Add, large(9, &[forward(2), 7, forward(1)])).unwrap();
     driver.add(Rule::mac(ME, 0x4_0002 | 9 << 4));

@@ -5,7 +5,7 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Flushes both queues as drivers do: major code 1 and the given minor codes.
+/// Flushes both queues as drivers do, with major code 1 and the given minor codes.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {
@@ -22,7 +22,7 @@ fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
     driver.perform_well(&Operation::FlushQp(command));
 }
 
-/// Returns major and minor codes of the completions in a CQ.
+/// Returns the error flag and the major and minor code of each completion in a CQ.
 fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
     std::iter::from_fn(|| driver.poll_cq(cqn))
         .map(|Polled { cqe, .. }| (cqe.error, cqe.major, cqe.minor))
@@ -55,7 +55,7 @@ fn flushing_empty_queues_writes_nothing() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // Software flushes again when it posts to a queue pair that it moved to error itself.
+    // If software moved a queue pair to the error state itself, it flushes again after posting.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -70,7 +70,8 @@ fn flushing_empty_queues_writes_nothing() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The kernel completes these WQEs itself, and may already have destroyed the queue pair.
+/// The kernel itself completes WQEs posted to a flushed queue pair, and may already have destroyed the queue
+/// pair.
 #[test]
 fn privileged_queue_pairs_are_flushed_only_on_request() {
     let mut pair = Pair::connected();
@@ -114,7 +115,7 @@ fn requests_posted_in_error_state_are_flushed() {
     nothing(&mut pair.a);
 }
 
-/// The failing receive still counts as posted: software completes it with the flush.
+/// The receive that failed still counts as posted. Software completes it when it flushes the queue.
 #[test]
 fn oversized_message_fails_both_sides() {
     let mut pair = Pair::connected();
@@ -166,7 +167,7 @@ fn unknown_and_disabled_operations_fail_queue() {
     }
 }
 
-/// Section 14.1, code 0x316. The peer sends a response that belongs to another request.
+/// Section 14.1, code 0x316: the peer sends a response that belongs to another request.
 #[test]
 fn wrong_response_length_fails_queue() {
     const KEY: u32 = 0x6cdb_0e07;
@@ -185,7 +186,7 @@ fn wrong_response_length_fails_queue() {
     assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
 }
 
-/// Section 13.2: 16.8 ms, doubled after each of seven retries.
+/// Section 13.2: the timeout is 16.8 ms at first, and doubles with each of seven retries.
 #[test]
 fn silent_peer_exhausts_doubling_timeouts() {
     let mut pair = Pair::connected();
@@ -284,7 +285,7 @@ fn rejects_invalid_state_transitions() {
     }
 }
 
-/// Section 14.1: rejected requests of a peer, by cause.
+/// Section 14.1: the event code names the reason why a peer's request was rejected.
 #[test]
 fn denied_access_fails_both_sides() {
     const KEY: u32 = 0x6cdb_0e07;

@@ -25,9 +25,9 @@ const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
-/// CQs of its peers.
+/// CQ of the hostile driver's peers.
 const PEERS_CQ: Cqn = Cqn::new(8);
-/// Memory that it may write.
+/// Memory that the hostile driver may write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 /// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
@@ -42,8 +42,8 @@ struct Hostile {
     dice: ChaCha8Rng,
     /// Number of messages of the bystander.
     turn: u8,
-    /// Number of the hostile driver's completed operations, of its rejected operations, and of events of its
-    /// queues.
+    /// Numbers of operations of the hostile driver that completed, of those that were rejected, and of events
+    /// from its queues.
     done: usize,
     refused: usize,
     events: usize,
@@ -55,7 +55,7 @@ impl Hostile {
         let mut pair = Pair::connected();
         pair.b.create_cq(PEERS_CQ, 256);
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
-        // Any page that a list names lies in the arena or does not exist.
+        // Each page that a list names is in the arena, or does not exist.
         let pages: Vec<u8> = (0..1 << 18)
             .flat_map(|_| {
                 match dice.random_range(0..1000) {
@@ -73,7 +73,7 @@ impl Hostile {
         self.dice.random_range(0..odds) == 0
     }
 
-    /// Returns a number of the range, rarely one beyond it.
+    /// Returns a number of the range, or rarely one beyond it.
     fn number(&mut self, of: Range<u32>) -> u32 {
         if self.flip(50) { self.dice.random_range(of.end..1 << 18) } else { self.dice.random_range(of) }
     }
@@ -129,7 +129,7 @@ impl Hostile {
             let at = self.dice.random_range(0..bytes.len());
             bytes[at] = self.dice.random();
         }
-        // The device only reads rings at other addresses.
+        // The addresses of the rings may be random, because the device only reads rings.
         QpContext {
             privileged: false,
             remote_qpn: Qpn::new(self.number(QPNS)),
@@ -191,7 +191,7 @@ impl Hostile {
             | u64::from(self.stag());
         let remote = self.address();
         match self.dice.random_range(0..6) {
-            // Keys, registration and windows.
+            // WQEs for binding, fast registration and invalidation.
             0 => {
                 let operation = self.dice.random_range(0x08..0x0b_u64) << 32;
                 let key = u64::from(self.stag());

@@ -11,17 +11,17 @@ const BIND: u64 = 0x08 << 32;
 const FAST_REGISTER: u64 = 0x09 << 32;
 const LOCAL_INVALIDATE: u64 = 0x0a << 32;
 const READ_INVALIDATE: u64 = 0x0b << 32;
-/// Control word bits of local operations: addressing, window type, fence.
+/// Control word bits of local operations: addressing mode, window type, and fence.
 const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Keys of a region of b for fast registration and of a window, both allocated with key bits 0.
+/// Keys that b allocates with key bits 0: of a region for fast registration, and of a window.
 const REGION: u32 = 0x6cdb_0e00;
 const WINDOW: u32 = 0x513b_af00;
-/// Key of a type 2 window.
+/// Key of a type 2 window of b.
 const WINDOW_2: u32 = 0x0318_d000;
-/// A region of b registered by command, with all rights.
+/// Key of a region that b registers by command, with all rights.
 const PARENT: u32 = 0x011e_be03;
 const LEN: u64 = 0x2000;
 

@@ -171,13 +171,13 @@ pub(super) fn nothing(driver: &mut Driver) {
     assert_eq!(driver.next_async_event(), None);
 }
 
-/// Returns code and source of the only asynchronous event, and asserts that the queue pair is in error.
+/// Returns the code and source of the only asynchronous event, and asserts that the queue pair is in error.
 #[track_caller]
 pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
     failure_of(driver, QPN, id)
 }
 
-/// As [`failure`], for another queue pair.
+/// Like [`failure`], but for another queue pair.
 #[track_caller]
 pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16) {
     let event = driver.next_async_event().expect("an event");

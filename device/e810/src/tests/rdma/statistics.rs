@@ -65,7 +65,7 @@ fn protocol_violations_are_counted() {
     assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "nor was one sent");
 }
 
-/// Section 10.7: a driver adds the increase since its last read, initially since zero.
+/// Section 10.7: a driver adds the increase since its last read, starting from zero.
 #[test]
 fn creating_control_queue_zeroes_counters() {
     let mut pair = Pair::connected();

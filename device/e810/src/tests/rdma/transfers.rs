@@ -32,7 +32,7 @@ fn send_completes_on_both_sides() {
     };
     assert_eq!(pair.sent(), expected);
     let received = pair.received();
-    // SEND Last, without immediate data.
+    // The last packet is a SEND Last without immediate data.
     let expected = Cqe {
         len: 4000,
         context: CONTEXT + 2,
@@ -45,7 +45,7 @@ fn send_completes_on_both_sides() {
     assert_eq!((received.cqe, received.more), (expected, None));
 }
 
-/// Section 13.4: eight bytes in the first quantum, 31 in each further one.
+/// Section 13.4: inline data occupies eight bytes of the first quantum and 31 of each further one.
 #[test]
 fn inline_data_of_every_length_arrives() {
     let mut pair = Pair::connected();
@@ -233,7 +233,7 @@ fn cq_overflow_is_reported_once_and_stops_qp() {
     assert_eq!(std::iter::from_fn(|| pair.b.poll_cq(RECV_CQ)).count(), 255);
 }
 
-/// Sections 12.1 and 13.6.
+/// The rules are in sections 12.1 and 13.6.
 #[test]
 fn datagram_completion_reports_source() {
     for (imm, tag) in [(None, None), (Some(0xdead_beef), None), (None, Some(0x6005))] {
@@ -261,7 +261,7 @@ fn datagram_completion_reports_source() {
             valid: true,
         };
         assert_eq!(more, Some(expected));
-        // 20 unused bytes, then the IPv4 header.
+        // The GRH area contains 20 unused bytes, followed by the IPv4 header.
         let area = pair.b.peek(TARGET, 40);
         assert_eq!(
             (area[20], &area[32..36], &area[36..40]),
@@ -271,8 +271,8 @@ fn datagram_completion_reports_source() {
     }
 }
 
-/// Section 13.6; port by IBTA annex A17, section A17.4.3: dynamic range, high bits of the label folded into
-/// the low ones.
+/// Section 13.6, and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range, and is
+/// formed by folding the high bits of the flow label into its low bits.
 #[test]
 fn datagram_carries_class_label_and_port() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);
@@ -295,8 +295,8 @@ fn datagram_carries_class_label_and_port() {
     }
 }
 
-/// Section 13.8: all members but the sender receive the datagram, in any VLAN. irdma derives the group MAC of
-/// an IPv6 address as 33:33 and the first four bytes.
+/// Section 13.8: all members but the sender receive the datagram, in any VLAN. For an IPv6 address, irdma
+/// forms the group MAC from 33:33 and the first four bytes of the address.
 #[test]
 fn multicast_reaches_members_except_sender() {
     let v4 =

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Minimum time between notifications for a flow. The DCQCN paper and adapters use the same value, because it
-/// gives the sender time to react.
+/// Minimum time between notifications for a flow, which gives the sender time to react. The DCQCN paper and hardware
+/// adapters use the same value.
 const INTERVAL: Duration = Duration::from_micros(50);
 
 /// Decides when to send a congestion notification to the peer.

@@ -28,8 +28,8 @@ const PERIODS: u32 = 1024;
 /// Maximum burst in bytes, large enough that the pause after it exceeds the resolution of timers.
 const BURST: u64 = 32 * 1024;
 
-/// Longest pause after a burst, in microseconds, which applies at low rates. It keeps the delay of packets
-/// that wait behind it, such as READ responses, below an ACK timeout.
+/// Longest pause after a burst, in microseconds. This limit matters at low rates, where it keeps the delay of packets
+/// behind the pause, such as READ responses, below an ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
 /// The value 1.0 of the congestion estimate.
@@ -40,10 +40,10 @@ const GAIN_SHIFT: u32 = 8;
 
 /// Rate limiter of a flow that received a congestion notification. All other flows have no rate limiter.
 ///
-/// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets
-/// the target to the current rate and cuts the rate by half the congestion estimate, which grows with
-/// notifications and decays without them. Every 55 us without one, the rate moves half way to the target;
-/// from the sixth period on, the target also rises by 40 Mbit/s. The limiter ends at 25 Gbit/s.
+/// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets the target
+/// to the current rate and cuts the rate by half the congestion estimate. The estimate grows with notifications and
+/// decays without them. For every 55 us without a notification, the rate moves halfway to the target. From the sixth
+/// such period on, the target also rises by 40 Mbit/s. The limiter ends at 25 Gbit/s.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.9.3, requires a rate reduction and leaves the algorithm to the implementation.

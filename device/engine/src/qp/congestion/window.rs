@@ -6,7 +6,7 @@
 //! - it starts at the configured window, which is also its maximum;
 //! - a loss (sequence NAK, implied NAK, timeout) halves it, once per round trip, down to
 //!   [`MIN_WINDOW`](limits::MIN_WINDOW);
-//! - each window of acknowledged packets widens it by one packet.
+//! - it widens by one packet whenever a full window of packets has been acknowledged.
 
 use crate::limits;
 
@@ -43,8 +43,8 @@ impl Window {
         }
     }
 
-    /// Makes the next loss count even within the same round trip, because a timeout shows that the earlier
-    /// cut did not suffice.
+    /// Makes the next loss count even within the same round trip, because a timeout shows that the earlier reduction
+    /// did not suffice.
     pub(crate) fn on_timeout(&mut self) {
         self.recovering = 0;
     }

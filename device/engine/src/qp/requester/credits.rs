@@ -1,17 +1,17 @@
 //! End-to-end message level flow control: the number of receive requests the responder advertises in its
 //! ACKs.
 //!
-//! An ACK covers the messages it completes and grants credits for further ones. Together these limit the
-//! messages that can be sent freely; only messages that consume a receive request count. Beyond the limit, a
-//! single packet with AckReq can be sent as a probe: the first of a SEND, or the last of a WRITE with
-//! immediate. If the probe is accepted, the message has its receive request and continues.
+//! The messages that an ACK completes, plus the credits that it grants, form a limit. Messages up to this limit can be
+//! sent freely. Only messages that consume a receive request count. Beyond the limit, a single packet with AckReq can
+//! be sent as a probe: the first packet of a SEND, or the last packet of a WRITE with immediate. If the probe is
+//! accepted, the message has its receive request and continues.
 //!
-//! The specification expresses the limit in message sequence numbers (MSN, SSN). This code counts the
-//! messages completed by the acknowledged PSN instead. The two counts would be equal if both sides counted
-//! alike, but the responder counts a READ that is split into chunks as several messages.
+//! The specification expresses the limit in message sequence numbers (MSN, SSN). This code counts the messages
+//! completed by the acknowledged PSN instead, because the responder counts a READ that is split into chunks as several
+//! messages. If both sides counted alike, the two counts would be equal.
 //!
-//! A responder that advertises no credits does not limit the requester. Neither does one that has not sent an
-//! ACK yet, because a probe costs no more than an RNR NAK.
+//! A responder that advertises no credits does not limit the requester. Neither does a responder that has not sent an
+//! ACK yet, because the worst outcome of sending to it is an RNR NAK.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.

@@ -103,19 +103,18 @@ pub(crate) struct Requester {
     /// Number of packets sent since the last packet with AckReq.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
-    /// Time of the last progress, or of the oldest unacknowledged packet whichever is later.
+    /// Time of the last progress, or of sending the oldest unacknowledged packet, whichever is later.
     waiting_since: Instant,
     rnr_state: RnrState,
     /// Number of retries since the last progress.
     retries: u8,
     rnr_retries: u8,
-    /// Whether there has been progress since the last retry, so that a gap in the responses triggers a new
-    /// one.
+    /// Whether there has been progress since the last retry. If so, a gap in the responses triggers another retry.
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
     last_nak_psn: Option<Psn>,
-    /// Sequence numbers among messages that consume a receive request: that of the last one fetched, and that
-    /// of the last one completed successfully.
+    /// Sequence numbers of the last message fetched and of the last message completed successfully. Only messages that
+    /// consume a receive request are counted.
     recv_seq_assigned: u32,
     recv_seq_done: u32,
     credits: Credits,
@@ -213,8 +212,8 @@ impl Requester {
         (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Returns how many requests can be outstanding. A QP that is denied further slots has requests in
-    /// flight, whose completion triggers the next fetch.
+    /// Returns how many requests can be outstanding. A QP that is denied further slots cannot stall: it has requests in
+    /// flight, and their completion triggers the next fetch.
     fn request_limit(pooled: PooledSlots) -> usize {
         if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }

@@ -1,10 +1,9 @@
 //! Handles acknowledgements, READ responses and atomic results.
 //!
-//! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are
-//! ghosts and are dropped. A response to a later PSN acknowledges all earlier SENDs and WRITEs. If an earlier
-//! READ or atomic still lacks its data, a response was lost (an implied NAK). To avoid two retries for one
-//! loss, an implied NAK triggers a retry only if there was progress since the last one. Otherwise the loss is
-//! recovered by the ACK timeout.
+//! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are ghosts and
+//! are dropped. A response to a later PSN acknowledges all earlier SENDs and WRITEs. If an earlier READ or atomic still
+//! lacks its data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a
+//! retry only if there has been progress since the last retry. Otherwise, the loss is recovered by the ACK timeout.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
@@ -101,8 +100,8 @@ impl Requester {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
-                // The NAK lies behind an unanswered READ: treat it as an implied NAK, because otherwise each
-                // NAK in flight would count as a retry.
+                // The NAK lies behind an unanswered READ. Treat it as an implied NAK, because otherwise each NAK in
+                // flight would count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }

@@ -84,7 +84,7 @@ impl Requester {
         self.stall_reason(request).is_none()
     }
 
-    /// Returns why `request` cannot start: a fence, or the PSN space. Evaluated before its first packet.
+    /// Returns why `request` cannot start. Relevant only until the first packet of the request has been sent.
     pub(super) fn stall_reason(&self, request: &Request) -> Option<StallReason> {
         if self.cursor == 0 {
             return None;
@@ -300,8 +300,8 @@ impl Requester {
         if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Returns whether a packet in the middle of a message needs AckReq: four times per window, and on the last
-    /// packet the window permits. Without it a message longer than the window would stall.
+    /// Returns whether a packet in the middle of a message needs AckReq. This is the case four times per window, and
+    /// for the last packet that the window permits. Otherwise, a message longer than the window would stall.
     fn needs_ack_req(&self, in_flight: u32) -> bool {
         let window = self.window();
         self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window

@@ -1,4 +1,4 @@
-//! Hardware accesses of the kernel module, written from `public-driver.md`, with separate encoders.
+//! The hardware accesses of the kernel module, written from `public-driver.md`. They have their own encoders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ pub(super) const MAILBOX: u64 = 0x5000;
 /// Size of the chunks in which ICM is mapped.
 const CHUNK: u64 = 256 << 10;
 
-/// op_modifier of MAP_ICM and UNMAP_ICM for a table.
+/// op_modifiers of MAP_ICM and UNMAP_ICM, which select the table.
 pub(super) const CONTEXT: u32 = 1;
 pub(super) const TPT: u32 = 2;
 
@@ -20,7 +20,7 @@ pub(super) const LOCAL_WRITE: u32 = 1;
 pub(super) const REMOTE_WRITE: u32 = 2;
 pub(super) const REMOTE_READ: u32 = 4;
 
-/// Allocator of object numbers: lowest index first, with high bits that change on every free.
+/// Allocator of object numbers. It uses the lowest free index, with high bits that change on every free.
 pub(super) struct Numbers {
     log_max: u32,
     mask: u32,
@@ -31,7 +31,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Creates an allocator after many allocations and frees.
+    /// Creates an allocator in the state that many allocations and frees leave.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -78,7 +78,7 @@ struct Chunk {
 
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    /// Page counts of the fragments of a new chunk: one fragment, or several if memory is fragmented.
+    /// Page counts of the fragments of a new chunk. There is more than one if memory is fragmented.
     fragments: Vec<u64>,
     chunks: BTreeMap<(u32, u64), Chunk>,
     free_block: u64,
@@ -97,7 +97,7 @@ impl Driver {
         Self::probe_fragmented(machine, &[64])
     }
 
-    /// As [`Driver::probe`], with free memory in fragments of these page counts.
+    /// Like [`Driver::probe`], but free memory is in fragments of these page counts.
     pub(super) fn probe_fragmented(machine: Machine, fragments: &[u64]) -> Self {
         let mut driver = Self {
             machine,
@@ -311,7 +311,7 @@ impl Driver {
         self.keys.free(region.key);
     }
 
-    /// Writes MTT entries in batches of 512, although a mailbox holds 508.
+    /// Writes MTT entries in batches of 512. A mailbox holds 508, so a second command writes the rest of a full batch.
     pub(super) fn write_mtt(&mut self, first: u64, pages: &[u64]) {
         let mut start = first;
         for lot in pages.chunks(512) {

@@ -22,7 +22,7 @@ pub(super) const READ: u8 = 0x10;
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Number of receives; 0 for the number of sends.
+    /// Number of receives; 0 stands for the number of sends.
     pub(super) max_recv: u32,
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
@@ -63,7 +63,7 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// Whether the request is unsignalled by itself or by the QP.
+    /// Whether the request is unsignalled, either by its own flags or because its QP is.
     pub(super) unsignalled: bool,
 }
 
@@ -135,7 +135,7 @@ impl Program {
         self.modify(0x1b, 3, Some(remote));
     }
 
-    /// Issues a command with the QP's whole context. The rest of the mailbox is unchanged.
+    /// Issues a command with the whole context of the QP. The bytes after the context have undefined contents.
     fn modify(&mut self, op: u32, state: u32, remote: Option<u32>) {
         self.driver.machine.poke(MAILBOX + 0xa4, &[0xa5; 0x5c]);
         let Self { caps, driver, .. } = self;
@@ -153,7 +153,7 @@ impl Program {
             (_, UD) => 5 << 5 | 11,
             _ => 3 << 5 | caps.log_max_msg,
         };
-        // This is not the slot size of the library, which grows with inline data.
+        // The library's slots may be larger than the size in the context, since they grow with inline data.
         (context[0x0d], context[0x0e]) = (7, 7);
         put32(&mut context, 0x10, self.uar);
         put32(&mut context, 0x14, driver.qpns.index(self.qpn));
@@ -174,7 +174,7 @@ impl Program {
         assert_eq!(driver.command(op, 0, MAILBOX, self.qpn, 0), 0, "MODIFY_QP {op:#x}");
     }
 
-    /// Moves the QP to ERR, with a context as for all commands.
+    /// Moves the QP to ERR. Like every command, this one has a context in its mailbox.
     pub(super) fn fail(&mut self) {
         self.modify(0x1e, 6, None);
     }
@@ -186,7 +186,7 @@ impl Program {
         self.modify(0x19, 1, None);
     }
 
-    /// Advances the ring to its position after many work requests.
+    /// Advances the send ring to the position that it has after many work requests.
     pub(super) fn age(&mut self, head: u32) {
         assert_eq!((self.sq.head, head % self.sq.slots), (0, 0));
         self.sq.head = head;
@@ -267,7 +267,7 @@ impl Program {
             wqe.extend(remote_unit(rkey, va));
         }
         if let Some((qpn, qkey)) = wr.to {
-            // All ports have this LID. The library does not write the addresses.
+            // All ports have LID 1010h. The library leaves the address fields of the unit unwritten.
             let mut unit = [0xee; 48];
             unit[..4].copy_from_slice(&(1 << 24 | self.pd).to_le_bytes());
             unit[4..8].copy_from_slice(&[0, 0, 0x10, 0x10]);

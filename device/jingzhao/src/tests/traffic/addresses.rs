@@ -7,7 +7,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Creates two machines whose only information about the peer is that in `image`.
+/// Creates two machines that know nothing about their peer except what is in `image`.
 fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
@@ -25,7 +25,8 @@ fn identities() -> [Identity; 2] {
     })
 }
 
-/// Transfers data in both directions, and returns the frames from `a` to `b` up to the first response.
+/// Transfers data in both directions. Returns the frames that `a` sends before and right after the first answer from
+/// `b`.
 fn write_and_read(a: &mut Machine, b: &mut Machine) -> Vec<Vec<u8>> {
     let data = pattern(0x1900, 7);
     put_data(a, 0, &data);

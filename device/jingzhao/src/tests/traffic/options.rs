@@ -1,4 +1,4 @@
-//! The effect of each option, compared with its default. Options that affect only work queues are tested with
+//! Tests that compare the effect of each option with its default. Options that affect only work queues are tested with
 //! the queues.
 //!
 //! # Spec
@@ -27,7 +27,7 @@ fn datagram_pair(json: &str) -> (Machine, Machine) {
     (a, b)
 }
 
-/// Returns a ud unit for QP [`QPN`] of the port with this LID. Its addresses belong to no port.
+/// Returns a ud unit for QP [`QPN`] of the port with this LID. The MAC and IP addresses in it belong to no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -75,7 +75,7 @@ fn defaults_match_document() {
     assert_eq!((rnr_timer_table, uar_pages.bar_len()), (RnrTimerTable::Ibta, 8 << 20));
 }
 
-/// Option of decision J-02.
+/// Tests the option of decision J-02.
 #[test]
 fn uar_pages_sets_bar2_length() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
@@ -87,7 +87,7 @@ fn uar_pages_sets_bar2_length() {
     }
 }
 
-/// Option of decision J-21.
+/// Tests the option of decision J-21.
 #[test]
 fn honour_c_suppresses_unsignalled_completions() {
     for (json, completions) in [("{}", 2), (r#"{"queues": {"honour_c": true}}"#, 1)] {
@@ -107,7 +107,7 @@ fn honour_c_suppresses_unsignalled_completions() {
     }
 }
 
-/// Returns the timer code in the RNR NAK of a QP without receives, and the code in its context.
+/// Returns the timer code in the RNR NAK of a QP without receives, and the code that QUERY_QP returns.
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());
@@ -124,7 +124,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     (timer, b.peek(OUTBOX + 0x84, 1)[0])
 }
 
-/// Option of decision J-42.
+/// Tests the option of decision J-42.
 #[test]
 fn rnr_timer_zero_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
@@ -134,7 +134,8 @@ fn rnr_timer_zero_replaces_only_code_0() {
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
-/// J-29: the notes list multiples of 10 us from code 6 on; packets use IBTA's table.
+/// J-29: from code 6 on, the notes list times as multiples of 10 us, in an order of their own. Packets use the IBTA
+/// codes.
 #[test]
 fn rnr_timer_table_maps_notes_to_ibta() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
@@ -153,7 +154,7 @@ fn rnr_timer_table_maps_notes_to_ibta() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// Option of decision J-47.
+/// Tests the option of decision J-47.
 #[test]
 fn qp_access_overrides_region_rights() {
     const WRITE: u8 = 0x08;
@@ -170,7 +171,7 @@ fn qp_access_overrides_region_rights() {
             exchange(&mut a, &mut b);
             let entry = cqe(&mut a, 0);
             let expected = if refused.contains(&opcode) {
-                // NAK: invalid request.
+                // The NAK for an invalid request.
                 (0xff, 0x12)
             } else {
                 (opcode, 0)
@@ -180,7 +181,7 @@ fn qp_access_overrides_region_rights() {
     }
 }
 
-/// Option of decision J-47.
+/// Tests the options of decision J-47 for READs and atomics.
 #[test]
 fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
@@ -199,7 +200,7 @@ fn max_rd_atomic_limits_outstanding_reads() {
     }
 }
 
-/// Option of decision J-33.
+/// Tests the option of decision J-33.
 #[test]
 fn qpn_check_rejects_stale_doorbells() {
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
@@ -216,13 +217,13 @@ fn qpn_check_rejects_stale_doorbells() {
     }
 }
 
-/// Option of decision J-30.
+/// Tests the option of decision J-30.
 #[test]
 fn ud_grh_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {
         let (mut a, mut b) = datagram_pair(json);
         let mut unit = ud_unit(2);
-        // No addresses.
+        // Clear the MAC and IP addresses of the unit.
         unit[0x08..0x20].fill(0);
         put_data(&mut a, 0, b"datagram");
         post_recv(&mut b, 0, 0x100, 256);
@@ -235,7 +236,7 @@ fn ud_grh_reserves_40_bytes() {
     }
 }
 
-/// Section 6.5: the user library does not write the addresses of the unit.
+/// Section 6.5: the user library leaves stale bytes in the address fields of the unit.
 #[test]
 fn ud_addresses_tolerates_stale_units() {
     let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];

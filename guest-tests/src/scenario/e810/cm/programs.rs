@@ -11,8 +11,8 @@ pub(super) struct Program {
     server: &'static str,
     client: &'static str,
     pub(super) ready: Ready,
-    /// Text that both client and server must print. The exit status covers messages that only one of them prints, after
-    /// an error.
+    /// Text that both client and server must print. Errors need no such check, because they are visible in the exit
+    /// status.
     prints: &'static str,
     pub(super) over_ipv6: OverIpv6,
 }
@@ -34,7 +34,7 @@ const CLIENT: &str = "{a}";
 /// Placeholder for a group's address.
 const GROUP: &str = "{group}";
 
-/// The programs `rping`, `rstream` and `riostream` check the content.
+/// The programs `rping`, `rstream` and `riostream` check the content of the data that they receive.
 const RPING: Program = connected("rping -s -a {b} -C 20 -V", "rping -c -a {b} -C 20 -V");
 const UCMATOSE: Program = printing(
     "ucmatose -b {b} -C 20 -S 3000",

@@ -129,13 +129,13 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.end(a, b).await
 }
 
-/// Checks that after seven retries with doubling timeouts, the request fails with the status retry exceeded.
+/// Checks that the request fails because its retries are exhausted, after seven retries with doubling timeouts.
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let daemon = a.daemon.as_ref().context("the guest has no daemon")?.controls();
     daemon.ask(&["port", "down"]).await?;
-    // Only the end with an outstanding request fails; the other end waits for its peer.
+    // Only the end with an outstanding request fails. The other end keeps waiting for its peer.
     let end = first_to_end(a, b, traffic).await;
     daemon.ask(&["port", "up"]).await?;
     let end = end?;

@@ -17,7 +17,7 @@ const CLASS: u8 = 0x68;
 /// The ECN codepoint ECT(0), which the driver sets for connections because the device supports DCQCN (RFC 3168, section
 /// 5).
 const CAPABLE: u8 = 2;
-/// VLAN priority to which Linux's priority for this type of service, 2, is mapped.
+/// VLAN priority of packets with this type of service. Linux assigns them priority 2, which is mapped to this value.
 const PRIORITY: u16 = 5;
 /// Upper bits of the opcodes used for datagrams.
 const UD: u8 = 0x60;
@@ -134,7 +134,7 @@ fn all_of_class(packets: impl Iterator<Item = Packet>, class: u8, network: u16) 
     Ok(())
 }
 
-/// Yields the frames of a pcapng file in this machine's byte order.
+/// Yields the frames of a little-endian pcapng file.
 fn frames(mut file: &[u8]) -> impl Iterator<Item = &[u8]> {
     const ENHANCED_PACKET: u32 = 6;
     const DATA: usize = 28;

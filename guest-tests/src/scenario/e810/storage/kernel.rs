@@ -33,8 +33,8 @@ impl Config {
     }
 }
 
-/// Runs a case for each protocol that Debian's kernels lack, whose name states the missing option. The case fails if
-/// the kernel supports the protocol, because no scenario tests it.
+/// Runs a case for each protocol that Debian's kernels lack. The name of the case states the missing option. The case
+/// fails if the kernel supports the protocol, because no scenario tests it.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);

@@ -13,7 +13,7 @@ pub(super) struct Protocol {
     pub(super) file: bool,
     /// Command that prepares the server's disk once.
     pub(super) prepare: &'static str,
-    /// Command that starts serving the disk at address `{server}`. It also runs in a freshly booted guest.
+    /// Command that starts serving the disk at address `{server}`. It must also work in a freshly booted guest.
     pub(super) serve: &'static str,
     /// Command that connects to the server at `{server}`. The file or device appears soon afterwards.
     pub(super) connect: &'static str,

@@ -25,7 +25,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Creates the server's disk, which has a capacity of `mib` MiB.
+    /// Creates the server's disk, which has room for `mib` MiB of data.
     pub(super) fn new(lab: &'a Lab, run: &'a RunDir, image: &'a Image, mib: u32) -> Result<Self> {
         let disk = run.scratch("disk");
         let file = File::create(&disk).with_context(|| format!("cannot create {}", disk.display()))?;

@@ -21,7 +21,7 @@ const CONTENT: &str = "/dev/shm/content";
 const SOON: Duration = Duration::from_secs(60);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
-/// Number of bytes already transferred when a server disconnects.
+/// Number of bytes that fio must have transferred before the outage begins.
 const UNDER_WAY: u64 = 1 << 20;
 /// Time limit for a client to reconnect. The delays between its attempts grow to half a minute.
 const RETURN: Duration = Duration::from_secs(120);

@@ -11,7 +11,7 @@ use crate::limits::Limit;
 /// Length of the file, none of which is allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in a mount namespace that exists as long as its process.
+/// A full tmpfs in the mount namespace of a process, which exists as long as the process.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
@@ -19,7 +19,8 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Creates a full tmpfs that only its own process sees. If mounting requires root, uses a user namespace.
+    /// Creates a full tmpfs that only its own process sees. The process has a user namespace, because mounting requires
+    /// root.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);
@@ -48,7 +49,7 @@ impl FullDisk {
         match open(&path) {
             Ok(file) => Ok(Self { holder, file }),
             Err(error) => {
-                // The process has ended, or must not continue.
+                // The process has already ended, or must not continue.
                 let _ = holder.kill();
                 let _ = holder.wait();
                 Err(error)
@@ -74,7 +75,7 @@ fn open(path: &str) -> Result<File> {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // The process has no state that could be lost.
+        // The process can be killed, because it has no state that could be lost.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

@@ -1,4 +1,4 @@
-//! vfio-user messages for a client that violates the protocol in ways that a library would not permit.
+//! vfio-user messages of a client that violates the protocol in ways that a library would not permit.
 
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Time limit of an answer. The host may be busy, and its daemon may be stopped for seconds.
+/// Time limit for an answer. The host may be busy, and the daemon may be stopped for seconds.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Maximum length of an answer in bytes.
 const LONGEST: usize = 1 << 16;
@@ -29,7 +29,7 @@ pub(super) enum Command {
     RegionWrite = 10,
 }
 
-/// Numbers of the device's regions.
+/// Numbers of those device regions that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Region {
@@ -58,7 +58,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Maps `len` bytes of a file for the device. Without a file, maps a range that has no descriptor.
+    /// Maps `len` bytes of a file for the device. Without a file, announces a range that the device cannot map.
     pub(super) fn map(
         &mut self,
         address: u64,
@@ -73,7 +73,7 @@ impl Client {
         self.ask(Command::DmaMap, &body, file.map(|(file, _)| file))
     }
 
-    /// Unmaps ranges of `len` bytes. Returns how many were unmapped before the first failure.
+    /// Unmaps ranges of `len` bytes. Returns the number of ranges that were unmapped successfully.
     pub(super) fn unmap_all(&mut self, addresses: &[u64], len: u64) -> Result<usize> {
         let mut messages = Vec::new();
         for address in addresses {

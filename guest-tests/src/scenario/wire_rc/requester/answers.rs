@@ -1,4 +1,4 @@
-//! Answers of every kind, sent in reply to requests of every kind.
+//! Responses of every kind, sent in reply to requests of every kind.
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ fn reserved_nak(link: &mut Link<'_>, code: u8) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// Sends an answer that does not match the request, which is for eight bytes.
+/// Posts a request for eight bytes, sends a response that does not match it, and checks that the request fails.
 fn unfitting(link: &mut Link<'_>, op: SendOp, answer: fn(&Link<'_>) -> Packet) -> Result<()> {
     let request = link.request(op, 0, 8);
     link.post(vec![request])?;
@@ -151,7 +151,7 @@ fn nak_within_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that the response to the second READ, arriving first, implies a NAK for the first (IBTA 9.7.5.1.3).
+/// Checks that a response to the second READ implies a NAK for the first READ if it arrives first (IBTA 9.7.5.1.3).
 fn second_read_first(link: &mut Link<'_>) -> Result<()> {
     let requests = [0, 64].map(|off| link.request(SendOp::Read, off, 8)).to_vec();
     link.post(requests)?;

@@ -1,4 +1,4 @@
-//! Limits on outstanding requests and on retries, and the effects of states and fences.
+//! Limits on outstanding requests and on retries, and the effects of QP states and fences.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ fn no_rnr_retry(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks the longest RNR timer (JingZhao interface, section 10.6).
+/// Checks the wait after an RNR NAK with the longest timer (JingZhao interface, section 10.6).
 fn longest_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -102,7 +102,7 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
 }
 
 /// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. Two
-/// messages are needed, because the region is too small for one.
+/// messages are sent, because the region is too small for a message of more packets than that.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;
@@ -180,8 +180,7 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks a payload whose length is not a multiple of four. The peer removes the number of bytes that the pad count
-/// indicates.
+/// Checks a payload whose length is not a multiple of four. The peer removes as many bytes as the pad count specifies.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {
         send(link, len)?;

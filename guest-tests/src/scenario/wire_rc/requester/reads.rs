@@ -1,4 +1,4 @@
-//! Requests of READs and atomics, and the handling of responses.
+//! READ and atomic requests, and the handling of their responses.
 
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
@@ -56,7 +56,7 @@ fn post_read(link: &mut Link<'_>) -> Result<()> {
     expect_read(link, 0)
 }
 
-/// Expects a READ request for all data from response `n` on.
+/// Checks that the next packet is a READ request for the data of response `n` and all later responses.
 fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let packet = link.expect("RC_RDMA_READ_REQUEST", n)?;
     let done = n * u32::try_from(link.mtu)?;
@@ -148,7 +148,7 @@ fn read_acknowledged(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Checks that a later response implies a NAK for the missing one (IBTA 9.7.5.1.3).
+/// Checks that an ACK for a later request implies a NAK for the missing READ response (IBTA 9.7.5.1.3).
 fn implied_nak(link: &mut Link<'_>) -> Result<()> {
     let requests = vec![link.request(SendOp::Read, 0, THREE), link.request(SendOp::Send, 4096, 8)];
     link.post(requests)?;

@@ -9,7 +9,7 @@ use super::{PATIENT, RNR_CODE, RNR_TIME, acknowledge, case, completion, expect_i
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 use crate::scenario::wire_rc::{Case, ack_timeout};
 
-/// Attributes with a timeout of 4 ms.
+/// Attributes with a short timeout of 4 ms.
 const HASTY: Attributes = Attributes { timeout: 10, ..PATIENT };
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
@@ -63,8 +63,8 @@ fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks an ACK that arrives during an RNR wait. It means that the receiver became ready and a duplicate of the
-/// request reached it.
+/// Checks an ACK that arrives during an RNR wait. Such an ACK means that the receiver has become ready, and that a
+/// duplicate of the request has reached it.
 fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -129,8 +129,8 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that retransmission happens no earlier than the time that the code denotes, and no later than four times that
-/// (IBTA 9.7.6.1.3).
+/// Checks that each retransmission happens after at least the timeout that the code denotes, and after at most four
+/// times this timeout (IBTA 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);
     send(link, 8)?;
@@ -176,7 +176,7 @@ fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Receives the first of three responses, after which the READ is repeated for the other two. Checks that a response
+/// Sends the first of three responses, after which the HCA repeats the READ for the other two. Checks that a response
 /// with opcode `op` is then rejected.
 fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
@@ -190,8 +190,8 @@ fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// Checks that each of the other responses implies the loss of the first, and that one repeated request is enough (IBTA
-/// 9.7.5.1.3).
+/// Checks that the loss of the first response is detected when the other responses arrive, and that the READ is
+/// repeated only once (IBTA 9.7.5.1.3).
 fn first_response_lost(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;

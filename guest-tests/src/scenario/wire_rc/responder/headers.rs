@@ -1,5 +1,5 @@
-//! Header fields. Some are ignored, and others cause the packet to be dropped before execution, each for its own
-//! reason.
+//! Header fields. Some are ignored. Others cause the packet to be dropped before execution, and each of these drops is
+//! counted under its own reason.
 
 use anyhow::{Result, ensure};
 

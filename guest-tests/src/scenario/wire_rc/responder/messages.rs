@@ -1,4 +1,4 @@
-//! Messages of every shape, which are executed once even if there are duplicates.
+//! Messages of every shape. Each is executed only once, even if duplicates of it arrive.
 
 use agent::wire::Hex;
 use anyhow::{Result, ensure};
@@ -158,7 +158,8 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the furthest PSN that counts as ahead. It is ahead by less than half the PSN space (IBTA 9.7.1).
+/// Checks the furthest PSN that counts as ahead of the expected one. The distance is less than half the PSN space (IBTA
+/// 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
     link.send(&packet)?;
@@ -212,8 +213,8 @@ fn duplicate_read_wrong_key(link: &mut Link<'_>) -> Result<()> {
     link.expect_state(state::RTS)
 }
 
-/// Checks an atomic whose result has been discarded, because only sixteen are stored (JingZhao interface, section
-/// 10.4).
+/// Checks that a duplicate atomic gets no response if its result has been discarded. Only sixteen results are stored
+/// (JingZhao interface, section 10.4).
 fn forgotten_atomic(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
     let requests: Vec<_> = (0..17).map(|n| fetch_add(link, n, 0, 1)).collect();
@@ -270,7 +271,7 @@ fn read_after_send(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&[send.clone(), read.clone()])?;
     ensure!(responses(link, 1, &["RC_RDMA_READ_RESPONSE_ONLY"], 2)? == content(0, 8), "content differs");
     link.expect_success()?;
-    // The peer has lost the response, and repeats both requests.
+    // The peer has lost the response, so it repeats both requests.
     link.send_all(&[send, read])?;
     let next = link.next()?;
     let response = if next.is("RC_ACKNOWLEDGE") { link.next()? } else { next };

@@ -1,4 +1,4 @@
-//! Rejected requests. Each causes a NAK, moves the queue pair to ERR, and ends all answers.
+//! Rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA sends no more responses.
 
 use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};
@@ -192,7 +192,7 @@ fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {
     invalid(link, |link| vec![Packet { ack_req: true, ..link.packet(Op::Code(0x1f), 0, &message(16)) }])
 }
 
-/// Checks that one NAK is sent, after which the queue pair is in error and does not answer (IBTA 9.7.4.1).
+/// Checks that one NAK is sent, and that the queue pair is then in ERR and sends no more responses (IBTA 9.7.4.1).
 fn refused(link: &mut Link<'_>, packets: &[Packet], nak: u8) -> Result<()> {
     link.post_receive(4096, 4096)?;
     link.send_all(packets)?;

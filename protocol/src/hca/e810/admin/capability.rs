@@ -14,7 +14,7 @@ layout! {
 }
 
 layout! {
-    /// A record of the list.
+    /// A record of the list of capabilities.
     pub struct Capability[32] {
         /// Capability ID, see [`id`].
         @0   id: u16 => Hex,
@@ -24,9 +24,9 @@ layout! {
         @3   minor: u8,
         /// Amount or value, depending on the capability.
         @4   number: u32,
-        /// Depends on the capability.
+        /// Number whose meaning depends on the capability.
         @8   logical_id: u32,
-        /// Depends on the capability; the first number for queues and vectors.
+        /// Number whose meaning depends on the capability. For queues and vectors, the number of the first one.
         @12  physical_id: u32,
     }
 }
@@ -55,7 +55,7 @@ pub mod id {
 mod tests {
     use super::*;
 
-    /// Third record of 000B in `probe-synth-fd.aq.gz`.
+    /// The bytes are those of the third record of 000B in `probe-synth-fd.aq.gz`.
     #[test]
     fn record_matches_recorded_bytes() {
         let mut golden = [0; 32];

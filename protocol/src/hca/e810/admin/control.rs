@@ -58,9 +58,10 @@ layout! {
         @2   access: u16,
         /// Requested or granted time in milliseconds.
         @4   timeout: u32,
-        /// Resource number; not used by these locks.
+        /// Resource number, which these locks do not use.
         @8   number: u32,
-        /// Response for the global configuration lock: 0 granted, 1 in progress, [`STATUS_DONE`].
+        /// In a response for the global configuration lock: 0 if granted, 1 if configuration is in progress, or
+        /// [`STATUS_DONE`].
         @12  status: u16,
     }
 }
@@ -72,7 +73,7 @@ pub const ACCESS_WRITE: u16 = 2;
 /// Status of a [`ResourceLock`]: another function has already configured the device.
 pub const STATUS_DONE: u16 = 2;
 
-/// Resource that one function at a time can use.
+/// A resource that only one function can use at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ResourceId {
@@ -134,7 +135,7 @@ impl Field for ResourceId {
 mod tests {
     use super::*;
 
-    /// Example of section 16.3.
+    /// The bytes are those of the example in section 16.3.
     #[test]
     fn version_matches_published_response() {
         let version = Version {

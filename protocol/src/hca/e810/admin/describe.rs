@@ -26,7 +26,7 @@ use crate::layout;
 pub struct Parameters<'a> {
     /// Opcode; `None` if it is unknown.
     pub opcode: Option<Opcode>,
-    /// The parameters belong to the response.
+    /// Whether the parameters belong to the response.
     pub response: bool,
     /// Raw parameters, 16 bytes.
     pub bytes: &'a [u8; PARAMETERS_LEN],
@@ -114,7 +114,7 @@ impl Describe for Buffer<'_> {
             }
             Some(Opcode::AddVsi | Opcode::UpdateVsi) => one(bytes, VsiContext::parse_prefix, to),
             Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {
-                // Linux drivers send one rule per command. Later rules are not shown.
+                // Only the first rule is shown, because Linux drivers send one rule per command.
                 headed(bytes, RuleHeader::parse_prefix, to, |rest, to| rule(bytes, rest, to))
             }
             Some(Opcode::GetDefaultTopology | Opcode::AddElements) => {

@@ -17,7 +17,7 @@ pub const BUFFER_LEN: usize = 4096;
 pub const LARGE_FROM: usize = 512;
 
 layout! {
-    /// A command, its completion in the same place, or an event.
+    /// An admin descriptor. It is a command, the command's completion in the same place, or an event.
     pub struct Descriptor[32] {
         /// Type of the descriptor, and completion state.
         @0   flags: Flags as u16,
@@ -29,7 +29,7 @@ layout! {
         @6   status: u16,
         /// Opaque to the device.
         @8   cookie: u64 => Hex,
-        /// Parameters. If the command has a buffer, the second half is its address.
+        /// Parameters. If the command has a buffer, their second half is the buffer's address.
         @16  parameters: [u8; PARAMETERS_LEN],
     }
 }
@@ -68,7 +68,8 @@ bitflags! {
         const READ = 1 << 10;
         /// BUF: the command has a buffer.
         const BUFFER = 1 << 12;
-        /// SI: interrupt on completion. The device completes commands before the driver can poll.
+        /// SI: requests an interrupt on completion. The device does not evaluate it, because it completes commands
+        /// before the driver can poll.
         const INTERRUPT = 1 << 13;
     }
 }

@@ -13,8 +13,8 @@ layout! {
     pub struct GetPhyCapabilities[16] {
         /// Whether to report qualified modules.
         @2[0]    report_qualified: bool,
-        /// Report mode: 0 capabilities without media, 1 capabilities with media, 2 active configuration, 4 default
-        /// configuration.
+        /// Report mode: 0 for capabilities without media, 1 for capabilities with media, 2 for the active
+        /// configuration, 4 for the default configuration.
         @2[3:1]  mode: u8,
     }
 }

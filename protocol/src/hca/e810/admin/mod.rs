@@ -1,6 +1,6 @@
 //! Admin queue: descriptors, commands, and the objects in their parameters and buffers.
 //!
-//! The 16 bytes of parameters are named after the command. The response uses the same bytes.
+//! Each type for the 16 bytes of parameters is named after its command. The response uses the same 16 bytes.
 //!
 //! # Spec
 //! E810 interface, sections 4 and 5.

@@ -9,7 +9,7 @@ layout! {
     /// Parameters of "NVM read".
     pub struct ReadNvm[16] {
         @0[23:0]  offset: u32 => Hex,
-        /// Last read of a sequence.
+        /// This is the last read of a sequence.
         @3[0]     last: bool,
         /// Read the flash directly instead of the shadow RAM.
         @3[7]     flash_only: bool,
@@ -34,7 +34,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// First 0701 in `probe-synth-fd.aq.gz`: the driver determines the flash size by bisection.
+    /// The bytes are those of the first 0701 in `probe-synth-fd.aq.gz`. With such reads, the driver determines the
+    /// flash size by bisection.
     #[test]
     fn parses_recorded_flash_size_probe() {
         let read = ReadNvm::parse(&[0, 0, 0x80, 0x81, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xb0, 0x4a, 3]);

@@ -100,7 +100,7 @@ opcodes! {
     /// Configures frame size and flow control of the MAC.
     SetMacConfig = 0x0603 "set_mac_config";
     RestartNegotiation = 0x0605 "restart_negotiation";
-    /// Reads the link status; also the link status event.
+    /// Reads the link status. The link status event has the same opcode.
     GetLinkStatus = 0x0607 "get_link_status";
     SetEventMask = 0x0613 "set_event_mask";
     SetMacLoopback = 0x0620 "set_mac_loopback";
@@ -142,7 +142,7 @@ opcodes! {
     SetHealthConfig = 0xff20 "set_health_config";
 }
 
-/// Direction of a command's buffer.
+/// Which side fills a command's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferUse {
     /// The command has no buffer.
@@ -154,7 +154,7 @@ pub enum BufferUse {
 }
 
 impl Opcode {
-    /// Direction of the buffer.
+    /// Returns which side fills the command's buffer.
     pub const fn buffer_use(self) -> BufferUse {
         match self {
             Self::GetVersion

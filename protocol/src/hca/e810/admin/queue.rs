@@ -24,7 +24,7 @@ layout! {
     pub struct DisableParameters[16] {
         /// Type of the reset that the command is part of; 0 for none.
         @0[1:0]  reset: u8,
-        /// Continues the previous command.
+        /// The command continues the previous command.
         @0[2]    continued: bool,
         /// Whether to drop pending frames.
         @0[3]    flush: bool,
@@ -99,7 +99,7 @@ mod tests {
         std::array::from_fn(digit)
     }
 
-    /// Recorded command for the queue of a second VSI, and the response that the driver accepted.
+    /// The test uses a recorded command for the queue of a second VSI, and the response that the driver accepted.
     #[test]
     fn recorded_transmit_queue_gets_leaf() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(AddQueue::parse(&bytes(taken)), answer);
     }
 
-    /// Recorded command, and the response that the driver accepted.
+    /// The test uses a recorded command, and the response that the driver accepted.
     #[test]
     fn recorded_rdma_set_gets_leaf() {
         let group = RdmaSetGroup::parse(&bytes("1800000001000000"));
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(answer.emit(), bytes("010000001900000000070000000004000000040000000000"));
     }
 
-    /// Recorded command that disables queue 1.
+    /// The test uses a recorded command that disables queue 1.
     #[test]
     fn parses_recorded_queue_disable() {
         let parameters = DisableParameters::parse(&bytes("08010014000000000000000000605240"));

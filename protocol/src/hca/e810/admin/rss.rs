@@ -12,7 +12,7 @@ pub const KEY_LEN: usize = 52;
 layout! {
     /// Parameters of "set RSS key" and "get RSS key".
     pub struct KeyParameters[16] {
-        /// VSI of the key.
+        /// VSI that the key belongs to.
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
@@ -22,11 +22,11 @@ layout! {
 layout! {
     /// Parameters of "set RSS table" and "get RSS table".
     pub struct TableParameters[16] {
-        /// VSI of the table.
+        /// VSI that the table belongs to.
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
-        /// 0 for the table of the VSI, 1 for that of the function, 2 for a global one; see
+        /// Kind of table: 0 for that of the VSI, 1 for that of the function, 2 for a global table. See
         /// [`TableParameters::table`].
         @2[1:0]  kind: u8,
         /// Size of the function's table: 0 for 128 entries, 1 for 512, 2 for 2048.
@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of the table. The encoding differs from that in a VSI context.
+    /// Returns the kind of the table. The encoding differs from the one in a VSI context.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,
@@ -47,7 +47,7 @@ impl TableParameters {
         }
     }
 
-    /// Returns the number of entries in the function's table. `None` for a reserved code.
+    /// Returns the number of entries in the function's table, or `None` for a reserved code.
     pub const fn function_entries(&self) -> Option<usize> {
         match self.size {
             0 => Some(128),

@@ -56,7 +56,7 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of commands with a list in their buffer, and of their responses.
+    /// Parameters of commands that have a list in their buffer, and of their responses.
     pub struct ListParameters[16] {
         /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
@@ -83,7 +83,7 @@ layout! {
 }
 
 layout! {
-    /// Header of a list of TEIDs to move.
+    /// Header of a list of elements to move, given by their TEIDs.
     pub struct Move[12] {
         /// Parent before the move.
         @0  source: Teid as u32,
@@ -243,7 +243,7 @@ layout! {
     pub struct RateProfile[12] {
         /// Layer of the elements that use the profile.
         @0       level: u8,
-        /// 0 committed, 1 excess, 2 shared rate.
+        /// Kind of rate: 0 is committed, 1 is excess, 2 is shared.
         @1[1:0]  kind: u8,
         /// Profile ID, chosen by the device.
         @2       profile: u16,
@@ -267,11 +267,11 @@ layout! {
 }
 
 layout! {
-    /// Response to "query port ETS": elements of the traffic classes.
+    /// Response to "query port ETS". It lists the elements of the traffic classes.
     pub struct PortEts[64] {
         /// Valid traffic classes, one bit each.
         @0   valid_classes: u8 => Hex,
-        /// TEID of each traffic class, all ones for none.
+        /// TEID of each traffic class, or all ones if the class has no element.
         @32  classes: [u32; 8] => _,
     }
 }
@@ -280,7 +280,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// First 0401 in `run73-all.aq.gz`.
+    /// The bytes are those of the first 0401 in `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_addition() {
         let command = [

@@ -45,7 +45,7 @@ statuses! {
     Invalid = 14 "EINVAL";
     NoSpace = 16 "ENOSPC";
     NotImplemented = 17 "ENOSYS";
-    /// Not allowed in this mode.
+    /// The command is not allowed in the current mode.
     Mode = 21 "EMODE";
 }
 

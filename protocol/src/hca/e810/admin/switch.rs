@@ -109,7 +109,7 @@ impl Field for RuleKind {
 }
 
 layout! {
-    /// Lookup rule. It follows the [`RuleHeader`]; the header to match comes next.
+    /// A lookup rule. It follows the [`RuleHeader`], and is itself followed by the header to match.
     pub struct Lookup[12] {
         /// Recipe: the header fields to compare.
         @0   recipe: u16,
@@ -147,7 +147,7 @@ impl Recipe {
     /// Number of recipes of the switch.
     pub const COUNT: usize = 8;
 
-    /// Decodes a recipe number. `None` if it is not supported.
+    /// Returns the recipe with this number, or `None` if it is not supported.
     pub const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
             0 => Self::EtherType,
@@ -164,9 +164,10 @@ impl Recipe {
 }
 
 layout! {
-    /// Action of a lookup rule: the common fields, and those of forwarding and prune actions.
+    /// Action of a lookup rule. It contains the common fields, and those of forward and prune actions.
     pub struct SingleAction[4] {
-        /// 0 forward, 1 to queue, 2 prune (or large action with bit 18), 3 other.
+        /// Kind of action: 0 is forward, 1 is forward to a queue, 2 is prune (or, with bit 18, a large action), 3 is
+        /// any other.
         [1:0]   kind: u8,
         /// Frames from a VSI can be looped back.
         [2]     loopback: bool,
@@ -188,7 +189,7 @@ layout! {
 }
 
 impl SingleAction {
-    /// Returns the number of the large action of an action of type 2 with bit 18 set: bits 16:4.
+    /// Returns the number of the large action, from bits 16:4 of an action of type 2 with bit 18 set.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;
@@ -197,8 +198,8 @@ impl SingleAction {
 }
 
 layout! {
-    /// Follows the header of a large action or VSI list: its number, and the number of entries. Actions have four
-    /// bytes, VSIs two.
+    /// The fields that follow the header of a large action or VSI list: its number, and the number of its entries. An
+    /// action has four bytes, and a VSI has two.
     pub struct RuleList[4] {
         /// Number of the large action or list.
         @0  index: u16,
@@ -207,9 +208,9 @@ layout! {
 }
 
 layout! {
-    /// An action of a large action.
+    /// One of the actions in a large action.
     pub struct LargeAction[4] {
-        /// 0 forward; other types do not affect forwarding.
+        /// Kind of action: 0 is forward. Other kinds do not affect forwarding.
         [2:0]   kind: u8,
         /// VSI or VSI list.
         [12:3]  target: u16,
@@ -221,7 +222,7 @@ layout! {
 }
 
 layout! {
-    /// Ethernet header of a lookup rule, with a VLAN tag. Network byte order.
+    /// Ethernet header of a lookup rule, with a VLAN tag. The fields are in network byte order.
     pub struct LookupHeader[16] {
         @0   dst: [u8; 6],
         @6   src: [u8; 6],
@@ -235,7 +236,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Example of section 16.3: rule for the MAC address of the function.
+    /// The bytes are those of the example in section 16.3, a rule for the MAC address of the function.
     #[test]
     fn parses_published_mac_rule() {
         let rule = [
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(Recipe::from_number(lookup.recipe), Some(Recipe::Mac));
     }
 
-    /// Action of a VLAN rule in `run73-all.aq.gz`.
+    /// The action is that of a VLAN rule in `run73-all.aq.gz`.
     #[test]
     fn vlan_rule_prunes_both_directions() {
         let action = SingleAction {

@@ -11,15 +11,15 @@ use crate::layout;
 layout! {
     /// Parameters of "add VSI", "update VSI" and "free VSI".
     pub struct VsiParameters[16] {
-        /// VSI number; chosen by the device in "add VSI".
+        /// VSI number. In "add VSI", the device chooses it.
         @0[9:0]  number: u16,
         /// The VSI number is valid.
         @0[15]   number_valid: bool,
-        /// "Free VSI": bit 0 keeps the resources.
+        /// In "free VSI", bit 0 keeps the resources.
         @2       flags: u16 => Hex,
         /// Virtual function that owns the VSI.
         @4       function: u8,
-        /// Type: 0 virtual function, 1 VMDq, 2 physical function, 3 embedded management.
+        /// Type of the VSI: 0 for a virtual function, 1 for VMDq, 2 for a physical function, 3 for embedded management.
         @6[1:0]  kind: u8,
     }
 }
@@ -49,7 +49,7 @@ layout! {
         @16  ingress_priorities: u32 => Hex,
         /// Priority mapping of sent frames, three bits each.
         @20  egress_priorities: u32 => Hex,
-        /// Handling of outer tags; not used in single VLAN mode.
+        /// Handling of outer tags, which is not used in single VLAN mode.
         @24  outer_tags: u32 => Hex,
         /// Queues of the VSI.
         @28  queues: QueueSection,
@@ -73,15 +73,15 @@ bitflags! {
         const VLAN = 1 << 2;
         /// Selects the handling of outer tags.
         const OUTER_TAGS = 1 << 3;
-        /// Priority mapping of received frames.
+        /// Selects the priority mapping of received frames.
         const INGRESS_PRIORITIES = 1 << 4;
-        /// Priority mapping of sent frames.
+        /// Selects the priority mapping of sent frames.
         const EGRESS_PRIORITIES = 1 << 5;
         /// Selects the section [`QueueSection`].
         const QUEUES = 1 << 6;
         /// Selects the section [`OptionsSection`].
         const OPTIONS = 1 << 7;
-        /// Priority mapping of outer tags.
+        /// Selects the priority mapping of outer tags.
         const OUTER_PRIORITIES = 1 << 8;
         /// Selects the section [`FlowDirectorSection`].
         const FLOW_DIRECTOR = 1 << 11;
@@ -207,7 +207,7 @@ layout! {
     pub struct QueueSection[50] {
         /// The queues are listed individually instead of as a range.
         @0[0]  scattered: bool,
-        /// Range: first queue and number of queues. List: all queues.
+        /// For a range: the first queue and the number of queues. For a list: all queues.
         @2     mapping: [u16; 16] => _,
         /// Queues of each traffic class.
         @34    classes: [ClassQueues; 8] => _,
@@ -354,7 +354,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Buffer of the first 0210 in `run73-vlan.aq.gz`, a function with two queues. Trailing zeros are omitted.
+    /// Returns the buffer of the first 0210 in `run73-vlan.aq.gz`, whose function has two queues.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];
         let head = [

@@ -9,19 +9,19 @@ use crate::ids::{Cqn, Iova};
 use crate::layout;
 
 layout! {
-    /// "Create CQ" and "modify CQ".
+    /// Layout of the operations "Create CQ" and "Modify CQ".
     pub struct CqCommand[64] {
         /// Number of entries in the ring.
         @0[20:0]    entries: u32,
-        /// Cookie of completion events.
+        /// Cookie that completion events of the CQ contain.
         @8          cookie: u64 => Hex,
         /// Number of unread entries at which the device rereads the shadow area.
         @16[17:0]   threshold: u32,
         /// Number of the CQ.
         @24[18:0]   cqn: Cqn,
-        /// Number of its CEQ.
+        /// Number of the CEQ that receives the CQ's events.
         @24[31:22]  ceq: u16,
-        /// Modify: replace the ring.
+        /// In "Modify CQ": replace the ring.
         @24[43]     resize: bool,
         /// Levels of the page list of the ring.
         @24[45:44]  level: ListLevel as u8,

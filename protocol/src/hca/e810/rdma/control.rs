@@ -23,7 +23,7 @@ layout! {
         @16[2:0]    profile: u8,
         /// Number of virtual functions.
         @16[37:32]  vfs: u8,
-        /// Returned in every completion. Drivers use it as a pointer.
+        /// Cookie that is returned in every completion. Drivers use it as a pointer.
         @24         cookie: u64 => Hex,
         /// Major hardware version that the driver expects.
         @32[31:16]  hardware_major: u16,
@@ -99,7 +99,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Host context of `irdma-probe.cqp.gz`.
+    /// The words are those of the host context in `irdma-probe.cqp.gz`.
     #[test]
     fn host_context_matches_driver() {
         let mut bytes = [0; 64];

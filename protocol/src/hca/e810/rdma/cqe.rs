@@ -68,7 +68,7 @@ mod tests {
     use crate::hca::e810::rdma::testing::words;
     use crate::ids::MacAddr;
 
-    /// Example of section 16.3, "CQE send".
+    /// The words are those of the example "CQE send" in section 16.3.
     #[test]
     fn send_matches_published_cqe() {
         let cqe = Cqe {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(cqe.emit(), words(&expected));
     }
 
-    /// Examples of section 16.3, "CQE receive" and "CQE flush, SQ".
+    /// The words are those of the examples "CQE receive" and "CQE flush, SQ" in section 16.3.
     #[test]
     fn receive_and_flush_match_published_cqes() {
         let receive = Cqe { opcode: 4, valid: true, ..Cqe::default() };
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(flush.emit(), words(&[(24, 0xc080_0000_0001_0001)]));
     }
 
-    /// Example of section 16.3, "CQE UD receive".
+    /// The words are those of the example "CQE UD receive" in section 16.3.
     #[test]
     fn datagram_completion_takes_two_entries() {
         let cqe = Cqe {

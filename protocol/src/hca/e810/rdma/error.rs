@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers only print most codes, so the device defines them.
+//! Errors of CQP operations. Drivers only print most of the codes, so the device can define their meaning.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.

@@ -16,7 +16,7 @@ layout! {
         @16[21:0]  entries: u32,
         /// Number of the CEQ.
         @24[9:0]   ceq: u16,
-        /// Its interrupts are moderated.
+        /// The interrupts of the CEQ are moderated.
         @24[46]    moderated: bool,
         /// The ring is described by a page list.
         @24[47]    in_pages: bool,
@@ -146,13 +146,13 @@ codes! {
         Bounds = 0x108 "bounds";
         /// The region does not permit the access.
         Rights = 0x109 "rights";
-        /// Fast registration of a valid region.
+        /// A valid region was registered by fast registration.
         FastRegisterValid = 0x10c "fast_register_valid";
-        /// Fast registration of a memory window.
+        /// A memory window was registered by fast registration.
         FastRegisterWindow = 0x10d "fast_register_window";
-        /// Fast registration with rights that the region does not permit.
+        /// A fast registration grants rights that the region does not permit.
         FastRegisterRights = 0x10e "fast_register_rights";
-        /// Fast registration longer than the region, or with invalid pages.
+        /// A fast registration is longer than the region or has invalid pages.
         FastRegisterLength = 0x110 "fast_register_length";
         /// The peer is not allowed to invalidate the key.
         InvalidateRights = 0x112 "invalidate_rights";
@@ -177,11 +177,11 @@ codes! {
         /// The address handle belongs to another protection domain.
         HandleDomain = 0x133 "handle_domain";
         CqOverflow = 0x203 "cq_overflow";
-        /// READ on a QP that allows no outstanding READs.
+        /// A READ was posted to a QP that allows no outstanding READs.
         ReadNotAllowed = 0x205 "read_not_allowed";
         /// The peer returned a NAK "invalid request".
         RemoteInvalidRequest = 0x208 "remote_invalid_request";
-        /// Send WQE with an unknown opcode.
+        /// A send WQE has an unknown opcode.
         BadOperation = 0x20a "bad_operation";
         /// The peer returned a NAK "remote access error".
         RemoteAccess = 0x20d "remote_access";
@@ -189,15 +189,15 @@ codes! {
         RemoteOperation = 0x20e "remote_operation";
         /// The message is longer than the receive WQE.
         MessageTooLong = 0x303 "message_too_long";
-        /// Unexpected request from the peer.
+        /// The peer has sent an unexpected request.
         UnexpectedRequest = 0x312 "unexpected_request";
         /// The peer sent an invalid response.
         BadResponse = 0x316 "bad_response";
         /// The address handle does not exist.
         NoHandle = 0x406 "no_handle";
-        /// Transport retry counter exceeded.
+        /// The transport retry counter was exceeded.
         RetriesExceeded = 0x50a "retries_exceeded";
-        /// RNR retry counter exceeded.
+        /// The RNR retry counter was exceeded.
         RnrRetriesExceeded = 0x50f "rnr_retries_exceeded";
         /// The queue can no longer be used.
         Catastrophic = 0x700 "catastrophic";

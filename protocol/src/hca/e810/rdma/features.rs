@@ -17,7 +17,7 @@ layout! {
 }
 
 layout! {
-    /// First word: firmware version.
+    /// The first word of the array, which contains the firmware version.
     pub struct FirmwareFeature[8] {
         @0  minor: u16,
         @2  major: u16,

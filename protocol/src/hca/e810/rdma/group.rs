@@ -11,21 +11,21 @@ use crate::layout;
 pub const MAX_MEMBERS: usize = 8;
 
 layout! {
-    /// "Create", "modify" and "destroy multicast group".
+    /// Layout of the operations "Create", "Modify" and "Destroy multicast group".
     pub struct GroupCommand[64] {
         /// MAC address of the group.
         @0[47:0]    mac: MacNumber as u64,
         /// Queue set of the group.
         @16[9:0]    set: u16,
-        /// VLAN identifier of its datagrams.
+        /// VLAN identifier of the group's datagrams.
         @16[43:32]  vlan: u16,
         /// Number of the group.
         @24[12:0]   group: u16,
-        /// Its datagrams are VLAN-tagged.
+        /// The group's datagrams are VLAN-tagged.
         @24[59]     vlan_valid: bool,
-        /// Its address is an IPv4 address.
+        /// The group's address is an IPv4 address.
         @24[60]     ipv4: bool,
-        /// Address of its [`MAX_MEMBERS`] members, each a [`Member`].
+        /// Address of the list of [`MAX_MEMBERS`] members, each of which is a [`Member`].
         @32         members: Iova,
         /// IP address of the group.
         @48         address: IpNumber,

@@ -16,11 +16,11 @@ pub const ENTRY_LEN: u64 = 8;
 pub const BASE_UNIT: u64 = 512;
 
 layout! {
-    /// "Query FPM" and "commit FPM".
+    /// Layout of the operations "Query FPM" and "Commit FPM".
     pub struct FpmCommand[64] {
         /// Number of the function.
         @16[7:0]   function: u8,
-        /// Commit: length of the buffer in bytes.
+        /// In "Commit FPM": length of the buffer in bytes.
         @24[31:0]  len: u32,
         /// Address of the buffer.
         @32        buffer: Iova,
@@ -90,7 +90,8 @@ layout! {
 }
 
 layout! {
-    /// Word of "commit FPM": number of objects requested by the driver, and base address chosen by the device.
+    /// A word in the buffer of "Commit FPM". It contains the number of objects that the driver requests, and the base
+    /// address that the device chooses.
     pub struct Placement[8] {
         @0  count: u32,
         /// Base address in the HMC address space of the function, in units of [`BASE_UNIT`].
@@ -122,7 +123,7 @@ layout! {
         @0[15]     physical: bool,
         /// Write the segment descriptor.
         @0[31]     write: bool,
-        /// Second and third entry: the entry is valid.
+        /// In the second and third entry: the entry is valid.
         @0[63]     valid: bool,
         /// New value of the segment descriptor.
         @8         descriptor: SegmentDescriptor,
@@ -171,7 +172,8 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// Operation [3] of `irdma-probe.cqp.gz` and operation [7] of `run73-lvl2-paged-sd.cqp.gz`.
+    /// The words are those of operation [3] in `irdma-probe.cqp.gz` and of operation [7] in
+    /// `run73-lvl2-paged-sd.cqp.gz`.
     #[test]
     fn segment_updates_match_drivers() {
         let wqe = |first: u64, second: u64| {

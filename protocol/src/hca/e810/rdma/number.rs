@@ -34,7 +34,8 @@ impl Field for MacNumber {
     }
 }
 
-/// IP address as two 64-bit words, the last 32 bits first. An IPv4 address only uses these 32 bits.
+/// IP address in two 64-bit words, which start with the last 32 bits of the address. An IPv4 address uses only these 32
+/// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpNumber(u128);
 
@@ -90,7 +91,8 @@ impl layout::Value for IpNumber {
 
 impl Field for IpNumber {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
-        // Another field contains the IP version. Peers have no IPv6 addresses below 2^32.
+        // The IP version is in another field. An IPv6 address of a peer is never below 2^32, so a smaller number is an
+        // IPv4 address.
         let ipv4 = self.0 <= u32::MAX.into();
         to.value(name, Value::Text(format_args!("{}", self.address(ipv4))));
     }
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
     use crate::layout::{LittleEndian, Value as _};
 
-    /// Examples of section 16.3: "0f ARP add" and "1c AH, IPv4".
+    /// The expected numbers are those of the examples "0f ARP add" and "1c AH, IPv4" in section 16.3.
     #[test]
     fn addresses_match_driver_encoding() {
         let mac = MacNumber(MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]));

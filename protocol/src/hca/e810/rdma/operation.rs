@@ -81,7 +81,7 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Parses a WQE. `None` if its opcode is unknown.
+            /// Parses a WQE. Returns `None` if its opcode is unknown.
             pub fn parse(wqe: &[u8; WQE_LEN]) -> Option<Self> {
                 Some(match Opcode::from_code(Header::parse(wqe).opcode)? {
                     $(Opcode::$name => Self::$name($layout::parse(wqe)),)*
@@ -95,7 +95,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns the wire format with polarity `valid`.
+            /// Returns the WQE with polarity `valid`.
             pub fn emit(&self, valid: bool) -> [u8; WQE_LEN] {
                 let mut wqe = match self {
                     $(Self::$name(fields) => fields.emit(),)*
@@ -129,7 +129,7 @@ operations! {
     DeallocateStag(DeallocateStag) = 0x0d "deallocate_stag";
     /// Updates the ARP table.
     ManageArp(ManageArp) = 0x0f "manage_arp";
-    /// Allocates a push page; this device has none.
+    /// Allocates a push page. This device has none.
     ManagePushPages(Acknowledged) = 0x11 "manage_push_pages";
     QueryFeatures(QueryFeatures) = 0x12 "query_features";
     CreateCeq(CreateCeq) = 0x16 "create_ceq";
@@ -166,7 +166,7 @@ operations! {
     StaticPagesAllocated(Acknowledged) = 0x2b "static_pages_allocated";
     /// Manages a scheduler node.
     ManageNode(NodeCommand) = 0x2c "manage_node";
-    /// Manages statistics instances; this device has one.
+    /// Manages statistics instances. This device has only one.
     ManageStatistics(Acknowledged) = 0x2d "manage_statistics";
     GatherStatistics(GatherStatistics) = 0x2e "gather_statistics";
     /// Maps user priorities to traffic classes.

@@ -5,7 +5,7 @@
 
 use crate::describe::{Field, Value, Visitor};
 
-/// Levels of a page list.
+/// Number of levels in a page list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ListLevel {

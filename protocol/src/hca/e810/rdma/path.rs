@@ -16,7 +16,7 @@ layout! {
         @16[47:0]  mac: MacNumber as u64,
         /// Index of the ARP table entry.
         @24[11:0]  index: ArpIndex,
-        /// Add the entry; otherwise delete it.
+        /// Add the entry rather than delete it.
         @24[42]    valid: bool,
         /// The entry does not age.
         @24[43]    permanent: bool,
@@ -24,7 +24,7 @@ layout! {
 }
 
 layout! {
-    /// "Create AH" and "modify AH".
+    /// Layout of the operations "Create AH" and "Modify AH".
     pub struct AddressHandleCommand[64] {
         /// Source MAC address of datagrams.
         @0[63:16]   source_mac: MacNumber as u64,

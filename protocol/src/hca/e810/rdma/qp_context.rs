@@ -21,9 +21,9 @@ layout! {
         @0[9:8]       log_receive_quanta: u8,
         /// Protection domain, bits 17:16.
         @0[21:20]     pd_high: u8,
-        /// Send ring: its address, or the first entry of its page list.
+        /// Address of the send ring, or first entry of its page list.
         @8            send_ring: u64 => Hex,
-        /// Receive ring: its address, or the first entry of its page list.
+        /// Address of the receive ring, or first entry of its page list.
         @16           receive_ring: u64 => Hex,
         /// TTL or hop limit.
         @24           hop_limit: u8,
@@ -69,9 +69,9 @@ layout! {
         /// CQ of the receive queue.
         @136[56:32]   recv_cqn: Cqn,
         @152[63:16]   source_mac: MacNumber as u64,
-        /// Outstanding READs as requester (ORD).
+        /// Maximum number of outstanding READs as requester (ORD).
         @160          ord: u8,
-        /// Encoded number of outstanding READs as responder (IRD), see [`QpContext::ird`].
+        /// Encoded maximum number of outstanding READs as responder (IRD), see [`QpContext::ird`].
         @160[18:16]   ird_code: u8,
         /// Whether peers can execute RDMA WRITE.
         @160[20]      remote_write: bool,
@@ -83,7 +83,7 @@ layout! {
         @160[24]      fast_register: bool,
         /// STag 0 gives access to all memory by bus address.
         @160[25]      privileged: bool,
-        /// Returned in CQEs and events.
+        /// Value that is returned in CQEs and events.
         @168          completion_context: u64 => Hex,
         /// Queue set in the scheduler.
         @176[25:16]   set_handle: u16,
@@ -112,7 +112,7 @@ impl QpContext {
         1 << self.log_receive_quanta
     }
 
-    /// Returns the number of outstanding READs as responder.
+    /// Returns the maximum number of outstanding READs as responder.
     pub const fn ird(&self) -> u16 {
         match self.ird_code {
             0 => 4,
@@ -123,7 +123,7 @@ impl QpContext {
         }
     }
 
-    /// Returns the local and peer address of a connection.
+    /// Returns the local address and the peer's address of a connection.
     pub fn addresses(&self) -> IpAddrs {
         self.local_ip.towards(self.destination_ip, self.ipv4)
     }
@@ -141,7 +141,7 @@ mod tests {
         IpAddr::from([10, 0, 0, host]).into()
     }
 
-    /// Example of section 16.3, "RC RTS context".
+    /// Returns the example "RC RTS context" of section 16.3.
     fn connected() -> [u8; 256] {
         words(&[
             (0, 8),
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(context.addresses(), IpAddrs::V4 { src, dst });
     }
 
-    /// Example of section 16.3, "GSI context".
+    /// The words are those of the example "GSI context" in section 16.3.
     #[test]
     fn parses_published_gsi_context() {
         let context = QpContext::parse(&words(&[
@@ -226,7 +226,8 @@ mod tests {
         assert!(!context.bind && !context.ipv4);
     }
 
-    /// Fields that the published contexts do not set, from the table of the specification.
+    /// The test covers fields that the published contexts do not set. Their positions are those in the specification's
+    /// table.
     #[test]
     fn other_fields_match_interface_bits() {
         let context = QpContext::parse(&words(&[

@@ -135,9 +135,9 @@ impl Field for QpState {
 }
 
 layout! {
-    /// "Create QP" and "modify QP".
+    /// Layout of the operations "Create QP" and "Modify QP".
     pub struct QpCommand[64] {
-        /// Modify: new maximum segment size.
+        /// In "Modify QP": new maximum segment size.
         @8[45:32]   mss: u16,
         /// Address of the context, 256 bytes.
         @16         context: Iova,
@@ -147,7 +147,7 @@ layout! {
         @24[42]     ord_valid: bool,
         /// The context is valid.
         @24[43]     context_valid: bool,
-        /// Modify: also reread the fields that the device caches.
+        /// In "Modify QP": also reread the fields that the device caches.
         @24[44]     cached_valid: bool,
         /// The queues are described by page lists.
         @24[45]     in_pages: bool,
@@ -159,13 +159,13 @@ layout! {
         @24[50:48]  kind: QpKind as u8,
         /// The source MAC address in the context is valid.
         @24[51]     mac_valid: bool,
-        /// Modify: the segment size is valid.
+        /// In "Modify QP": the segment size is valid.
         @24[52]     mss_valid: bool,
-        /// Modify: remove the connection from the hash table (iWARP only).
+        /// In "Modify QP": remove the connection from the hash table (iWARP only).
         @24[55]     remove_hash: bool,
-        /// Modify: termination of the connection (iWARP only).
+        /// In "Modify QP": termination of the connection (iWARP only).
         @24[57:56]  terminate: u8,
-        /// Modify: reset the connection (iWARP only).
+        /// In "Modify QP": reset the connection (iWARP only).
         @24[58]     reset: bool,
         /// The ARP index in the context is valid.
         @24[59]     arp_valid: bool,
@@ -195,7 +195,7 @@ layout! {
 }
 
 layout! {
-    /// "Flush WQEs". It can also generate an asynchronous event.
+    /// Layout of the operation "Flush WQEs". It can also generate an asynchronous event.
     pub struct FlushQp[64] {
         /// Type of the event.
         @8[15:0]    event: u16 => Hex,
@@ -222,9 +222,9 @@ layout! {
 }
 
 layout! {
-    /// "Suspend QP" and "resume QP".
+    /// Layout of the operations "Suspend QP" and "Resume QP".
     pub struct SuspendQp[64] {
-        /// Resume: new queue set of the QP.
+        /// In "Resume QP": new queue set of the QP.
         @16         set: u16,
         /// Number of the QP.
         @24[23:0]   qpn: Qpn,

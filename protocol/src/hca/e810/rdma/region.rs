@@ -64,7 +64,7 @@ pub enum HostPage {
 }
 
 impl HostPage {
-    /// Returns the log2 of the page size in bytes. `None` for the reserved code.
+    /// Returns the log2 of the page size in bytes, or `None` for the reserved code.
     pub const fn shift(self) -> Option<u8> {
         match self {
             Self::Small => Some(12),
@@ -110,14 +110,15 @@ impl Field for HostPage {
 }
 
 layout! {
-    /// "Allocate STag": allocates a key for a region that is later registered by a WQE, or for a window.
+    /// Layout of the operation "Allocate STag". It allocates an STag for a window, or for a region that a WQE registers
+    /// later.
     pub struct AllocateStag[64] {
         /// Largest length of the region in bytes.
         @8[45:0]    len: u64,
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// Window type: it is bound by the owner of the region rather than by a QP.
+        /// In the case of a window: the owner of the region binds it, rather than a QP.
         @24[42]     wide: bool,
         /// The STag is for a region rather than a window.
         @24[43]     region: bool,
@@ -139,12 +140,12 @@ layout! {
     pub struct RegisterMr[64] {
         /// First virtual address. If the region is zero-based, offset in the first page.
         @0          start: Va,
-        /// Length in bytes; 0 is all memory.
+        /// Length in bytes, or 0 for all memory.
         @8[45:0]    len: u64,
         @8[63:46]   pd: Pdn,
         /// The STag with its key byte.
         @16         stag: u32 => Hex,
-        /// Always set: the STag is for a region.
+        /// The STag is for a region. This bit is always set.
         @24[43]     region: bool,
         /// Levels of the page list.
         @24[45:44]  level: ListLevel as u8,

@@ -25,7 +25,7 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Length and offset of the inline data in the first quantum.
+/// Length of the inline data in the first quantum. Its offset has the same value.
 const FIRST_INLINE: usize = 8;
 /// Length of the inline data in every further quantum. Its last byte contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
@@ -67,7 +67,7 @@ layout! {
         [47:46]  page_size: u8,
         /// Access rights of the region or window.
         [52:48]  rights: u8 => Hex,
-        /// Requests use virtual addresses; otherwise offsets from the first byte.
+        /// Requests use virtual addresses rather than offsets from the first byte.
         [53]     virtual_addresses: bool,
         /// The window belongs to its protection domain (type 1) rather than to this QP.
         [54]     type1: bool,
@@ -157,14 +157,14 @@ pub type Fragments = SmallVec<[Fragment; 4]>;
 pub struct Bind {
     /// STag of the window.
     pub window: Lkey,
-    /// STag of its region.
+    /// STag of the window's region.
     pub parent: Lkey,
     pub va: Va,
-    /// Length in bytes; 0 unbinds the window.
+    /// Length in bytes. If it is 0, the window is unbound.
     pub len: u64,
     /// Access rights, see [`StagRights`](super::region::StagRights).
     pub rights: u8,
-    /// Requests use virtual addresses; otherwise offsets from the first byte.
+    /// Requests use virtual addresses rather than offsets from the first byte.
     pub virtual_addresses: bool,
     /// The window belongs to its protection domain (type 1) rather than to this QP.
     pub type1: bool,
@@ -185,7 +185,7 @@ pub struct FastRegister {
     pub page_size: u8,
     /// Access rights, see [`StagRights`](super::region::StagRights).
     pub rights: u8,
-    /// Requests use virtual addresses; otherwise offsets from the first byte.
+    /// Requests use virtual addresses rather than offsets from the first byte.
     pub virtual_addresses: bool,
 }
 
@@ -218,13 +218,13 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate afterwards; it is the STag of the first fragment.
+        /// STag to invalidate afterwards, which is the STag of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
         /// Immediate data as a number.
         imm: Option<u32>,
-        /// R_Key of the peer to invalidate.
+        /// R_Key that the peer must invalidate.
         invalidate: Option<Rkey>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
@@ -257,17 +257,16 @@ pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
-    /// The number of quanta exceeds the maximum size of a WQE, or the distance to the next multiple of
-    /// [`MAX_QUANTA`].
+    /// The WQE has too many quanta, so that it crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
     #[error("a send WQE of {0} quanta crosses the end of the ring or a {MAX_QUANTA}-quantum boundary")]
     Quanta(usize),
-    /// Reserved page list level.
+    /// The page list level is reserved.
     #[error("page list level 2 is reserved")]
     Level,
 }
 
 impl Control {
-    /// Control word of a WQE, given its first quantum.
+    /// Returns the control word of a WQE, given its first quantum.
     pub fn of(first: &[u8; QUANTUM]) -> Self {
         first.last_chunk().map(Self::parse).unwrap_or_default()
     }
@@ -285,10 +284,10 @@ impl Control {
 }
 
 impl Operation {
-    /// Parses a WQE; `bytes` contains all its quanta.
+    /// Parses a WQE. `bytes` contains all its quanta.
     ///
     /// # Errors
-    /// A [`WqeError`] if the WQE is invalid.
+    /// The WQE is invalid, as the [`WqeError`] specifies.
     pub fn parse(bytes: &[u8], service: Service) -> Result<Self, WqeError> {
         let quanta = bytes.len() / QUANTUM;
         let first = bytes.first_chunk::<QUANTUM>().ok_or(WqeError::Quanta(quanta))?;
@@ -350,7 +349,8 @@ impl Operation {
             }
             (opcode::FAST_REGISTER, _) => {
                 let local = local_control(first);
-                // The high 12 bits of the index are next to the address, the low 16 next to the length.
+                // The index is split. Its high 12 bits are stored with the address, and its low 16 bits with the
+                // length.
                 let list = (low(word(8)) & 0xfff) << 16 | high(word(16)) >> 16;
                 Self::FastRegister(FastRegister {
                     key: local.key,
@@ -390,7 +390,7 @@ fn data(control: &Control, bytes: &[u8]) -> Data {
     }
 }
 
-/// Returns the inline data: 8 bytes of the first quantum, then 31 bytes of each further one.
+/// Returns the inline data: 8 bytes of the first quantum, and then 31 bytes of each further quantum.
 fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     let (first, rest) = bytes.split_at_checked(SECOND).unwrap_or((bytes, &[]));
     let of_first = first.iter().skip(8).take(FIRST_INLINE);

@@ -9,15 +9,16 @@ use super::{DataSegment, DataSegments, GRANULE, NextUnit, RawData, TERMINATOR, W
 use crate::describe::{Describe, Visitor};
 use crate::ids::Lkey;
 
-/// Valid bit in the first byte of a receive WQE, see [`NextUnit::valid`].
+/// Valid bit in the first byte of a receive WQE; see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// Marks a data unit that the driver has not rewritten since the device consumed the previous WQE. No receive
-/// contains this length, since lengths have 31 bits, or this address, which would be the last one in the
-/// address space. Only a key can have this value.
+/// Marks a data unit that the driver has not rewritten since the device consumed the slot's previous WQE. A unit that
+/// the driver has written cannot have this length, since lengths have 31 bits, or this address, which is the last one
+/// in the address space. Only its key can have this value.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
-/// Like [`UNTOUCHED`], for drivers without a valid bit. Except for the address, they recognise it as a free unit.
+/// Like [`UNTOUCHED`], for drivers without a valid bit. Its length and key are those of the [`TERMINATOR`] with which
+/// such drivers mark a free unit; only its address differs.
 pub const CONSUMED: [u8; GRANULE] = {
     let mut unit = UNTOUCHED;
     let mut at = 0;
@@ -28,14 +29,14 @@ pub const CONSUMED: [u8; GRANULE] = {
     unit
 };
 
-/// Content of a slot after its data units.
+/// What follows the written data units in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum End {
     Terminator,
     /// The end of the slot.
     Slot,
-    /// A unit with at least one word still equal to that of [`UNTOUCHED`].
+    /// A unit in which at least one word still has its value from [`UNTOUCHED`].
     Untouched,
 }
 
@@ -44,7 +45,7 @@ pub enum End {
 pub struct Extent {
     /// Number of written data units.
     pub units: usize,
-    /// Content after these units.
+    /// What follows these units in the slot.
     pub end: End,
 }
 
@@ -61,19 +62,19 @@ impl RecvWqe {
         slot.first().is_some_and(|first| first & RECV_VALID != 0)
     }
 
-    /// Returns whether a slot without valid bit is posted nevertheless. `first_pass` is true if no slot of
-    /// the queue has been used since the QP left RESET. In this case, a slot whose next unit was never
-    /// written is recognised by its data (J-23).
+    /// Returns whether a slot is posted although its valid bit is clear. `first_pass` is true if no slot of the queue
+    /// has been used since the QP left RESET. In the first pass, the data of a slot shows that it is posted, even if
+    /// its next unit was never written (J-23).
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        // The address is the last word of a unit that drivers write, so a written address means a written unit.
+        // Drivers write the address as the last word of a unit, so the unit is complete if its address is written.
         let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// Returns the part of a slot that the driver has written. `is_key` returns whether a region has the key;
-    /// it decides for a key equal to that of [`UNTOUCHED`].
+    /// Returns the part of a slot that the driver has written. `is_key` returns whether a key belongs to a region. It
+    /// decides whether a unit is written if its key equals that of [`UNTOUCHED`].
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
@@ -82,7 +83,7 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            // Wait for the address of a terminator. Otherwise a late store could modify a slot that has
+            // A terminator counts only once its address is written. Otherwise a late store could modify a slot that has
             // already been consumed and cleared.
             if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
@@ -95,11 +96,11 @@ impl RecvWqe {
         Extent { units: count, end: End::Slot }
     }
 
-    /// Parses a posted slot: data units up to the first terminator or the end of the slot.
+    /// Parses the data units of a posted slot, up to the first terminator or the end of the slot.
     ///
     /// # Errors
-    /// [`WqeError::Inline`] for a data unit with the inline bit; [`WqeError::Truncated`] for a slot without next
-    /// unit.
+    /// [`WqeError::Inline`] for a data unit with the inline bit; [`WqeError::Truncated`] for a slot that is too short
+    /// for a next unit.
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         if slot.len() < GRANULE {
             return Err(WqeError::Truncated("next unit"));
@@ -108,8 +109,8 @@ impl RecvWqe {
         Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Returns a posted slot of `slot_len` bytes as written by the public user library: valid bit, data
-    /// units, and a zero terminator if it fits. Data units beyond the slot are dropped.
+    /// Returns a posted slot of `slot_len` bytes as the public user library writes it: a next unit with the valid bit,
+    /// the data units, and a zero terminator if it fits. Data units beyond the end of the slot are dropped.
     pub fn emit(&self, slot_len: usize) -> Vec<u8> {
         let mut slot = NextUnit { valid: true, ..NextUnit::default() }.emit().to_vec();
         self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit_le()));
@@ -125,9 +126,9 @@ fn units(slot: &[u8]) -> &[RawData] {
     rest.get(..whole).and_then(|units| <[RawData]>::ref_from_bytes(units).ok()).unwrap_or_default()
 }
 
-/// Whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
+/// Returns whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
-    /// Key of a terminator, apart from 0.
+    /// Key of a terminator; the other one is 0.
     const INVALID_LKEY: u32 = 0x100;
     unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }

@@ -14,7 +14,7 @@ use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 /// Largest send WQE in granules.
 pub const MAX_SIZE: u8 = 64;
 
-/// Length of the header of an inline unit in bytes.
+/// Length in bytes of the header of an inline unit.
 const INLINE_HEAD: usize = 4;
 
 /// Operation of a send WQE.
@@ -57,15 +57,15 @@ pub struct SendWqe<'a> {
     /// Link to the next WQE, flags and immediate data.
     pub next: NextUnit,
     pub operation: Operation,
-    /// Gather list, scatter list (READ and atomics) or inline data.
+    /// Gather list or inline data of the message. For READs and atomics, the scatter list.
     pub data: WqeData<'a>,
 }
 
 impl<'a> SendWqe<'a> {
-    /// Parses a WQE; `wqe` contains exactly its bytes.
+    /// Parses a WQE. `wqe` must contain exactly the bytes of the WQE.
     ///
     /// # Errors
-    /// A [`WqeError`]. In this case, [`NextUnit::parse`] still returns the link to the next WQE.
+    /// Returns a [`WqeError`] if the WQE is invalid. Even then, [`NextUnit::parse`] returns the link to the next WQE.
     pub fn parse(wqe: &'a [u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let unsupported = WqeError::Opcode(opcode);
         let code = WqeOpcode::from_code(opcode).filter(|code| code.supported(service)).ok_or(unsupported)?;
@@ -75,7 +75,7 @@ impl<'a> SendWqe<'a> {
             rest.take("ud unit").map(UdUnit::parse)
         })?;
         let data = match code {
-            // The content after the next unit is undefined.
+            // In a NOP, everything after the next unit is undefined.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest.0)?,
         };
@@ -83,7 +83,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { next, operation, data })
     }
 
-    /// Returns the wire format, a whole number of granules.
+    /// Returns the WQE in wire format, whose length is a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = Vec::new();
         let imm = match self.operation {
@@ -100,7 +100,7 @@ impl<'a> SendWqe<'a> {
     }
 }
 
-/// Shows only the length of inline data; the data itself appears in the packet.
+/// Shows only the length of inline data, because the data itself appears in the packet.
 impl Describe for SendWqe<'_> {
     fn describe(&self, to: &mut dyn Visitor) {
         self.next.show("next", to);

@@ -10,7 +10,7 @@ use crate::hca::operation::RemoteAddress;
 use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
 use crate::roce::Imm;
 
-/// Examples of section 14.8.
+/// Example WQEs from section 14.8.
 const SEND: [u8; 32] = [
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, //
     0x40, 0x00, 0x00, 0x00, 0x05, 0x00, 0x02, 0x00, 0x78, 0x56, 0x34, 0x12, 0x00, 0x7f, 0x00, 0x00,
@@ -235,7 +235,7 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns the written part of a slot, assuming that no region has the key.
+/// Returns the written part of a slot, assuming that the key of an untouched unit belongs to no region.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)
@@ -270,7 +270,7 @@ fn linked_slot_without_data_is_free() {
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot[..16], true), "a slot without data units");
 }
 
-/// Drivers store length, key and address in this order.
+/// Drivers write the length, key and address of a unit in this order.
 #[test]
 fn unit_counts_after_all_words_are_written() {
     let written = &RECV_LIBRARY[16..32];
@@ -279,7 +279,7 @@ fn unit_counts_after_all_words_are_written() {
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // This slot has no valid bit.
+        // The slot of the kernel driver has no valid bit.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);

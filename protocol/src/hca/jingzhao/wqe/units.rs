@@ -1,4 +1,4 @@
-//! Units of which WQEs consist.
+//! Units that make up a WQE.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6.
@@ -21,13 +21,13 @@ use crate::roce::Imm;
 pub struct Link {
     /// Position, 26 bits; see [`Link::position`].
     pub address: u32,
-    /// The opcode, five bits.
+    /// Opcode of the next WQE, five bits.
     pub opcode: u8,
-    /// Size in granules, 1 to 63.
+    /// Size of the next WQE in granules, 1 to 63.
     pub size: u8,
     /// Fence bit of the next WQE.
     pub fence: bool,
-    /// Set by drivers with a link; has no effect.
+    /// DBD bit, which drivers set together with a link. It has no effect.
     pub dbd: bool,
 }
 
@@ -47,11 +47,11 @@ impl Link {
 pub struct NextUnit {
     /// Link to the next WQE in the chain.
     pub link: Option<Link>,
-    /// Receive WQE: the slot is posted.
+    /// In a receive WQE, whether the slot is posted.
     pub valid: bool,
-    /// The driver requests a CQE. The device always writes one (J-21).
+    /// Whether the driver requests a CQE. The device writes one in any case (J-21).
     pub signalled: bool,
-    /// Requests a solicited event at the receiver.
+    /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
     /// Immediate data of this WQE.
     pub imm: Imm,
@@ -77,7 +77,7 @@ impl NextUnit {
         }
     }
 
-    /// Returns the wire format. Values that exceed their field are truncated.
+    /// Returns the unit in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; GRANULE] {
         let (mut address, mut size) = (NextAddress::new().with_valid(self.valid), NextSize::new());
         if let Some(link) = self.link {
@@ -89,12 +89,12 @@ impl NextUnit {
     }
 }
 
-/// UD unit: address of a datagram. The user library of the public driver does not initialise the fields that it
-/// does not use (MAC and IP addresses).
+/// UD unit, which holds the address of a datagram's receiver. The user library of the public driver leaves the fields
+/// that it does not use (MAC and IP addresses) uninitialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdUnit {
-    /// 00h: egress port. The public driver puts it in the top byte and its PD in the rest. Ignored, because the
-    /// device has one port.
+    /// 00h: egress port. The public driver puts the port in the top byte and its PD in the other bytes. Ignored,
+    /// because the device has only one port.
     pub port: u32,
     /// 04h: source LID, or the low half of the source MAC.
     pub slid: Lid,

@@ -16,9 +16,9 @@ pub use segments::{
 };
 pub use send::{Operation, SendWqe, Translation, Umr, WqeError};
 
-/// Unit of WQE sizes in bytes.
+/// Unit of WQE sizes, in bytes.
 pub const UNIT: usize = 16;
-/// Unit of send queues and their counters in bytes.
+/// Unit of send queue lengths and counters, in bytes.
 pub const BLOCK: usize = 64;
 /// Largest send WQE in bytes.
 pub const MAX_SEND: usize = 63 * UNIT;

@@ -21,7 +21,7 @@ codes! {
 }
 
 impl Opcode {
-    /// Returns whether QPs of this service can execute the operation.
+    /// Returns whether QPs with this service can execute the operation.
     pub const fn supported(self, service: Service) -> bool {
         match self {
             Self::Nop => true,
@@ -39,7 +39,7 @@ impl Opcode {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Returns whether the data segments receive data.
+    /// Returns whether the device writes to the data segments, instead of reading from them.
     pub const fn scatters(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
     }

@@ -7,24 +7,24 @@ use crate::describe::{Describe, Field as _, Visitor};
 use crate::hca::mlx5::mkey::TERMINATE_KEY;
 use crate::hca::mlx5::srq::LinkSegment;
 
-/// A receive WQE: a scatter list.
+/// A receive WQE, which is a scatter list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RecvWqe {
-    /// Buffers in order. Up to four need no allocation.
+    /// Buffers of the scatter list in order. Up to four need no allocation.
     pub scatter: SmallVec<[DataSegment; 4]>,
 }
 
 impl RecvWqe {
-    /// Parses an entry of a receive queue. Every content is valid; an incomplete segment at the end is ignored.
+    /// Parses an entry of a receive queue. Any content is valid; an incomplete segment at the end is ignored.
     pub fn parse(entry: &[u8]) -> Self {
-        // Trap M-24: `byte_count` omits bit 31, which is not part of the length.
+        // Trap M-24: bit 31 is not part of the length, so `byte_count` omits it.
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
         let is_end = |segment: &DataSegment| segment.byte_count == 0 && segment.lkey.get() == TERMINATE_KEY;
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Returns the wire format in an entry of `len` bytes. Segments that do not fit are omitted, and the list
-    /// is terminated if there is room.
+    /// Returns the WQE in wire format, as an entry of `len` bytes. Segments that do not fit are omitted. The list is
+    /// terminated if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
         let mut entry: Vec<u8> =
@@ -45,7 +45,7 @@ impl Describe for RecvWqe {
     }
 }
 
-/// An entry of an SRQ: a link, then a receive WQE.
+/// An entry of an SRQ, which consists of a link and a receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SrqEntry {
@@ -55,13 +55,13 @@ pub struct SrqEntry {
 }
 
 impl SrqEntry {
-    /// Parses an entry. `None` if it is shorter than its link.
+    /// Parses an entry. `None` if it is too short for the link.
     pub fn parse(entry: &[u8]) -> Option<Self> {
         let link = LinkSegment::parse_prefix(entry)?;
         Some(Self { next: link.next, wqe: RecvWqe::parse(entry.get(LinkSegment::LEN..)?) })
     }
 
-    /// Returns the wire format in an entry of `len` bytes, at least 16.
+    /// Returns the wire format as an entry of `len` bytes, which must be at least 16.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut entry = LinkSegment { next: self.next, signature: 0 }.emit().to_vec();
         entry.extend(self.wqe.emit(len.saturating_sub(LinkSegment::LEN)));

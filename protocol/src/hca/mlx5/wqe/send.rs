@@ -14,22 +14,22 @@ use crate::hca::mlx5::syndrome::Syndrome;
 use crate::hca::mlx5::umr::UmrControl;
 use crate::ids::{Qpn, Srqn};
 
-/// Error in a send WQE. It fails with [`WqeError::SYNDROME`], and the QP goes to error.
+/// Error in a send WQE. The WQE fails with [`WqeError::SYNDROME`], and the QP enters the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WqeError {
-    /// The size is 0.
+    /// The size of the WQE is 0.
     #[error("the WQE size is 0")]
     Empty,
     /// The WQE ends inside a segment.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
-    /// The queue number is not that of the QP.
+    /// The WQE contains the number of a different queue.
     #[error("the WQE belongs to a different QP ({0})")]
     Queue(Qpn),
     /// The opcode is unknown or not supported by the service.
     #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
-    /// Inline data in an operation that scatters data.
+    /// The WQE has inline data, but its operation needs buffers to write to.
     #[error("a receive buffer cannot be an inline data segment")]
     Inline,
     /// An atomic operation requires one data segment of eight bytes.
@@ -38,46 +38,46 @@ pub enum WqeError {
 }
 
 impl WqeError {
-    /// Syndrome of the CQE.
+    /// Syndrome that the error CQE reports.
     pub const SYNDROME: Syndrome = Syndrome::LocalQpOperation;
 }
 
-/// Translation list of a UMR.
+/// Translation list in a UMR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation<'a> {
-    /// The mask and sizes do not require a list.
+    /// The UMR has no list, because its mask and sizes do not require one.
     None,
-    /// The list is in the WQE, which is padded to a multiple of 64 bytes.
+    /// The list is in the WQE itself, which is padded to a multiple of 64 bytes.
     Inline(&'a [u8]),
-    /// The list is in memory.
+    /// The list is in memory, at the address in the segment.
     Pointer(DataSegment),
 }
 
-/// A work request that changes a memory key.
+/// A work request (UMR) that changes a memory key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Umr<'a> {
     /// Fields to change and conditions to check.
     pub control: UmrControl,
-    /// Values that replace those of the key.
+    /// New values for the context of the key.
     pub mkey: MkeyContext,
-    /// Translation that replaces that of the key.
+    /// New translation list for the key.
     pub translation: Translation<'a>,
 }
 
-/// Operation of a send WQE. Immediate data and keys are in the control segment.
+/// Operation of a send WQE. Immediate data and the key to invalidate or change are in the control segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
     Nop,
-    /// SEND; the opcode determines whether it has immediate data or an invalidation.
+    /// SEND. The opcode determines whether it has immediate data or invalidates a key.
     Send,
     /// SEND of a datagram.
     Datagram(DatagramSegment),
     Write(RemoteSegment),
     Read(RemoteSegment),
-    /// Compare and swap or fetch and add, depending on the opcode.
+    /// Compare and swap, or fetch and add, depending on the opcode.
     Atomic(RemoteSegment, AtomicSegment),
-    /// Change of a memory key.
+    /// UMR, which changes a memory key.
     Umr(Umr<'a>),
 }
 
@@ -88,14 +88,14 @@ pub struct SendWqe<'a> {
     pub control: ControlSegment,
     /// Opcode in the control segment.
     pub opcode: Opcode,
-    /// SRQ of the peer, XRC only.
+    /// XRC SRQ of the peer. `None` without XRC.
     pub xrc_srqn: Option<Srqn>,
     pub operation: Operation<'a>,
     /// Data to gather or scatter. Empty for [`Operation::Nop`] and [`Operation::Umr`].
     pub data: DataItems<'a>,
 }
 
-/// Remaining segments of a WQE.
+/// The segments of a WQE that have not been parsed yet.
 struct Segments<'a>(&'a [u8]);
 
 impl<'a> Segments<'a> {
@@ -159,10 +159,10 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> SendWqe<'a> {
-    /// Parses a WQE of a QP at the beginning of `bytes`, which can be longer than the WQE.
+    /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE. `qpn` is the number of the QP.
     ///
     /// # Errors
-    /// Section 11: a size of 0, another queue number, segments beyond the size, or an unsupported opcode.
+    /// See section 11: a size of 0, a different queue number, segments beyond the size, or an unsupported opcode.
     pub fn parse(bytes: &'a [u8], service: Service, qpn: Qpn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
         if control.size == 0 {
@@ -210,10 +210,11 @@ impl<'a> SendWqe<'a> {
         Ok(Self { operation, data, ..bare })
     }
 
-    /// Returns the wire format. The size in the control segment is computed; all other fields are those of
-    /// the segments.
+    /// Returns the WQE in wire format. The size in the control segment is computed; all other fields are taken from the
+    /// segments.
     ///
-    /// Inline data has at most 1023 bytes, and the WQE at most [`MAX_SEND`]; beyond that the size is truncated.
+    /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Otherwise, the size is
+    /// truncated.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = vec![0; ControlSegment::LEN];
         if let Some(srqn) = self.xrc_srqn {
@@ -237,7 +238,8 @@ impl<'a> SendWqe<'a> {
             match item {
                 DataItem::Pointer(segment) => wqe.extend_from_slice(&segment.emit()),
                 DataItem::Inline(bytes) => {
-                    // A WQE has at most 1008 bytes, so longer data cannot be encoded anyway.
+                    // The count is truncated to its field. A WQE has at most 1008 bytes, so longer data cannot be
+                    // encoded in any case.
                     let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX) & 0x3ff | 1 << 31;
                     wqe.extend_from_slice(&count.to_be_bytes());
                     wqe.extend_from_slice(bytes);
@@ -251,7 +253,7 @@ impl<'a> SendWqe<'a> {
         wqe
     }
 
-    /// Returns the sum of the lengths of the data in bytes.
+    /// Returns the total length of the data in bytes.
     pub fn data_len(&self) -> usize {
         self.data.iter().map(DataItem::len).sum()
     }

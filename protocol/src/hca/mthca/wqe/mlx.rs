@@ -19,21 +19,21 @@ const ICRC_LEN: u32 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct MlxWqe {
-    /// Use VL 15, for SMPs.
+    /// Whether to send on VL 15, which is for SMPs.
     pub vl15: bool,
-    /// Send the source LID in the header unchanged: the permissive LID of a directed route.
+    /// Whether to send the source LID in the header unchanged. This is for the permissive LID of a directed route.
     pub keep_source_lid: bool,
     /// Service level, four bits.
     pub service_level: u8,
-    /// The driver requests a CQE.
+    /// Whether the driver requests a CQE.
     pub signalled: bool,
     pub dlid: Lid,
-    /// Gather list of headers and payload, without the space for the ICRC.
+    /// Gather list of the headers and the payload, without the space for the ICRC.
     pub data: DataSegments,
 }
 
 impl MlxWqe {
-    /// Parses a WQE; `wqe` contains exactly its bytes.
+    /// Parses a WQE. `wqe` must contain exactly the bytes of the WQE.
     ///
     /// # Errors
     /// [`WqeError::Truncated`] if a segment is incomplete.
@@ -99,7 +99,7 @@ struct Flags {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    /// Link to the next WQE, as in other WQEs.
+    /// Link to the next WQE, which is the same as in other WQEs.
     link: [u8; 8],
     flags: Flags,
     dlid: U16,

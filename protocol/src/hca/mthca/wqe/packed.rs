@@ -19,15 +19,15 @@ pub struct PackedHeaders {
     pub service_level: u8,
     /// Global route header (GRH).
     pub grh: Option<PackedGrh>,
-    /// Base transport header: a SEND Only.
+    /// Base transport header, whose opcode is SEND Only.
     pub bth: Bth,
     /// Datagram extended transport header.
     pub deth: Deth,
-    /// Immediate data, in wire order.
+    /// Immediate data, in wire byte order.
     pub imm: Option<Imm>,
 }
 
-/// Fields of a GRH that are used. The source GID is always that of the port.
+/// Fields of a GRH that the device uses. The source GID is always that of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct PackedGrh {
@@ -41,15 +41,15 @@ pub struct PackedGrh {
 }
 
 impl PackedHeaders {
-    /// Length of the longest headers in bytes.
+    /// Length in bytes of the longest possible headers.
     pub const MAX_LEN: usize = 8 + 40 + 12 + 12;
 
-    /// Parses the headers at the front of `bytes`. Returns them and the payload.
+    /// Parses the headers at the front of `bytes`. Returns the headers and the payload.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] if the packet is not a datagram.
+    /// [`WireError::Short`] if the bytes end too early; [`WireError::Invalid`] if the packet is not a datagram.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        /// Next header of the LRH: BTH, or GRH and BTH.
+        /// Next header codes in the LRH: 2 for a BTH, and 3 for a GRH that a BTH follows.
         const LOCAL: u8 = 2;
         const GLOBAL: u8 = 3;
         let (lrh, rest) = view::<RawLrh>(bytes, "LRH")?;
@@ -141,7 +141,7 @@ mod tests {
         0x80, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
     ];
 
-    /// Datagram for QP1 of LID 2; packet length 72 words.
+    /// The datagram is for QP1 at LID 2, and its packet length is 72 words.
     #[test]
     fn parses_datagram_to_qp1() {
         let lrh = [0x00, 0x32, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];

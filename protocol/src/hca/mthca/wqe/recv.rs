@@ -19,12 +19,12 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Parses a slot: data segments up to the end mark or the end of the slot. The size in the previous slot is
+    /// Parses the data segments of a slot, up to the end mark or the end of the slot. The size in the previous slot is
     /// ignored.
     ///
     /// # Errors
-    /// [`WqeError::Inline`] for a data segment with the inline bit; [`WqeError::Truncated`] for a slot without next
-    /// segment.
+    /// [`WqeError::Inline`] for a data segment with the inline bit; [`WqeError::Truncated`] for a slot that is too
+    /// short for a next segment.
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         let (next, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next segment"))?;
         let whole = rest.len() - rest.len() % GRANULE;
@@ -33,13 +33,13 @@ impl RecvWqe {
         Ok(Self { successor: successor(next), data: list.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the byte offset of the next WQE in an SRQ, independent of whether the slot's list is valid. 0
-    /// for a slot without next segment.
+    /// Returns the byte offset of the next WQE in an SRQ, even if the slot's scatter list is invalid. Returns 0 for a
+    /// slot that is too short for a next segment.
     pub fn successor_of(slot: &[u8]) -> u32 {
         slot.first_chunk().map_or(0, successor)
     }
 
-    /// Returns a slot of `len` bytes as a driver writes it. Data segments beyond the slot are dropped.
+    /// Returns a slot of `len` bytes as a driver writes it. Data segments that do not fit into the slot are dropped.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut next = NextSegment::default();
         next.link.address = self.successor;

@@ -1,4 +1,4 @@
-//! Segments of which WQEs consist.
+//! Segments that make up a WQE.
 //!
 //! # Spec
 //! mthca interface, section 7.1.
@@ -28,11 +28,11 @@ pub struct Link {
 /// First segment of every WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NextSegment {
-    /// Link to the next WQE.
+    /// Link to the WQE in the next slot.
     pub link: Link,
-    /// The driver requests a CQE.
+    /// Whether the driver requests a CQE.
     pub signalled: bool,
-    /// Requests a solicited event at the receiver.
+    /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
     /// Immediate data of this WQE.
     pub imm: Imm,
@@ -56,7 +56,7 @@ impl NextSegment {
         }
     }
 
-    /// Returns the wire format as a driver writes it. Values that exceed their field are truncated.
+    /// Returns the segment in wire format, as a driver writes it. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; GRANULE] {
         transmute!(RawNext {
             address: RawAddress::new().with_nda(self.link.address >> 6).with_opcode(self.link.opcode & 0x1f),
@@ -70,7 +70,7 @@ impl NextSegment {
     }
 }
 
-/// Address of a datagram.
+/// UD segment, which holds the address of a datagram's receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdSegment {
     /// Path to the receiver.
@@ -111,7 +111,7 @@ impl UdSegment {
 struct RawAddress {
     #[bits(5)]
     opcode: u8,
-    /// Set by drivers in receive queues.
+    /// A bit that drivers set in receive queues.
     #[bits(1)]
     __: u8,
     #[bits(26)]

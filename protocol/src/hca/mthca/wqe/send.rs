@@ -24,7 +24,7 @@ pub enum WqeData {
 }
 
 impl WqeData {
-    /// Parses the remaining segments: all of them refer to regions, or all are inline.
+    /// Parses the remaining segments. Either all of them refer to regions, or all are inline.
     fn parse(mut rest: Segments<'_>) -> Result<Self, WqeError> {
         let mut inline = SmallVec::new();
         let mut list = DataSegments::new();
@@ -53,18 +53,18 @@ impl WqeData {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SendWqe {
-    /// Flags and immediate data. The link belongs to the next WQE.
+    /// Flags and immediate data of this WQE, and the link to the next WQE.
     pub next: NextSegment,
     pub operation: Operation,
-    /// Gather list, scatter list (READ and atomics) or inline data.
+    /// Gather list or inline data of the message. For READs and atomics, the scatter list.
     pub data: WqeData,
 }
 
 impl SendWqe {
-    /// Parses a WQE; `wqe` contains exactly its bytes.
+    /// Parses a WQE. `wqe` must contain exactly the bytes of the WQE.
     ///
     /// # Errors
-    /// A [`WqeError`] if the WQE is invalid.
+    /// Returns a [`WqeError`] if the WQE is invalid.
     pub fn parse(wqe: &[u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let supported = WqeOpcode::from_code(opcode).filter(|code| code.supported(service));
         let code = supported.ok_or(WqeError::Opcode(opcode))?;
@@ -74,7 +74,7 @@ impl SendWqe {
             rest.take("UD segment").map(UdSegment::parse)
         })?;
         let data = match code {
-            // The content after the next segment is undefined.
+            // In a NOP, everything after the next segment is undefined.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest)?,
         };
@@ -82,7 +82,7 @@ impl SendWqe {
         Ok(Self { next, operation, data })
     }
 
-    /// Returns the wire format as a driver writes it, a whole number of granules.
+    /// Returns the WQE in wire format, as a driver writes it. Its length is a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = self.next.emit().to_vec();
         self.operation.emit::<BigEndian>(&mut wqe, |to, wqe| wqe.extend_from_slice(&to.emit()));

@@ -126,7 +126,7 @@ fn receive_ends_at_mark_or_slot_end() {
     assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { successor: 0x100, data: smallvec![DATA] }));
 }
 
-/// Example of section 14.2: QP0 sends with flags 20008h, QP1 with 8h; both include an ICRC placeholder.
+/// Example from section 14.2: QP0 sends with flags 20008h, and QP1 with 8h. Both WQEs include an ICRC placeholder.
 #[test]
 fn mad_drops_inline_icrc_placeholder() {
     let mlx = [0, 0, 0, 0x8a, 0, 0, 0, 0x85, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
@@ -148,7 +148,8 @@ fn mad_drops_inline_icrc_placeholder() {
     assert_eq!(wqe.service_level, 5);
 }
 
-/// Layout of iPXE: one segment of headers, and one of payload followed by four bytes for the ICRC.
+/// The layout is that of iPXE: one segment for the headers, and one for the payload followed by four bytes for the
+/// ICRC.
 #[test]
 fn mad_drops_icrc_placeholder_in_payload() {
     let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];

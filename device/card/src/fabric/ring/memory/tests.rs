@@ -106,8 +106,8 @@ fn invalid_counters_are_rejected() {
         while pushed == Ok(true) {
             pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
-        // A tail that was initially ahead of the head may be behind it by now. It then harms only the side
-        // that wrote it.
+        // A tail that was ahead of the head at first may be behind it by now. In this case it harms only the
+        // side that wrote it.
         assert!(matches!(pushed, Err(RingError::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
@@ -177,7 +177,7 @@ fn no_wakeup_is_lost() {
                     left.read_exact(&mut [0]).expect("a bell for room is lost");
                 }
             }
-            // An occasional burst also fills the ring.
+            // An occasional burst fills the ring as well.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }

@@ -14,12 +14,12 @@ use crate::memory::translate::{AccessTarget, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-/// Key of the requests. The next constants are keys that lists refer to.
+/// Key used by the requests. The next constants are keys that lists refer to.
 const OUTER: u32 = 1;
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
 
-/// A front-end with page table entries and list entries.
+/// Page table entries and list entries of a front-end.
 #[derive(Debug)]
 struct Tables {
     pages: BTreeMap<u64, u64>,
@@ -84,7 +84,8 @@ fn contiguous(key: u32, start: u64, len: u64, bus: u64) -> MemoryRegion {
     region(key, start, len, Translation::Contiguous { bus: Iova::new(bus) })
 }
 
-/// Returns a region over `count` entries from `first_entry` on, addressed from 0.
+/// Returns an indirect region whose list has `count` entries from `first_entry` on. Its first byte has
+/// address 0.
 fn indirect(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
     let entry_len = EntryLen::PerEntry;
     region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
@@ -595,7 +596,7 @@ proptest! {
         has_generation: bool,
         steps in proptest::collection::vec(any_step(), 1..120),
     ) {
-        // Larger than any address can be: those of contiguous regions, plus two pages, plus one more.
+        // Larger than any address: contiguous regions begin below `BYTES`, and no region exceeds two pages.
         let dma = guest_memory(0, 2 * BYTES / 0x1000);
         let words = 0..u16::try_from(BYTES).unwrap();
         dma.poke(0, &words.flat_map(u16::to_le_bytes).collect::<Vec<u8>>());

@@ -19,9 +19,9 @@ const OPTION: usize = 8;
 /// Number of bytes by which an acknowledgement is longer than a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
-/// Number of MACs, which is more than are learned from a peer.
+/// Number of invented source MACs, which is more than the fabric learns from one peer.
 const MANY: u16 = 600;
-/// Number of frames that are served, beginning with the oldest.
+/// Number of frames of a burst that are served, beginning with the oldest.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -43,7 +43,7 @@ impl Wire {
         Self { hca, fabric, peers, now: NOW }
     }
 
-    /// Connects QP 2 to LID 1. Frames of QP 1 are ignored.
+    /// Connects QP 2, which answers QP 1 of LID 1. The frame that the HCA's own QP 1 sends is discarded.
     fn connect(&mut self) {
         self.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
         self.hca.drain();
@@ -135,7 +135,8 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 #[test]
 fn answers_cost_no_third_party() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
-    // The frame, whether it is answered, and by how many bytes the answer may be longer.
+    // Each entry has a name, a frame, whether the frame is answered, and by how many bytes the answer may be
+    // longer.
     let kinds = [
         ("ARP request", arp_request(), true, 0),
         ("ARP reply", arp_reply(), false, 0),

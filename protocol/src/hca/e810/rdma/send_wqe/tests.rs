@@ -5,7 +5,7 @@ fn fragment(va: u64, key: u32, len: u32) -> Fragment {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }
 }
 
-/// Returns the two words of a fragment, with its polarity.
+/// Returns the two words of a fragment, with the polarity bit set.
 fn fragment_words(va: u64, key: u32, len: u32) -> [u64; 2] {
     [va, 1 << 63 | u64::from(len) << 32 | u64::from(key)]
 }
@@ -21,7 +21,7 @@ fn control(word: u64) -> Control {
 const PUBLISHED: [(usize, u64); 3] =
     [(0, 0x55ec_bd10_3000), (8, 0x8000_1000_9132_58d1), (24, 0xc000_0003_0000_0000)];
 
-/// Example of section 16.3, "SQ send, 1 SGE".
+/// The words are those of the example "SQ send, 1 SGE" in section 16.3.
 #[test]
 fn parses_published_send() {
     let bytes: [u8; QUANTUM] = words(&PUBLISHED);
@@ -33,7 +33,7 @@ fn parses_published_send() {
     assert_eq!(connected(&bytes), Ok(send));
 }
 
-/// Example of section 16.3, "SQ UD send".
+/// The words are those of the example "SQ UD send" in section 16.3.
 #[test]
 fn parses_published_datagram() {
     let bytes: [u8; QUANTUM] = words(&[(16, 0x0000_0007_1111_1111), (24, 0xc000_0003_0000_0001)]);
@@ -43,7 +43,7 @@ fn parses_published_datagram() {
     assert_eq!(Operation::parse(&bytes, Service::Datagram), Ok(send));
 }
 
-/// Example of section 16.3, "SQ GSI, 2 SGEs": one of the two additional fragments is a dummy.
+/// The words are those of the example "SQ GSI, 2 SGEs" in section 16.3. One of the two additional fragments is a dummy.
 #[test]
 fn padding_fragment_of_even_list_is_counted() {
     let [[a, b], [c, d]] = [fragment_words(0x1000, 1, 16), fragment_words(0x2000, 2, 32)];
@@ -58,7 +58,7 @@ fn padding_fragment_of_even_list_is_counted() {
     assert_eq!(list.as_slice(), [fragment(0x1000, 1, 16), fragment(0x2000, 2, 32)]);
 }
 
-/// Section 13.4: the longest list has 13 fragments, or 14 with immediate data.
+/// The longest list has 13 fragments, or 14 entries with immediate data (section 13.4).
 #[test]
 fn parses_lists_of_every_length() {
     for count in 1..=13_usize {
@@ -87,8 +87,8 @@ fn parses_lists_of_every_length() {
     }
 }
 
-/// Section 13.4, for lengths 0 to 101. The first quantum holds eight bytes; the last byte of every further one
-/// holds its polarity.
+/// Checks the layout of inline data (section 13.4) for lengths 0 to 101. The first quantum contains eight bytes. In
+/// every further quantum, the last byte contains the polarity.
 #[test]
 fn inline_data_skips_polarity_bytes() {
     for len in 0..=101_usize {
@@ -116,11 +116,11 @@ fn inline_data_skips_polarity_bytes() {
             assert_eq!(connected(&bytes[..quanta * QUANTUM]), Ok(send), "{len}");
         }
     }
-    // Example of section 16.3, "SQ send, inline 64 bytes (3 quanta)".
+    // This is the example "SQ send, inline 64 bytes (3 quanta)" of section 16.3.
     assert_eq!(control(0xc240_0003_0000_0000).quanta(), 3);
 }
 
-/// Examples of section 16.3, "SQ send-invalidate" and "SQ local invalidate".
+/// The words are those of the examples "SQ send-invalidate" and "SQ local invalidate" in section 16.3.
 #[test]
 fn parses_published_invalidations() {
     let bytes: [u8; QUANTUM] = words(&[(24, 0xc000_0004_191d_ba94)]);
@@ -133,7 +133,7 @@ fn parses_published_invalidations() {
     assert!(Control::of(&bytes).local_fence && Control::of(&bytes).signaled);
 }
 
-/// Examples of section 16.3, "SQ fast register, one page" and "level 1".
+/// The words are those of the examples "SQ fast register, one page" and "level 1" in section 16.3.
 #[test]
 fn parses_published_fast_registrations() {
     let one: [u8; QUANTUM] = words(&[
@@ -172,7 +172,7 @@ fn parses_published_fast_registrations() {
     assert_eq!(pages, FastPages::Lists(PbleIndex::new(0x012_0108)));
 }
 
-/// Example of section 16.3, "SQ bind window type 1".
+/// The words are those of the example "SQ bind window type 1" in section 16.3.
 #[test]
 fn parses_published_bind() {
     let bytes: [u8; QUANTUM] =
@@ -189,7 +189,7 @@ fn parses_published_bind() {
     assert_eq!(connected(&bytes), Ok(Operation::Bind(bind)));
 }
 
-/// Example of section 16.3, "SQ write with immediate, 1 SGE".
+/// The words are those of the example "SQ write with immediate, 1 SGE" in section 16.3.
 #[test]
 fn immediate_data_replaces_first_fragment() {
     let [a, b] = fragment_words(0x3000, 5, 64);
@@ -228,7 +228,7 @@ fn rejects_unsupported_operations() {
     for opcode in [0x02, 0x07, 0x0e, 0x0f, 0x10, 0x3f] {
         assert_eq!(connected(&with(u64::from(opcode) << 32)), Err(WqeError::Opcode(opcode)));
     }
-    // Datagram queues only support sends.
+    // Datagram queues support only sends.
     for opcode in (0x00..0x3f).filter(|opcode| ![0x03, 0x05, 0x0c].contains(opcode)) {
         let bytes = with(u64::from(opcode) << 32);
         assert_eq!(Operation::parse(&bytes, Service::Datagram), Err(WqeError::Opcode(opcode)));
