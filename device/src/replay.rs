@@ -180,6 +180,9 @@ mod tests {
         // A modified record is not a success, regardless of how much of it matches.
         *record.last_mut().unwrap() ^= 1;
         let (out, ended) = run(&record);
-        assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");
+        assert!(
+            matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"),
+            "{out}"
+        );
     }
 }

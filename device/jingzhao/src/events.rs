@@ -4,11 +4,11 @@
 //! JingZhao interface, sections 7, 8.3, 8.5 and 9.5.
 
 use card::frontend::Context;
-use hcr::host::modify_qp;
 use card::frontend::snapshot::Fault;
 use card::limited;
 use engine::{AsyncEvent, Completion, Queue};
 use hcr::entry_ring::WriteError;
+use hcr::host::modify_qp;
 use hcr::notify::Notify;
 use hcr::verbs::{WorkTag, cq_fault, is_solicited};
 use protocol::hca::jingzhao::cqc::{STATUS_OVERFLOW, STATUS_WRITE_FAIL};

@@ -4,12 +4,12 @@
 //! mthca interface, sections 7.5 to 7.7.
 
 use card::frontend::Context;
-use hcr::host::modify_qp;
 use card::frontend::snapshot::Fault;
 use card::limited;
 use card::net::address::Addresses;
 use card::net::lid::Source;
 use engine::{AsyncEvent, Completion, Engine, Queue, SendOp, Success};
+use hcr::host::modify_qp;
 use hcr::notify::{CqError, Notify};
 use hcr::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
 use protocol::hca::mthca::cqe::{Cqe, ImmOrPkey, Outcome, Received};

@@ -4,12 +4,12 @@
 //! mthca interface, sections 5.1 to 5.3.
 
 use card::frontend::Context;
-use hcr::host::notify_send;
 use card::frontend::reason::NO_REGISTER;
 use card::telemetry::monitor::Monitor;
 use card::telemetry::reason::IgnoreReason;
 use engine::State;
 use hcr::doorbell::SplitDoorbells;
+use hcr::host::notify_send;
 use hcr::notify::Notify;
 use hcr::reason::{FOREIGN_PAGE, NO_CQ, OVERFLOW, QP_INIT, QP_RESET, QP_RTR};
 use protocol::describe::Field as _;

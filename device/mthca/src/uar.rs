@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use card::frontend::Context;
-use hcr::host::notify_send;
 use engine::State;
+use hcr::host::notify_send;
 use hcr::notify::Notify;
 use hcr::reason::OVERFLOW;
 use protocol::hca::mthca::doorbell::{RECORD_LEN, UAR_PAGE, UarRegister};

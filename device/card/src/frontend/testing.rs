@@ -1,4 +1,5 @@
 //! A guest for unit tests, without QEMU: its memory is a memfd, and the test accesses registers as a driver does.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,5 @@
 //! A front-end without an interface, for tests of the code around it.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;

@@ -21,8 +21,8 @@ use crate::net::DropReason;
 use crate::net::address::Addresses;
 use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::testing::Written;
-use crate::vfio::server::{Device as _, Region};
 use crate::vfio::Bar;
+use crate::vfio::server::{Device as _, Region};
 
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;

@@ -60,6 +60,7 @@ impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
 }
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 pub mod testing {
     use std::cell::{Cell, RefCell};
 

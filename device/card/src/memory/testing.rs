@@ -1,4 +1,5 @@
 //! Guest memory for tests.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,5 @@
 //! Helpers for tests that inspect or modify records.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::Cursor;
 

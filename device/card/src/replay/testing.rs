@@ -1,4 +1,5 @@
 //! Records sessions of test drivers and replays them.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::cell::RefCell;
 use std::io::Cursor;

@@ -4,8 +4,8 @@
 //! JingZhao interface, sections 3.12, 3.13 and 10.
 
 use card::frontend::Context;
-use hcr::host::modify_qp;
 use hcr::command::{Outbox, fixed};
+use hcr::host::modify_qp;
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};

@@ -4,8 +4,8 @@
 //! mthca interface, sections 3.1, 6.5 and 8.1.
 
 use card::frontend::Context;
-use hcr::host::modify_qp;
 use hcr::command::fixed;
+use hcr::host::modify_qp;
 use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
 use protocol::hca::mthca::qpc::Qpc;
