@@ -285,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn command_definition_is_consistent() {
+    fn clap_accepts_command_definition() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn path_and_descriptor_are_exclusive() {
+    fn socket_path_and_fd_are_mutually_exclusive() {
         assert!(parse(&["--config", "x", "--socket-path", "s", "--fd", "3"]).is_err());
         assert!(parse(&["--config", "x", "--fd", "2"]).is_err());
         assert!(parse(&[]).is_err());
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_replace_file_values() {
+    fn command_line_options_override_configuration_file() {
         let config = configuration("jingzhao.json");
         let config = apply(&["--socket-path", "/run/s", "--capture", "c"], config).unwrap();
         assert_eq!(config.devices[0].socket_path.as_deref(), Some(Path::new("/run/s")));

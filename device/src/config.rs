@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_follow_from_the_id() {
+    fn mac_and_ipv4_address_derive_from_device_id() {
         let config = check(&device(r#", "default_peer": {"id": 3, "ipv4": "192.0.2.1"}"#)).unwrap();
         let device = &config.devices[0];
         assert_eq!(device.identity.mac.to_string(), "02:00:00:00:01:02");
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_has_the_address_that_a_name_had() {
+    fn recorded_configuration_contains_resolved_peer_address() {
         let udp = r#"{"udp": {"bind": "127.0.0.1:7000", "peers": [{"addr": "localhost:9"}]}}"#;
         let text =
             format!(r#"{{"devices": [{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {udp}}}]}}"#);

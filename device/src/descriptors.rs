@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserve_is_released_without_free_descriptors() {
+    fn reserve_descriptor_is_released_once_on_emfile() {
         let mut reserve = Reserve::new();
         assert!(!reserve.release(&io::Error::from(Errno::CONNABORTED)));
         let exhausted = io::Error::from(Errno::MFILE);

@@ -193,7 +193,7 @@ mod tests {
 
     /// A module, a line in the list and an entry in the configuration are enough for an interface to appear everywhere.
     #[test]
-    fn new_interface_appears_everywhere() {
+    fn interface_added_to_list_appears_in_schema_rules_and_tables() {
         let entry: with_sketch::FrontendEntry =
             serde_json::from_value(json!({ "sketch": { "value": 7 } })).unwrap();
         assert_eq!((entry.key(), entry.needs_traps()), ("sketch", Some("do not exist")));

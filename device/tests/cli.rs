@@ -79,13 +79,13 @@ fn capabilities_print_json_without_configuration() {
 }
 
 #[test]
-fn wrong_arguments_exit_with_2() {
+fn invalid_arguments_exit_with_status_2() {
     assert_eq!(run(&[]).status.code(), Some(2));
     assert_eq!(run(&["--frobnicate"]).status.code(), Some(2));
 }
 
 #[test]
-fn unreadable_file_is_named() {
+fn error_for_unreadable_configuration_names_path() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }
@@ -106,7 +106,7 @@ fn configuration_error_names_key_in_one_line() {
 }
 
 #[test]
-fn check_reports_errors_and_opens_nothing() {
+fn check_creates_no_socket_or_directory() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));
@@ -125,7 +125,7 @@ fn check_reports_errors_and_opens_nothing() {
 }
 
 #[test]
-fn socket_path_in_use_is_named() {
+fn error_for_socket_in_use_names_key_and_path() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -212,7 +212,7 @@ fn configuration_error_names_file_once() {
 }
 
 #[test]
-fn invalid_environment_filter_is_named() {
+fn error_for_invalid_log_filter_names_rust_log_variable() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -221,7 +221,7 @@ fn invalid_environment_filter_is_named() {
 }
 
 #[test]
-fn invalid_log_filter_is_named() {
+fn error_for_invalid_log_filter_names_its_key() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
@@ -312,7 +312,7 @@ fn closed_log_pipe_does_not_stop_daemon() {
 }
 
 #[test]
-fn closed_stdout_is_error_without_panic() {
+fn full_stdout_is_reported_as_error_without_panic() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let status = hcad().arg("--print-capabilities").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
@@ -422,7 +422,7 @@ fn inherited_listener_serves_successive_clients() {
 }
 
 #[test]
-fn daemon_exits_with_inherited_client() {
+fn daemon_exits_when_inherited_client_disconnects() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut daemon = start_with_fd(&theirs);
     drop(theirs);

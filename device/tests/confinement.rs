@@ -85,7 +85,7 @@ fn files_are_created_only_in_configured_folders() {
 }
 
 #[test]
-fn files_default_to_control_socket_folder() {
+fn files_are_created_beside_control_socket_by_default() {
     let (daemon, control, line) = start(&[("confinement", json!({}))], |_| ());
     let own = daemon.folder.path().join("control.files");
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
@@ -98,7 +98,7 @@ fn files_default_to_control_socket_folder() {
 }
 
 #[test]
-fn untrusted_folder_receives_no_files() {
+fn files_folder_that_others_can_write_to_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, _) = with_control(folder.path(), &[("confinement", json!({}))]);
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
@@ -135,7 +135,7 @@ fn every_thread_drops_capabilities() {
 }
 
 #[test]
-fn capabilities_for_later_devices_remain() {
+fn sandbox_keeps_capabilities_that_later_devices_need() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -212,7 +212,7 @@ fn without(call: i64) -> BpfProgram {
 }
 
 #[test]
-fn ungrantable_folder_is_configuration_error() {
+fn nonexistent_writable_folder_is_configuration_error() {
     let folder = tempfile::tempdir().unwrap();
     let more = [("confinement", json!({ "writable": ["/nonexistent"] }))];
     let (config, _, _) = with_control(folder.path(), &more);

@@ -202,7 +202,7 @@ fn any_table_is_listed_by_name() {
 }
 
 #[test]
-fn lists_come_in_pages() {
+fn tables_are_listed_in_pages_of_256_rows() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
@@ -228,7 +228,7 @@ fn lists_come_in_pages() {
 }
 
 #[test]
-fn port_link_follows_requests() {
+fn port_command_sets_link_up_and_down() {
     let (_daemon, control) = start();
     for state in ["down", "down", "up"] {
         assert_eq!(hcactl(&control, &["port", state]).unwrap(), "");
@@ -348,7 +348,7 @@ fn strict_violations_log_one_line_each() {
 }
 
 #[test]
-fn capture_starts_stops_and_never_overwrites() {
+fn capture_can_be_started_and_stopped_and_never_overwrites() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let name = file.to_str().unwrap();
@@ -366,7 +366,7 @@ fn capture_starts_stops_and_never_overwrites() {
 }
 
 #[test]
-fn capture_ring_continues_after_dump() {
+fn memory_rings_of_trace_and_capture_continue_after_dump() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
@@ -420,7 +420,7 @@ fn trace_files_rotate_without_overwriting() {
 }
 
 #[test]
-fn trace_starts_stops_and_never_overwrites() {
+fn trace_can_be_started_and_stopped_and_never_overwrites() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
@@ -453,7 +453,7 @@ fn trace_starts_stops_and_never_overwrites() {
 
 /// Once a VMM is connected, recording can no longer start, because the device's initial state is unknown.
 #[test]
-fn record_started_before_client_replays() {
+fn recording_can_start_only_before_client_connects() {
     let (mut daemon, control) = start();
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
@@ -554,7 +554,7 @@ fn trace_stops_at_size_limit() {
 }
 
 #[test]
-fn impairments_change_at_run_time() {
+fn impairments_can_be_added_and_cleared_at_run_time() {
     let (_daemon, control) = start();
     let add =
         ["impair", "add", "tx", "--qpn", "0x12", "--opcode", "READ response middle", "--nth", "3", "drop"];
@@ -595,7 +595,7 @@ fn impairments_change_at_run_time() {
 }
 
 #[test]
-fn peers_change_at_run_time() {
+fn peers_can_be_added_and_removed_at_run_time() {
     let (_daemon, control) = start();
     let peers = || -> Value {
         serde_json::from_str(&hcactl(&control, &["--json", "peer", "list"]).unwrap()).unwrap()
@@ -650,7 +650,7 @@ fn invalid_request_gets_error_and_next_is_served() {
 }
 
 #[test]
-fn endless_line_closes_only_its_client() {
+fn oversized_request_closes_only_its_connection() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     // The write fails if the daemon has already closed the connection.
@@ -691,7 +691,7 @@ fn silent_clients_do_not_block_others() {
 }
 
 #[test]
-fn unreachable_daemon_is_named() {
+fn error_for_unreachable_daemon_names_its_socket() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

@@ -154,7 +154,7 @@ fn mapped_doorbell_is_found_after_any_idle_time() {
 }
 
 #[test]
-fn doorbell_file_is_sealed_and_per_client() {
+fn each_client_gets_its_own_sealed_doorbell_file() {
     let daemon = start(&[]);
     let first = with_cq(&daemon);
     let file = |vmm: &Vmm| -> File {
@@ -177,7 +177,7 @@ fn doorbell_file_is_sealed_and_per_client() {
 }
 
 #[test]
-fn record_contains_mapped_doorbells() {
+fn recording_with_mapped_doorbells_replays() {
     let record = tempfile::tempdir().unwrap();
     let path = record.path().join("hca.record");
     {
@@ -197,7 +197,7 @@ fn record_contains_mapped_doorbells() {
 }
 
 #[test]
-fn interfaces_whose_doorbells_have_to_trap_say_so() {
+fn mapped_doorbells_are_rejected_for_interfaces_that_need_traps() {
     let trapped: Vec<_> =
         interfaces::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
     assert_eq!(trapped.len() + 1, interfaces::ALL.len(), "all but mthca");

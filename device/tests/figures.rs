@@ -79,7 +79,7 @@ fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn default_selection_is_all_devices() {
+fn commands_without_device_option_show_all_devices() {
     let (_daemon, control) = start();
     let json = |arguments: &[&str]| -> Value {
         serde_json::from_str(&hcactl(&control, &[&["--json"], arguments].concat()).unwrap()).unwrap()
@@ -183,7 +183,7 @@ fn prometheus_scrape_returns_all_devices() {
 }
 
 #[test]
-fn unix_metrics_socket_admits_own_user() {
+fn metrics_are_served_on_unix_socket() {
     let apart = tempfile::tempdir().unwrap();
     let metrics = apart.path().join("metrics.sock");
     let (command, folder) = command(&[("metrics", json!(metrics))]);

@@ -28,7 +28,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn full_log_file_drops_lines() {
+fn log_file_at_size_limit_does_not_stop_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, control) = with_control(folder.path(), &[]);
     let log = folder.path().join("log");
@@ -46,7 +46,7 @@ fn full_log_file_drops_lines() {
 }
 
 #[test]
-fn file_at_limit_stops_alone() {
+fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();

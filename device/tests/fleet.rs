@@ -102,7 +102,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn adding_and_removing_device_leaves_others_alone() {
+fn adding_and_removing_device_does_not_disturb_others() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -144,7 +144,7 @@ fn last_device_can_be_replaced() {
 }
 
 #[test]
-fn rejected_device_names_key_and_changes_nothing() {
+fn error_for_rejected_device_names_key_and_nothing_changes() {
     let folder = folder();
     let (elsewhere, taken) = (self::folder(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut first = device(folder.path(), 1);
@@ -225,7 +225,7 @@ fn confinement_grants_paths_of_later_devices() {
 }
 
 #[test]
-fn ring_admits_later_device() {
+fn device_added_later_can_join_ring_fabric_in_sandbox() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let ring = json!({ "ring": { "folder": folder.path() } });
@@ -304,7 +304,7 @@ fn reload_changes_log_filter() {
 }
 
 #[test]
-fn invalid_file_changes_nothing() {
+fn reload_of_invalid_file_changes_nothing() {
     let folder = folder();
     let [one, two] = [1, 2].map(|id| device(folder.path(), id));
     let mut daemon = start(folder, &[one.clone(), two.clone()], &[]);
@@ -407,7 +407,7 @@ fn sighup_reloads_and_notifies_service_manager() {
 }
 
 #[test]
-fn file_in_readable_folder_can_be_replaced() {
+fn replaced_configuration_file_can_be_reloaded_in_sandbox() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let readable = json!({ "readable": [folder.path()] });

@@ -75,7 +75,7 @@ fn devices_shows_chosen_device() {
 }
 
 #[test]
-fn json_reports_result() {
+fn json_option_prints_result_of_each_command() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let file = file.to_str().unwrap();
@@ -92,7 +92,7 @@ fn json_reports_result() {
 }
 
 #[test]
-fn internal_error_needs_explicit_option() {
+fn fail_command_requires_confirmation() {
     let (_daemon, control) = start();
     let refused = run(&control, &["fail"]);
     assert_eq!(complaint(&refused), "hcactl: standard input is not a terminal; pass --yes to confirm\n");

@@ -32,7 +32,7 @@ fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
 }
 
 #[test]
-fn a_device_serves_on_whatever_happened() {
+fn device_of_every_interface_serves_after_fuzzed_input() {
     let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
     let all: Vec<_> = interfaces::ALL.iter().map(|interface| interface.key).collect();
     assert_eq!(fuzzed, all);
@@ -52,7 +52,7 @@ fn client_is_served_after_hostile_input() {
 }
 
 #[test]
-fn memory_matches_maps_and_unmaps() {
+fn guest_memory_matches_model_after_random_maps_and_unmaps() {
     random_inputs(300, 4, device_fuzz::dma::run);
 }
 
@@ -62,7 +62,7 @@ fn port_answers_after_hostile_input() {
 }
 
 #[test]
-fn impairment_rules_determine_frame_count() {
+fn number_of_impaired_frames_follows_from_rules() {
     random_inputs(200, 8, device_fuzz::impair::run);
 }
 
@@ -72,7 +72,7 @@ fn peers_stay_distinct_after_hostile_input() {
 }
 
 #[test]
-fn ring_yields_whole_frames_or_nothing() {
+fn ring_memory_changed_by_peer_yields_only_whole_frames() {
     random_inputs(500, 8, device_fuzz::ring::run);
 }
 

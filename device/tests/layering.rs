@@ -157,7 +157,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
 /// `device.rs` decodes registers and implements `Frontend`. All modules below it operate on state that does
 /// not depend on `device.rs`.
 #[test]
-fn interface_parts_do_not_use_device() {
+fn modules_of_frontend_do_not_use_its_device_module() {
     for module in interfaces::ALL.iter().map(|interface| interface.module) {
         for path in files(&source(module)) {
             // The root of the crate exports the device.
@@ -198,7 +198,7 @@ fn objects_do_not_use_strict_mode() {
 
 /// The offloads of a NIC serve every interface, so their requests do not mention any.
 #[test]
-fn nic_offloads_name_no_interface() {
+fn nic_offloads_do_not_depend_on_any_frontend() {
     let mut paths = files(&source("card").join("nic"));
     assert!(paths.len() > 3, "{paths:?}");
     paths.push(source("card").join("nic.rs"));

@@ -596,7 +596,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
 
 /// With this limit, private memory that replaces a lost file cannot be allocated.
 #[test]
-fn lost_memory_is_survived_with_small_mapping_limit() {
+fn daemon_survives_lost_guest_memory_under_small_data_limit() {
     let mut daemon = start();
     let folder = daemon.folder.path().to_owned();
     let pid = Pid::from_child(&daemon.child);

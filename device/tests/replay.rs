@@ -61,7 +61,7 @@ fn pid(daemon: &Daemon) -> Pid {
 }
 
 #[test]
-fn replay_command_repeats_record() {
+fn replay_command_repeats_recording() {
     let (mut daemon, record) = recorded();
     assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
     use_device(&mut daemon);
@@ -104,7 +104,7 @@ fn killed_daemon_leaves_usable_record() {
 }
 
 #[test]
-fn replay_difference_fails() {
+fn replay_that_differs_from_recording_fails() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
@@ -141,7 +141,7 @@ fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn rejects_invalid_record_in_one_line() {
+fn error_for_invalid_recording_is_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();

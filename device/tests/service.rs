@@ -160,7 +160,7 @@ fn device_options_replace_file_and_socket_name() {
 }
 
 #[test]
-fn start_without_file_names_invalid_option() {
+fn error_without_configuration_file_names_invalid_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()

@@ -39,7 +39,7 @@ fn shows(session: &str, expected: &[&str]) {
 
 /// The driver loads, queries the device, maps memory, and creates its queues and special queue pairs.
 #[test]
-fn ib_mthca_binds() {
+fn ib_mthca_probe_recording_replays() {
     shows(
         "mthca-probe.record",
         &[
@@ -59,7 +59,7 @@ fn ib_mthca_binds() {
 /// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
 /// that is too short, and a lost peer. Requests behind each error are flushed.
 #[test]
-fn mthca_programs_hit_repeated_errors() {
+fn mthca_error_recording_replays_with_every_error() {
     shows(
         "mthca-errors.record",
         &[
@@ -73,7 +73,7 @@ fn mthca_programs_hit_repeated_errors() {
 }
 
 #[test]
-fn ice_and_irdma_bind() {
+fn ice_and_irdma_probe_recording_replays() {
     shows(
         "e810-probe.record",
         &[
@@ -88,7 +88,7 @@ fn ice_and_irdma_bind() {
 /// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
 /// that is too short, and a lost peer.
 #[test]
-fn irdma_programs_hit_repeated_errors() {
+fn irdma_error_recording_replays_with_every_error() {
     shows(
         "e810-errors.record",
         &[
@@ -112,12 +112,12 @@ const BAD_WIRE: &[&str] = &[
 ];
 
 #[test]
-fn mthca_programs_run_over_impaired_link() {
+fn mthca_recording_over_impaired_link_replays() {
     shows("mthca-loss.record", BAD_WIRE);
     shows("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
 }
 
 #[test]
-fn irdma_programs_run_over_impaired_link() {
+fn irdma_recording_over_impaired_link_replays() {
     shows("e810-loss.record", BAD_WIRE);
 }

@@ -77,7 +77,7 @@ fn query_adapter(client: &mut Client) -> u32 {
 }
 
 #[test]
-fn device_is_enumerated() {
+fn vfio_client_can_enumerate_regions_and_capabilities() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let size = |client: &Client, index| client.region(index).unwrap().size;
@@ -150,7 +150,7 @@ fn unmapped_memory_fails_only_the_command() {
 }
 
 #[test]
-fn mailbox_spans_one_descriptor_per_page() {
+fn memory_mapped_page_by_page_uses_one_mapping() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -231,7 +231,7 @@ fn second_client_is_rejected() {
 }
 
 #[test]
-fn early_client_replaces_leaving_client() {
+fn client_connecting_before_previous_one_leaves_is_served() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);
@@ -272,7 +272,7 @@ fn whole(command: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn arbitrary_bytes_do_not_end_daemon() {
+fn daemon_serves_next_client_after_malformed_messages() {
     let daemon = Daemon::start();
     let version = whole(1, b"\0\0\x01\0{\"capabilities\":{}}\0");
     let after = |bytes: &[u8]| [version.as_slice(), bytes].concat();
@@ -318,7 +318,7 @@ fn arbitrary_bytes_do_not_end_daemon() {
 }
 
 #[test]
-fn flood_of_descriptors_is_closed() {
+fn excess_descriptors_from_client_are_closed() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let before = descriptors(&daemon);
@@ -402,7 +402,7 @@ fn truncated_memory_disconnects_only_its_client() {
 }
 
 #[test]
-fn idle_daemon_sleeps() {
+fn daemon_of_idle_device_does_not_wake_up() {
     let daemon = Daemon::start();
     let _client = Client::new(&daemon.socket).unwrap();
     rests(&daemon, Duration::from_millis(500), 5);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn own_module_replaces_stock_module() {
+    fn module_given_as_file_replaces_stock_module() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("ib_core.ko"), object("")).unwrap();
         fs::write(folder.path().join("rdma_rxe.ko"), object("")).unwrap();

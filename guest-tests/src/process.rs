@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_left_in_pipe_is_still_logged() {
+    async fn output_is_logged_after_reading_resumes() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");

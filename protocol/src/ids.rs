@@ -59,7 +59,7 @@ macro_rules! id {
 pub(crate) use id;
 
 id! {
-    /// Queue pair number, 24 bits. A driver can set bits above the size of the QP table.
+    /// Queue pair number, 24 bits. Drivers can also use the bits above the size of the QP table.
     pub struct Qpn(u32, mask 0xff_ffff, "qpn");
 }
 id! {
@@ -159,7 +159,7 @@ impl Pkey {
 
 impl Lkey {
     /// Converts the key to the form that peers use, with the same value. JingZhao and mthca regions have one key for
-    /// both local and remote access.
+    /// both local and both local and remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }

@@ -48,7 +48,7 @@
 //! assert_eq!((queue.log_entries, queue.number, queue.vector), (8, 0x42, 3));
 //! ```
 //!
-//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer and
+//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer and integer and
 //! converts it from and into `Type`. The type determines how a value appears in traces. A row overrides this in one of
 //! three ways: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function to the
 //! value, and `=> _` omits the field.
@@ -442,7 +442,7 @@ mod tests {
     ];
 
     #[test]
-    fn fields_use_table_positions() {
+    fn little_endian_fields_are_at_positions_in_table() {
         assert_eq!(Sample::parse(&BYTES), SAMPLE);
         assert_eq!(SAMPLE.emit(), BYTES);
     }
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn big_endian_fields_use_word_positions() {
+    fn big_endian_fields_are_at_word_and_bit_positions() {
         let big = Big {
             narrow: 0x1f,
             wide: 0x401,
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn is_sound_rejects_invalid_tables() {
+    fn layout_tables_with_overlapping_or_wide_fields_are_unsound() {
         assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
         assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
         assert!(!is_sound(4, &[(24, 9, 16)]), "outside");

@@ -36,7 +36,7 @@ impl Psn {
         Self::new(self.0.wrapping_sub(n))
     }
 
-    /// Signed distance from `base`, -2^23 to 2^23 - 1. Positive if `self` is newer.
+    /// Returns the signed distance from `base`, -2^23 to 2^23 - 1. It is positive if `self` is newer.
     pub const fn since(self, base: Self) -> i32 {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
     }
@@ -72,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn since_handles_wraparound() {
+    fn psn_difference_is_signed_across_wraparound() {
         assert_eq!(Psn::new(1).since(Psn::new(0xff_ffff)), 2);
         assert_eq!(Psn::new(0xff_ffff).since(Psn::new(1)), -2);
         assert_eq!(Psn::new(0x80_0000).since(Psn::new(0)), -(1 << 23));
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn advance_matches_wide_arithmetic(base in 0u32..1 << 24, step in 0u32..1 << 23) {
+        fn psn_arithmetic_is_modulo_2_to_the_24(base in 0u32..1 << 24, step in 0u32..1 << 23) {
             let later = Psn::new(base).advance(step);
             prop_assert_eq!(u64::from(later.get()), (u64::from(base) + u64::from(step)) % (1 << 24));
             prop_assert_eq!(later.since(Psn::new(base)), step.cast_signed());

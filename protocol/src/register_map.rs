@@ -19,7 +19,7 @@
 //! assert_eq!(Register::Interval(2).offset(), 0x108);
 //! ```
 //!
-//! Rows must be in ascending address order and must not overlap; violations are compile errors.
+//! Rows must be in ascending address order and must not overlap. Violations are compile errors.
 
 use std::fmt;
 
@@ -28,25 +28,27 @@ use std::fmt;
 pub struct Row<R> {
     /// Offset of the first register.
     pub base: u32,
-    /// Outer and inner dimension, each a number of elements and a stride in bytes. A scalar has 1 element and
-    /// stride 0.
+    /// The outer and the inner dimension, each with its number of elements and its stride in bytes. A dimension that
+    /// the row does not have has 1 element and stride 0.
     pub dimensions: [(u16, u32); 2],
     /// Width of a register in bytes: 4 or 8.
     pub width: u32,
-    /// Name in the interface specification.
+    /// Name of the row in the interface specification.
     pub name: &'static str,
-    /// Creates the register with the outer and inner index. An index that the row does not have is ignored.
+    /// Creates the register from the outer and the inner index. An index for a dimension that the row does not have is
+    /// ignored.
     pub make: fn(u16, u16) -> R,
 }
 
 impl<R> Row<R> {
-    /// Returns the number of bytes from the beginning of the first register to the end of the last.
+    /// Returns the number of bytes from the beginning of the first register to the end of the last one.
     const fn span(&self) -> u32 {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         (outer as u32 - 1) * outer_stride + (inner as u32 - 1) * inner_stride + self.width
     }
 
-    /// Returns the register that contains byte `within` of the row, and the byte's offset in the register.
+    /// Returns the register that contains the byte at offset `within` of the row, and the offset of the byte in the
+    /// register.
     fn register(&self, within: u32) -> Option<(R, u32)> {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         let (first, rest) = divide(within, outer, outer_stride)?;
@@ -54,7 +56,7 @@ impl<R> Row<R> {
         (byte < self.width).then(|| ((self.make)(first, second), byte))
     }
 
-    /// Returns the offset of the register with these indices.
+    /// Returns the offset in the BAR of the register with these indices.
     pub const fn offset(&self, outer: u16, inner: u16) -> u32 {
         self.base + outer as u32 * self.dimensions[0].1 + inner as u32 * self.dimensions[1].1
     }

@@ -7,7 +7,7 @@ use crate::WireError;
 /// Splits a header off the front of `bytes`.
 ///
 /// # Errors
-/// [`WireError::Short`] with header name `what`.
+/// [`WireError::Short`] if `bytes` is too short. The error names the header `what`.
 pub(crate) fn view<'a, T>(bytes: &'a [u8], what: &'static str) -> Result<(&'a T, &'a [u8]), WireError>
 where
     T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -18,7 +18,7 @@ where
 /// Splits `need` bytes off the front of `bytes`.
 ///
 /// # Errors
-/// [`WireError::Short`] with header name `what`.
+/// [`WireError::Short`] if `bytes` is too short. The error names the header `what`.
 pub(crate) fn split<'a>(
     bytes: &'a [u8],
     need: usize,

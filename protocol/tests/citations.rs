@@ -12,13 +12,13 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The parts of an interface document that can be cited.
 struct Interface {
-    /// Name in citations, before "interface".
+    /// Name that citations use, without the word "interface".
     name: &'static str,
-    /// Path component of the files that implement the interface. Citations in these files can omit the name
-    /// of the interface.
+    /// Path component of the files that implement the interface. In these files, citations can omit the name of the
+    /// interface.
     folder: &'static str,
     sections: BTreeSet<String>,
-    /// Prefix of the numbered decisions or traps, and all existing numbers.
+    /// Prefix of the numbered decisions or traps, and all of them that exist.
     marks: (&'static str, BTreeSet<String>),
     /// Sections without a "Decides:" line.
     undecided: Vec<String>,
@@ -44,7 +44,7 @@ impl Interface {
             let row = line.strip_prefix("| ").and_then(|row| row.split(' ').next());
             marks.extend(row.filter(|cell| cell.starts_with(mark)).map(str::to_owned));
         }
-        // A section can inherit the line from its parent, or its subsections can have the line.
+        // A section can inherit the line from its parent section, or have it in its subsections.
         let is_decided = |section: &&String| {
             decided.iter().any(|other| *section == other || section.starts_with(&format!("{other}.")))
                 || decided.iter().any(|part| part.starts_with(&format!("{section}.")))
@@ -81,7 +81,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Joins the lines and removes comment markers, so that a citation can span lines.
+/// Joins the lines and removes comment markers, so that a citation can span several lines.
 fn flat(text: &str) -> String {
     let strip = |line: &str| line.trim_start().trim_start_matches(['/', '!', '#']).trim().replace("\\n", " ");
     text.lines().map(strip).fold(String::new(), |mut all, line| {
@@ -90,7 +90,7 @@ fn flat(text: &str) -> String {
     })
 }
 
-/// Section numbers after "section" or "sections", as in "6.1 to 6.6, 6.8 and 7.3 (MAP_ICM)".
+/// Returns the section numbers after "section" or "sections", as in "6.1 to 6.6, 6.8 and 7.3 (MAP_ICM)".
 fn numbers(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut after_number = false;
@@ -99,7 +99,7 @@ fn numbers(text: &str) -> Vec<String> {
         if is_number(bare) && !word.starts_with('(') {
             found.push(bare.to_owned());
             after_number = true;
-            // End of the sentence or list, or a semicolon before another document.
+            // The list ends with the sentence or parenthesis, or with a semicolon before another document.
             if word.ends_with(['.', ';', ':', ')', '"'])
                 || bare.len() + 1 == word.len() && !word.ends_with(',')
             {
@@ -114,8 +114,8 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Document that a citation refers to: the document that the sentence names last before the citation, or
-/// right after it.
+/// Document to which a citation refers. It is the document that the sentence names last before the citation, or right
+/// after it.
 enum Named<'a> {
     Interface(&'a Interface),
     Another,
@@ -162,7 +162,7 @@ fn cited_sections_exist() {
         let shown = path.strip_prefix(REPOSITORY).unwrap_or(&path).display().to_string();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let text = flat(&text);
-        // Files name the document that they follow in their first comment, or are in its folder.
+        // A file names its interface document in its first comment, or is in the folder of that interface.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
         let of_head = [
@@ -221,7 +221,7 @@ fn cited_sections_exist() {
                 }
             }
         }
-        // Rules of strict mode, as printed in reports: a name and its sections.
+        // The rules of strict mode, as they appear in reports: each has a name and the sections that define it.
         if shown.ends_with("strict/rules.rs")
             && let Some(home) = home
         {

@@ -92,7 +92,7 @@ fn deth(qkey: u32, src_qp: u32) -> Deth {
 
 type Meaning = (&'static str, Encap, Bth, Ext, Vec<u8>);
 
-/// Expected content of each frame, in the order of the file.
+/// Returns the expected content of each frame, in the order of the file.
 fn meanings() -> Vec<Meaning> {
     let ack = Syndrome::ACK;
     vec![
@@ -220,7 +220,7 @@ fn parses_scapy_frames() {
 }
 
 #[test]
-fn emits_scapy_frames() {
+fn emitted_frames_equal_those_of_scapy() {
     for ((name, bytes), (_, encap, bth, ext, payload)) in frames().zip(meanings()) {
         // The writer writes every byte of the frame, regardless of earlier buffer contents, and changes
         // nothing before the frame.
@@ -309,9 +309,9 @@ fn rejects_truncated_frame_as_short() {
 }
 
 #[test]
-fn detects_every_flipped_bit() {
-    // Three groups of fields are covered by no check: the Ethernet addresses; FECN, BECN and reserved bits of the
-    // BTH if there is no UDP checksum; and the traffic class, flow label and hop limit of IPv6.
+fn every_flipped_bit_covered_by_a_checksum_is_detected() {
+    // No check covers the following fields: the Ethernet addresses; FECN, BECN and the reserved bits of the BTH if
+    // there is no UDP checksum; and the traffic class, flow label and hop limit of IPv6.
     let cases: [(&str, &[usize]); 2] =
         [("rc_write_only", &[BTH + 4]), ("v6_rc_write_only", &[15, 16, 17, 21])];
     for (name, uncovered) in cases {

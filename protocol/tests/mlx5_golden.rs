@@ -1,8 +1,9 @@
-//! Tests with commands and queue entries of a Linux 7.3.4 guest with an InfiniBand port, in `data/mlx5`.
+//! Tests with commands and queue entries that were recorded from a Linux 7.3.4 guest with an InfiniBand port. The
+//! records are in `data/mlx5`.
 //!
-//! A command consists of a heading and the words of its input and output. The heading gives its name, lengths
-//! and some fields as the recorder decoded them. Lines between commands are doorbells and queue entries.
-//! `<n*00>` is n zero bytes.
+//! A command consists of a heading and the words of its input and output. The heading gives the name of the command,
+//! the lengths, and some fields as the recorder decoded them. Lines between commands are doorbells and queue entries.
+//! `<n*00>` stands for n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ use protocol::hca::mlx5::vport::QueriedVport;
 use protocol::hca::mlx5::wqe::{self, DataItem, Operation, RecvWqe, SendWqe, Translation};
 use protocol::ids::{Lid, MkeyIndex, Qpn, UserIndex};
 
-/// The traces in the order of the run.
+/// The traces, in the order in which they were recorded.
 const TRACES: [&str; 6] = [
     include_str!("data/mlx5/ib-1-core-probe.txt"),
     include_str!("data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -48,7 +49,7 @@ struct Record {
     /// Name of a command, or kind of the line.
     name: &'static str,
     fields: BTreeMap<&'static str, &'static str>,
-    /// Input of a command, or the bytes of a queue entry or doorbell.
+    /// Input of a command, or the bytes of a queue entry or a doorbell.
     bytes: Vec<u8>,
     /// Output of a command.
     output: Vec<u8>,
@@ -123,7 +124,7 @@ fn commands() -> Vec<Record> {
     records().into_iter().filter(Record::is_command).collect()
 }
 
-/// The names of all fields that an object describes.
+/// Collects the names of all fields that an object describes.
 #[derive(Default)]
 struct Names(Vec<String>);
 
@@ -148,7 +149,7 @@ impl Visitor for Names {
 }
 
 #[test]
-fn every_command_is_emitted_unchanged() {
+fn every_traced_command_is_emitted_unchanged() {
     let commands = commands();
     assert_eq!(commands.len(), 359);
     for record in &commands {
@@ -165,7 +166,7 @@ fn every_command_is_emitted_unchanged() {
 }
 
 #[test]
-fn every_output_is_emitted_unchanged() {
+fn every_traced_output_is_emitted_unchanged() {
     for record in &commands() {
         assert_eq!(record.output.len() as u64, record.decimal("outlen"), "{}", record.name);
         let command = record.command();
@@ -199,7 +200,7 @@ fn every_output_is_emitted_unchanged() {
             Command::QueryQp(_) => emitted!(QueriedQp),
             Command::MadIfc(_) => emitted!(MadAnswer),
             Command::QueryHcaVportContext(_) => emitted!(QueriedVport),
-            // The tests below check the data.
+            // Other tests below check this data.
             Command::QueryHcaCap(_) | Command::AccessReg(..) => continue,
             _ => {
                 assert_eq!(command.output_len(), OutputHeader::LEN, "{}", record.name);
@@ -211,7 +212,7 @@ fn every_output_is_emitted_unchanged() {
 }
 
 #[test]
-fn headings_match_parsed_fields() {
+fn parsed_fields_match_headings_of_traces() {
     for record in &commands() {
         match record.command() {
             Command::CreateEq(create, pages) => {
@@ -319,7 +320,7 @@ fn capability_areas_match_traces() {
         let area = &record.output[OutputHeader::LEN..];
         match query.cap_type() {
             Some(CapType::General) => {
-                // The recorded device offered BlueFlame; this one does not (mlx5 interface, section 6.1).
+                // The recorded device offered BlueFlame, but this device does not (mlx5 interface, section 6.1).
                 let caps = GeneralCaps { blue_flame: true, ..GeneralCaps::infiniband() };
                 assert_eq!(caps.area(), *area);
                 assert_eq!(GeneralCaps::parse_prefix(area), Some(caps));
@@ -330,7 +331,7 @@ fn capability_areas_match_traces() {
                 let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };
                 let largest = AtomicCaps::largest();
                 let caps = if query.current { largest.with_endianness(&set) } else { largest };
-                // The recorded device reported mode 1 before it was set.
+                // The recorded device reported mode 1 even before the driver set it.
                 assert_eq!(caps.area(), *area);
                 atomic += 1;
             }
@@ -348,7 +349,7 @@ fn capability_areas_match_traces() {
     assert_eq!(types, [Some(CapType::General), Some(CapType::Atomic)]);
 }
 
-/// Section 14.2: the port that the recorded device reported.
+/// Section 14.2 describes the port that the recorded device reported.
 #[test]
 fn vport_context_matches_trace() {
     let commands = commands();
@@ -361,7 +362,7 @@ fn vport_context_matches_trace() {
 
 /// Replays the QP commands, and compares the contexts with the results of QUERY_QP.
 #[test]
-fn replayed_qp_contexts_match_queries() {
+fn qp_contexts_after_traced_commands_match_traced_queries() {
     let mut qps: BTreeMap<Qpn, QpContext> = BTreeMap::new();
     let mut queried = 0;
     for record in &commands() {
@@ -395,7 +396,7 @@ fn replayed_qp_contexts_match_queries() {
                     (ours.remote_read, ours.remote_write)
                 );
                 assert_eq!(context.min_rnr_timer, ours.min_rnr_timer);
-                // The last query follows the error of the QP, which no command caused.
+                // Before the last query, the QP entered the error state on its own, without a command.
                 let errors = u8::from(context.state() == Some(QpState::Error)) * 3;
                 assert_eq!(context.state, ours.state + errors);
                 queried += 1;
@@ -406,9 +407,9 @@ fn replayed_qp_contexts_match_queries() {
     assert_eq!((queried, qps.len()), (4, 0));
 }
 
-/// Section 22: INIT2RTR and RTR2RTS of an RC QP.
+/// Example from section 22: INIT2RTR and RTR2RTS of an RC QP.
 #[test]
-fn connection_matches_published_example() {
+fn rc_connection_commands_match_published_example() {
     let commands = commands();
     let find = |name, qpn| {
         let is = |record: &&Record| record.name == name && record.hex("qpn") == qpn;
@@ -426,7 +427,7 @@ fn connection_matches_published_example() {
 }
 
 #[test]
-fn every_wqe_is_emitted_unchanged() {
+fn every_traced_wqe_is_emitted_unchanged() {
     let mut services: BTreeMap<u64, Service> = BTreeMap::new();
     let (mut sends, mut receives) = (BTreeMap::new(), 0);
     for record in &records() {
@@ -458,7 +459,7 @@ fn every_wqe_is_emitted_unchanged() {
     assert_eq!(receives, 4);
 }
 
-/// The uses of UMR in section 13.3.
+/// Checks that a UMR is one of the uses that section 13.3 describes.
 fn check_umr(wqe: &SendWqe<'_>) {
     let Operation::Umr(umr) = &wqe.operation else { return };
     let flags = umr.control.emit()[0];
@@ -466,7 +467,7 @@ fn check_umr(wqe: &SendWqe<'_>) {
         (0x30, 0x203e_20c3) => {
             let Translation::Pointer(list) = umr.translation else { panic!("{umr:?}") };
             assert_eq!(list.byte_count, u32::from(umr.control.units) * 16);
-            // The driver pads the list to 64 bytes.
+            // The driver pads the list to a multiple of 64 bytes.
             let pages = umr.mkey.length.div_ceil(4096) * 8;
             assert_eq!(pages.next_multiple_of(64), u64::from(list.byte_count));
             assert!(!umr.mkey.free);
@@ -484,7 +485,7 @@ fn check_umr(wqe: &SendWqe<'_>) {
 }
 
 #[test]
-fn every_cqe_is_emitted_unchanged() {
+fn every_traced_cqe_is_emitted_unchanged() {
     let mut log_entries: BTreeMap<u64, u8> = BTreeMap::new();
     let mut opcodes = BTreeMap::new();
     for record in &records() {
@@ -497,7 +498,7 @@ fn every_cqe_is_emitted_unchanged() {
                 let entry: &[u8; cqe::LEN] = record.bytes.as_slice().try_into().unwrap();
                 let (cqe, owner) = Cqe::parse(entry).unwrap();
                 assert_eq!(cqe.emit(owner), *entry);
-                // The driver resized CQ 48h from 128 to 512 entries before it wrapped.
+                // The driver resized CQ 48h from 128 to 512 entries before the CQ wrapped around.
                 let index = u32::try_from(record.decimal("index")).unwrap();
                 assert_eq!(owner, cqe::owner(index, log_entries[&record.hex("cqn")]));
                 *opcodes.entry(cqe.opcode().name()).or_insert(0) += 1;
@@ -525,7 +526,7 @@ fn every_cqe_is_emitted_unchanged() {
 }
 
 #[test]
-fn every_eqe_is_emitted_unchanged() {
+fn every_traced_eqe_is_emitted_unchanged() {
     let records = records();
     let events: Vec<_> = records.iter().filter(|record| record.name == "EQE").collect();
     assert!(!events.is_empty());
@@ -539,7 +540,7 @@ fn every_eqe_is_emitted_unchanged() {
 }
 
 #[test]
-fn every_doorbell_names_its_queue() {
+fn every_traced_doorbell_parses_to_its_queue() {
     let mut kinds = BTreeMap::new();
     for record in records().iter().filter(|record| record.name == "DB") {
         assert_eq!(record.bytes.len() as u64, record.decimal("width"));
@@ -559,7 +560,7 @@ fn every_doorbell_names_its_queue() {
             }
             UarRegister::Send { register, offset: 0, .. } => {
                 let qpn = SendDoorbell::parse_prefix(&record.bytes).unwrap().qpn;
-                // The UMR QP uses the register of the fast path.
+                // Only the UMR QP uses the register of the fast path.
                 assert_eq!(register == 2, qpn == Qpn::new(0x82));
                 "send"
             }

@@ -61,7 +61,7 @@ fn bths() -> impl Strategy<Value = Bth> {
     )
 }
 
-/// Extension headers of `kind`, with every field taken from `draw`.
+/// Returns extension headers of `kind` whose fields are all taken from the four random numbers.
 fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
     let low = |x: u64| u32::try_from(x & 0xffff_ffff).unwrap();
     let imm = Imm(low(a).to_be_bytes());
@@ -84,7 +84,7 @@ fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
     }
 }
 
-/// SRQ number of the XRCETH, if the opcode requires one.
+/// Returns an SRQ number for the XRCETH, if the opcode requires one.
 fn srqn(bth: &Bth, [_, b, _, d]: [u64; 4]) -> Option<Srqn> {
     bth.opcode.has_xrceth().then(|| Srqn::new(u32::try_from((b ^ d) & 0xffff_ffff).unwrap()))
 }
@@ -117,7 +117,7 @@ proptest! {
         let _ = EchoRequest::parse(&bytes);
     }
 
-    /// Random bytes rarely pass the first header, but mutated valid frames do.
+    /// Random bytes rarely get past the first header, but mutated valid frames do.
     #[test]
     fn mutated_frames_never_panic(
         encap in encaps(),

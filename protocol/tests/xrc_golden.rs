@@ -1,5 +1,5 @@
-//! Tests with XRC packets as IBTA volume 1 defines them (table 38 and annex A14): the XRCETH follows the BTH
-//! and precedes all other extension headers. scapy does not support XRC, so these bytes were written by hand.
+//! Tests with XRC packets as IBTA volume 1 defines them (table 38 and annex A14): the XRCETH follows the BTH and
+//! precedes all other extension headers. These bytes were written by hand, because scapy does not support XRC.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn, Rkey, Srqn, Va};
@@ -10,7 +10,7 @@ use protocol::roce::{
 };
 use protocol::{Psn, WireError};
 
-/// BTH fields after the opcode: no pad, default P_Key, QP 0xabcdef, PSN 0x123456.
+/// The BTH after its opcode: no pad bytes, default P_Key, QP 0xabcdef, PSN 0x123456.
 const BTH: [u8; 11] = [0x00, 0xff, 0xff, 0x00, 0xab, 0xcd, 0xef, 0x00, 0x12, 0x34, 0x56];
 const XRCETH: [u8; 4] = [0x00, 0x11, 0x22, 0x33];
 const RETH: [u8; 16] = [0, 0, 0, 0, 0, 0, 0x10, 0, 0x55, 0x66, 0x77, 0x88, 0, 0, 0, 8];
@@ -21,7 +21,7 @@ const IMM: [u8; 4] = [1, 2, 3, 4];
 const RKEY: [u8; 4] = [0x55, 0x66, 0x77, 0x88];
 const DATA: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
-/// Returns the operation, the opcode, the bytes after the BTH and the extension headers of each XRC packet.
+/// For each XRC packet, returns its operation, its opcode, the bytes after the BTH, and its extension headers.
 fn packets() -> [(O, u8, Vec<u8>, Ext); 23] {
     let reth = Reth { va: Va::new(0x1000), rkey: Rkey::new(0x5566_7788), dma_len: 8 };
     let atomic = AtomicEth { va: Va::new(0x1000), rkey: Rkey::new(0x5566_7788), swap_add: 5, compare: 6 };
@@ -112,7 +112,7 @@ fn rejects_truncated_xrceth() {
     assert_eq!(Packet::parse(&bytes), Err(WireError::Short { what: "XRCETH", need: 4, have: 3 }));
 }
 
-/// A reserved code has no extension headers that could be parsed.
+/// A reserved code does not define any extension headers, so none are parsed.
 #[test]
 fn reserved_xrc_opcode_has_no_xrceth() {
     let bytes = [&[0xb5][..], &BTH, &DATA].concat();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_ends_only_the_capture() {
+    fn full_disk_stops_capture_with_reason() {
         let mut capture = Capture::create(Path::new("/dev/full"), "hca0").unwrap();
         for _ in 0..3 {
             capture.record(Direction::Outbound, &[0; 1 << 20], About::default());

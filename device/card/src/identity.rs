@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lid_rule_goes_both_ways() {
+    fn addresses_derive_from_lid_and_lid_from_mac() {
         let identity = Identity::from_lid(Lid::new(0x1fe));
         assert_eq!(identity.ipv4, Ipv4Addr::new(10, 77, 1, 0xfe));
         assert_eq!(Identity::lid_of(identity.mac), identity.lid);

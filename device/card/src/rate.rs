@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn burst_is_tenth_of_second() {
+    fn token_bucket_holds_at_most_tenth_of_a_second() {
         let mut bucket = Bucket::new(NonZeroU32::new(1000).unwrap());
         assert_eq!(taken(&mut bucket, 5_000_000, 500), 100);
         assert_eq!(taken(&mut bucket, 5_000_999, 500), 0);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn slowest_rate_gives_one_per_second() {
+    fn rate_of_1_gives_one_token_per_second() {
         let mut bucket = Bucket::new(NonZeroU32::MIN);
         assert_eq!(taken(&mut bucket, 0, 2), 1);
         assert_eq!(taken(&mut bucket, 999_999, 2), 0);

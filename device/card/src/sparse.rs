@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_an_ordered_map() {
+    fn sparse_table_behaves_like_ordered_map() {
         let mut table = SparseTable::new(ROOMY);
         let mut model = BTreeMap::new();
         let mut state = 1u32;

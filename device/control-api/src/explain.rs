@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_qp_waits_for_doorbell_and_peer() {
+    fn explanation_of_idle_qp_says_what_it_waits_for() {
         assert_eq!(
             said(IDLE),
             [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn xrc_names_the_missing_half() {
+    fn explanation_of_xrc_qp_names_missing_half() {
         let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
         let lines = said(initiator);
         assert_eq!(
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_peer_is_explained_with_numbers() {
+    fn explanation_of_silent_peer_has_psn_retries_and_times() {
         let unanswered = Unanswered {
             oldest: 0x100,
             packets: 2,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_receive_request_explained_at_both_ends() {
+    fn missing_receive_request_is_explained_at_both_ends() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_is_explained_with_cause() {
+    fn explanation_of_failed_qp_names_cause() {
         let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
         let ended = Some(Ended { ago: Duration::from_secs(3), by });
         assert_eq!(
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_qp_lists_ignored_doorbells() {
+    fn explanation_of_unknown_qp_counts_ignored_doorbells() {
         let ignored = IgnoredRow { count: 2, last: "qp_reset".to_owned() };
         assert_eq!(
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_count_up_to_their_bucket_bound() {
+    fn histogram_buckets_include_their_upper_bound() {
         let mut durations = Durations::default();
         for ns in [0, 1000, 1001, 2000, 4_000_001, 16_777_216_000, 16_777_216_001, u64::MAX] {
             durations.record(Duration::from_nanos(ns));

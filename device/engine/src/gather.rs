@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_split_at_element_boundaries() {
+    fn payload_range_is_split_at_sge_boundaries() {
         assert_eq!(cut(0, 15), [(100, 4), (200, 1), (300, 10)]);
         assert_eq!(cut(2, 4), [(102, 2), (200, 1), (300, 1)]);
         assert_eq!(cut(5, 3), [(300, 3)]);

@@ -31,13 +31,13 @@ fn send_only(pair: &mut Pair, ahead: u32) {
 }
 
 #[test]
-fn gap_causes_one_nak() {
+fn psn_gap_causes_one_sequence_nak() {
     let replies = flood(|pair| send_only(pair, 5));
     assert_eq!(replies.iter().map(|frame| frame.len()).collect::<Vec<_>>(), [ACK_LEN]);
 }
 
 #[test]
-fn each_unready_send_causes_one_rnr_nak() {
+fn each_send_without_receive_request_causes_one_rnr_nak() {
     let replies = flood(|pair| send_only(pair, 0));
     assert_eq!(replies.len(), FLOOD);
     assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
@@ -78,7 +78,7 @@ fn burst_of_duplicates_coalesces_into_one_ack() {
 }
 
 #[test]
-fn responses_cause_no_replies() {
+fn unsolicited_acks_and_naks_cause_no_replies() {
     for syndrome in [
         Syndrome::ACK,
         Syndrome::Nak(NakCode::PsnSequence),

@@ -98,7 +98,7 @@ fn read_up_to(index: u32) -> Pair {
 }
 
 #[test]
-fn read_response_position_and_length_are_checked() {
+fn read_response_with_wrong_opcode_or_length_fails_read() {
     for index in 0..3 {
         let (right, right_len) = (RESPONSES[index as usize], if index == 2 { 88 } else { 256 });
         let cases = RESPONSES.map(|operation| (operation, right_len)).into_iter();
@@ -121,7 +121,7 @@ fn read_response_position_and_length_are_checked() {
 
 /// Some responders resume a READ with MIDDLE, and responses to the first request can still arrive.
 #[test]
-fn repeated_read_ends_only_at_its_end() {
+fn retried_read_must_end_with_last_or_only_response() {
     use O::{
         ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M, ReadResponseOnly as Only,
     };
@@ -147,7 +147,7 @@ fn repeated_read_ends_only_at_its_end() {
 
 /// Section 9.3.5 defines the AETH syndrome, credits, RNR NAK timer and NAK codes.
 #[test]
-fn every_syndrome_has_specified_effect() {
+fn requester_handles_every_aeth_syndrome_as_specified() {
     for byte in 0..=u8::MAX {
         let mut pair = Pair::new();
         pair.post(A, write(1, 0x8000, 10));
@@ -177,7 +177,7 @@ fn every_syndrome_has_specified_effect() {
 /// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th WRITE also covers the earlier
 /// ones. A response to any other PSN is a ghost.
 #[test]
-fn only_outstanding_psns_accept_responses() {
+fn responses_to_psns_not_outstanding_are_ignored() {
     let first = Psn::new(0xff_fffd);
     let sent =
         |pair: &mut Pair| -> Vec<String> { pair.frames(A).iter().map(|frame| describe(frame)).collect() };
@@ -226,7 +226,7 @@ fn only_outstanding_psns_accept_responses() {
 }
 
 #[test]
-fn ack_during_rnr_wait_ends_it() {
+fn ack_ends_rnr_wait() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 10));
     pair.post(A, send(2, 10));
@@ -238,7 +238,7 @@ fn ack_during_rnr_wait_ends_it() {
 }
 
 #[test]
-fn late_ack_avoids_retransmission() {
+fn ack_after_timeout_prevents_retransmission_of_acked_packets() {
     let mut pair = Pair::new();
     for id in 0..3 {
         pair.post(A, write(id, 0x8000, 10));
@@ -293,7 +293,7 @@ fn ack_timer_restarts_on_progress_but_not_on_sending() {
 /// A READ without any response is repeated unchanged, because nothing suggests that its response is too long for the
 /// path.
 #[test]
-fn unanswered_read_is_repeated_unchanged() {
+fn timed_out_read_is_retransmitted_with_full_length() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0, 256 * 100));
     for _ in 0..=7 {
@@ -309,7 +309,7 @@ fn unanswered_read_is_repeated_unchanged() {
 /// The responses of a READ are lost, and the responder sends NAKs for several packets behind it. All these
 /// NAKs report the same loss.
 #[test]
-fn naks_behind_unanswered_read_count_once() {
+fn sequence_naks_behind_lost_read_trigger_one_retransmission() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     for id in 2..10 {

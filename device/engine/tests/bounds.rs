@@ -143,7 +143,7 @@ fn event_backlog_pauses_flushing() {
 
 /// The calls must be bounded, because a host may write a trace line for each flushed request.
 #[test]
-fn endless_flush_is_split_into_bounded_calls() {
+fn flush_of_endless_queues_is_bounded_per_call() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.receives = true;
     host.sends_taken = vec![0; 64];
@@ -165,7 +165,7 @@ fn endless_flush_is_split_into_bounded_calls() {
 }
 
 #[test]
-fn alternating_reply_kinds_stay_bounded() {
+fn alternating_acks_and_rnr_naks_do_not_grow_reply_queue() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     let qpn = Qpn::new(1);
     in_rts(&mut engine, &mut host, qpn);

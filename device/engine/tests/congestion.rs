@@ -137,7 +137,7 @@ fn marked_read_response_causes_cnp() {
 }
 
 #[test]
-fn marked_packets_without_flow_cause_no_cnp() {
+fn marked_acks_datagrams_and_drops_cause_no_cnp() {
     // An acknowledge carries no data, marked or not.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
@@ -162,7 +162,7 @@ fn marked_packets_without_flow_cause_no_cnp() {
 }
 
 #[test]
-fn cnp_reduces_rate_which_then_recovers() {
+fn cnp_reduces_rate_and_rate_recovers_afterwards() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| {
             (attrs.service, attrs.mtu) = (service, engine::Mtu::Mtu4096);
@@ -188,7 +188,7 @@ fn cnp_reduces_rate_which_then_recovers() {
 }
 
 #[test]
-fn cnp_slows_read_responses_not_acks() {
+fn cnp_slows_read_responses_but_not_acks_and_naks() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);
@@ -217,7 +217,7 @@ fn cnp_slows_read_responses_not_acks() {
 
 /// The bound holds even at the minimum rate, because the peer may choose an ACK timeout of 1 ms.
 #[test]
-fn reply_waits_for_at_most_two_pauses() {
+fn queued_reply_waits_for_at_most_two_pacing_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..100 {
         notify(&mut pair, B);

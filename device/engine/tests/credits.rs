@@ -81,7 +81,7 @@ fn message_beyond_credits_sends_one_probe() {
 }
 
 #[test]
-fn acknowledged_send_probe_resumes_message() {
+fn ack_of_credit_probe_resumes_send() {
     let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 600));
     pair.post(A, send(2, 10));
@@ -95,7 +95,7 @@ fn acknowledged_send_probe_resumes_message() {
 }
 
 #[test]
-fn limited_write_imm_probes_with_last_packet() {
+fn write_imm_beyond_credits_probes_with_last_packet() {
     let mut pair = pair_with_credits(0);
     pair.post(A, write_imm(1, 600));
     pair.post(A, write_imm(2, 300));
@@ -113,7 +113,7 @@ fn limited_write_imm_probes_with_last_packet() {
 }
 
 #[test]
-fn requests_without_receive_ignore_credits() {
+fn requests_that_consume_no_receive_ignore_credits() {
     let mut pair = pair_with_credits(0);
     pair.post(A, write(1, 0x8000, 300));
     pair.post(A, read(2, 0x9000, 10));
@@ -143,7 +143,7 @@ fn lost_probe_is_retransmitted_alone() {
 }
 
 #[test]
-fn repeated_ack_raises_credit_limit() {
+fn duplicate_ack_raises_credit_limit() {
     let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 300));
     sent(&mut pair);
@@ -153,7 +153,7 @@ fn repeated_ack_raises_credit_limit() {
 }
 
 #[test]
-fn responder_without_credits_sets_no_limit() {
+fn ack_with_credit_code_31_lifts_limit() {
     let mut pair = pair_with_credits(0);
     for n in 1..=4 {
         pair.post(A, send(n, 10));

@@ -25,7 +25,7 @@ fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
 }
 
 #[test]
-fn write_with_wrong_key_fails_first_packet() {
+fn write_with_wrong_rkey_is_rejected_at_first_packet() {
     let mut pair = Pair::new();
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0x8000) };
     pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 300)]));
@@ -55,7 +55,7 @@ fn rejects_write_wrapping_address_space() {
 }
 
 #[test]
-fn destroyed_region_fails_later_write_packet() {
+fn region_destroyed_during_write_fails_it_with_remote_access() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     let frames = pair.frames(A);
@@ -76,7 +76,7 @@ fn rejects_read_without_permission() {
 }
 
 #[test]
-fn destroyed_region_ends_read_in_progress() {
+fn region_destroyed_during_read_fails_it_with_remote_access() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 5000));
     let request = pair.frames(A).remove(0);
@@ -123,7 +123,7 @@ fn rejects_unaligned_or_unpermitted_atomic() {
 }
 
 #[test]
-fn send_longer_than_receive_is_invalid() {
+fn send_longer_than_receive_buffer_is_invalid_request() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 299);
     pair.post_recv(B, 8, 0x9000, 299);
@@ -135,7 +135,7 @@ fn send_longer_than_receive_is_invalid() {
 }
 
 #[test]
-fn unwritable_receive_is_remote_operational_error() {
+fn unwritable_receive_buffer_causes_remote_operational_nak() {
     let mut pair = Pair::new();
     let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
     pair.b.host.post_recv(B.qpn(), 7, &[bad]);
@@ -224,7 +224,7 @@ fn each_nak_code_maps_to_its_status() {
 }
 
 #[test]
-fn mismatched_responses_are_bad_responses() {
+fn response_of_wrong_opcode_or_length_completes_as_bad_response() {
     use Operation as O;
     let ack = aeth(ACK);
     let atomic_ack = |syndrome| Ext::AtomicAck(Aeth { syndrome, msn: Default::default() }, 0);
@@ -275,7 +275,7 @@ fn mismatched_responses_are_bad_responses() {
 }
 
 #[test]
-fn failed_gather_waits_for_earlier_requests() {
+fn gather_error_completes_after_earlier_requests() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 300) };
@@ -290,7 +290,7 @@ fn failed_gather_waits_for_earlier_requests() {
 }
 
 #[test]
-fn failed_read_scatter_is_local_protection_error() {
+fn read_into_unwritable_buffer_is_local_protection_error() {
     let mut pair = Pair::new();
     pair.a.host.add_region(0x30, PD, VA, 100, Rights::empty());
     let bad = Sge { lkey: Lkey::new(0x30), ..sge(0, 10) };
@@ -310,7 +310,7 @@ fn oversized_message_is_local_length_error() {
 }
 
 #[test]
-fn refused_request_completes_in_queue_order() {
+fn invalid_wqe_completes_in_queue_order() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let refused = Fetch::Refused { wr_id: 2, status: Status::LocalQpOperation };
@@ -320,7 +320,7 @@ fn refused_request_completes_in_queue_order() {
 }
 
 #[test]
-fn unreadable_queue_raises_catastrophic_event() {
+fn unreadable_work_queue_raises_wq_catastrophic_event() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.a.host.queues.get_mut(&A.qpn().get()).unwrap().send.push_back(Fetch::Broken);
@@ -338,7 +338,7 @@ fn unreadable_queue_raises_catastrophic_event() {
 }
 
 #[test]
-fn misdirected_packets_are_dropped_and_counted() {
+fn packet_with_wrong_pkey_qp_service_or_source_is_dropped() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 100);
     let send = |pair: &mut Pair, tune: fn(&mut protocol::roce::Bth)| {
@@ -375,7 +375,7 @@ fn misdirected_packets_are_dropped_and_counted() {
 
 /// IBTA volume 1, section 9.6.1.2: the destination address must be that of the local port.
 #[test]
-fn own_address_check_drops_other_destinations() {
+fn own_address_check_drops_packets_to_other_addresses() {
     use protocol::roce::{Encap, IpAddrs, Packet};
     for own_address in [false, true] {
         let mut pair = Pair::with(|_, attrs| attrs.own_address = own_address);
@@ -402,7 +402,7 @@ fn own_address_check_drops_other_destinations() {
 /// An IPv6 header carries the GRH, and MAC addresses take the role of LIDs. The GRH may be present in only one
 /// direction of a connection.
 #[test]
-fn one_way_grh_falls_back_to_source_mac_check() {
+fn grh_on_connection_without_grh_requires_peer_source_mac() {
     use protocol::ids::MacAddr;
     let mut pair = Pair::new();
     (7..9).for_each(|wr| pair.post_recv(B, wr, 0x8000, 100));
@@ -439,7 +439,7 @@ fn one_way_grh_falls_back_to_source_mac_check() {
 }
 
 #[test]
-fn disabled_operation_is_invalid_request() {
+fn remote_operation_disabled_on_qp_is_invalid_request() {
     use engine::RemoteAccess;
     let posted = |allowed: RemoteAccess, wr: engine::SendRequest| {
         let mut pair = Pair::with(|node, attrs| {
@@ -478,7 +478,7 @@ fn disabled_operation_is_invalid_request() {
 }
 
 #[test]
-fn requests_beyond_reply_limit_are_dropped() {
+fn reads_past_64_pending_replies_are_dropped() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 255);
     for psn in 0x100..0x100 + 1000 {
         pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");

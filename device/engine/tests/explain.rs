@@ -37,7 +37,7 @@ fn unknown_qp_has_no_status() {
 }
 
 #[test]
-fn idle_connection_waits_for_doorbell_and_peer() {
+fn idle_qp_reports_nothing_posted_and_next_expected_psn() {
     let mut pair = Pair::new();
     let idle = QpStatus {
         state: State::Rts,
@@ -74,7 +74,7 @@ fn unconnected_qp_reports_its_state() {
 }
 
 #[test]
-fn sendable_request_reports_waiting_for_turn() {
+fn sendable_request_is_reported_as_waiting_for_its_turn() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         pair.post(A, write(1, 0x8000, 10));
@@ -83,7 +83,7 @@ fn sendable_request_reports_waiting_for_turn() {
 }
 
 #[test]
-fn unreachable_peer_reports_retries_until_failure() {
+fn status_counts_timeouts_and_retries_until_retry_exceeded() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 2);
     pair.post(A, write(1, 0x8000, 300));
     lose_all(&mut pair);
@@ -115,7 +115,7 @@ fn unreachable_peer_reports_retries_until_failure() {
 }
 
 #[test]
-fn unready_send_is_reported_on_both_sides() {
+fn missing_receive_request_is_reported_on_both_sides() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 10));
     pair.flow();
@@ -145,7 +145,7 @@ fn unlimited_rnr_retries_report_no_limit() {
 }
 
 #[test]
-fn message_beyond_credits_reports_credits() {
+fn send_beyond_credits_reports_waiting_for_credits() {
     let mut pair = Pair::new();
     pair.b.host.counts_receives = true;
     pair.post(A, write(1, 0x8000, 10));
@@ -158,7 +158,7 @@ fn message_beyond_credits_reports_credits() {
 }
 
 #[test]
-fn fenced_request_reports_older_requests() {
+fn fenced_request_reports_number_of_older_requests() {
     for (older, fence) in [(read(1, 0x8000, 10), Fence::Reads), (write(1, 0x8000, 10), Fence::All)] {
         let mut pair = Pair::new();
         pair.post(A, older);
@@ -174,7 +174,7 @@ fn fenced_request_reports_older_requests() {
 }
 
 #[test]
-fn read_limits_are_reported() {
+fn status_reports_which_read_limit_blocks() {
     let mut pair = Pair::new();
     for id in 0..6 {
         pair.post(A, read(id, 0x8000, 10));
@@ -214,7 +214,7 @@ fn request_limit_is_reported() {
 }
 
 #[test]
-fn failed_request_reports_older_requests() {
+fn failed_request_reports_number_of_older_requests() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let wrong = Sge { lkey: Lkey::new(0xbad), ..sge(0, 10) };
@@ -228,7 +228,7 @@ fn failed_request_reports_older_requests() {
 }
 
 #[test]
-fn draining_queue_reports_drained() {
+fn status_changes_from_draining_to_drained() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     lose_all(&mut pair);
@@ -289,7 +289,7 @@ fn incomplete_message_reports_expected_packet() {
 }
 
 #[test]
-fn cause_of_error_is_reported() {
+fn status_names_cause_of_error_state() {
     let by = |pair: &mut Pair, node| explain(pair, node).ended.unwrap().by;
 
     let mut pair = Pair::new();

@@ -77,7 +77,7 @@ fn every_attached_qp_receives_a_copy() {
 }
 
 #[test]
-fn each_member_checks_its_own_copy() {
+fn pkey_qkey_and_service_are_checked_for_each_group_member() {
     let mut pair = members(5, |nth, attrs| match nth {
         0 => attrs.qkey = Qkey::new(0x2222),
         1 => attrs.pkey_index = 1,
@@ -105,7 +105,7 @@ fn multicast_without_receiver_is_dropped() {
 }
 
 #[test]
-fn ipv4_group_uses_mapped_address() {
+fn ipv4_group_is_looked_up_by_ipv4_mapped_gid() {
     let mut pair = members(1, |_, _| {});
     let group = Ipv4Addr::new(239, 1, 2, 3);
     pair.b.host.groups.insert(group.to_ipv6_mapped().octets(), vec![member(0)]);
@@ -116,7 +116,7 @@ fn ipv4_group_uses_mapped_address() {
 }
 
 #[test]
-fn multicast_copies_are_limited() {
+fn multicast_datagram_reaches_at_most_64_members() {
     let mut pair = members(80, |_, _| {});
     arrive(&mut pair, &encap(GROUP), |_| {});
     assert_eq!(receivers(&mut pair), (0..64).collect::<Vec<_>>());

@@ -152,7 +152,7 @@ fn duplicate_send_invalidate_is_not_executed() {
 
 /// The data of the SEND has been written, but peers may not invalidate the key.
 #[test]
-fn forbidden_invalidation_fails_both_sides() {
+fn send_with_invalidate_of_forbidden_key_fails_both_sides() {
     for (bad, reason) in
         [(KEY, AccessError::Kind), (FAST, AccessError::Invalid), (FAST | 1, AccessError::Key)]
     {
@@ -182,7 +182,7 @@ fn rejects_window_of_another_qp() {
 
 /// IBTA volume 1, section 10.8.3.3: later requests start after a fast registration, without a fence.
 #[test]
-fn fast_registration_executes_once_in_order() {
+fn retransmission_does_not_repeat_fast_registration() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 300);
     pair.post_recv(B, 8, 0x9000, 300);
@@ -232,7 +232,7 @@ fn invalidation_waits_for_older_requests() {
 }
 
 #[test]
-fn read_invalidate_takes_effect_after_data() {
+fn read_with_invalidate_invalidates_after_last_response() {
     let mut pair = pair();
     pair.a.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
     let sink = Sge { lkey: Lkey::new(FAST), ..sge(0x100, 600) };
@@ -248,7 +248,7 @@ fn read_invalidate_takes_effect_after_data() {
 }
 
 #[test]
-fn failed_invalidation_fails_read_after_data() {
+fn read_fails_if_its_key_cannot_be_invalidated() {
     let mut pair = pair();
     let op = SendOp::Read { remote: remote(0x8000), invalidate: Some(Lkey::new(KEY)) };
     pair.post(A, request(1, op, &[sge(0, 10)]));
@@ -286,7 +286,7 @@ fn invalidated_key_blocks_message_in_progress() {
 
 /// A duplicate READ checks the key again, because the key may have been invalidated since the READ was executed.
 #[test]
-fn duplicate_read_checks_key_again() {
+fn duplicate_read_is_dropped_if_key_was_invalidated_since() {
     let mut pair = registered();
     let old = pair.bytes(A, 0x100, 600).to_vec();
     let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
@@ -321,7 +321,7 @@ fn bound_window_blocks_region_invalidation() {
 }
 
 #[test]
-fn failed_key_operation_completes_in_order() {
+fn failed_bind_completes_in_queue_order() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.a.host.post_send(A.qpn(), send(1, 10));
@@ -334,7 +334,7 @@ fn failed_key_operation_completes_in_order() {
 }
 
 #[test]
-fn full_fence_waits_for_acks() {
+fn fenced_request_waits_for_acks_of_earlier_writes() {
     let mut pair = pair();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, SendRequest { fence: Fence::All, ..write(2, 0x9000, 10) });
@@ -349,7 +349,7 @@ fn full_fence_waits_for_acks() {
 }
 
 #[test]
-fn no_key_operation_starts_in_sqd() {
+fn fast_registration_posted_in_sqd_waits_for_rts() {
     let mut pair = pair();
     pair.modify_with(A, State::Sqd, |_| {});
     pair.post(A, fast_register(1, FAST | 1));
@@ -385,7 +385,7 @@ fn owner() -> Pair {
 
 /// E810 interface, section 14.2: for flushed requests, the owner writes a single completion per queue.
 #[test]
-fn owner_flush_reports_failed_send_only() {
+fn owner_flush_completes_only_the_failed_send() {
     let mut pair = owner();
     pair.post_recv(A, 11, 0x8000, 10);
     pair.a.host.post_send(A.qpn(), send_through(1, 0x999, 10));
@@ -403,7 +403,7 @@ fn owner_flush_reports_failed_send_only() {
 }
 
 #[test]
-fn owner_flush_reports_failed_receive_only() {
+fn owner_flush_completes_only_the_failed_receive() {
     let mut pair = owner();
     let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
     pair.b.host.post_recv(B.qpn(), 7, &[bad]);
@@ -416,7 +416,7 @@ fn owner_flush_reports_failed_receive_only() {
 
 /// The rejected WRITE has consumed no receive request, so only an event reports it.
 #[test]
-fn owner_flush_reports_rejected_request_by_event_only() {
+fn owner_flush_responder_error_raises_event_without_cqe() {
     let mut pair = owner();
     pair.post_recv(B, 7, 0x8000, 100);
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
@@ -429,7 +429,7 @@ fn owner_flush_reports_rejected_request_by_event_only() {
 }
 
 #[test]
-fn owner_flush_to_err_reports_nothing() {
+fn owner_flush_move_to_err_completes_nothing() {
     let mut pair = owner();
     pair.post_recv(A, 11, 0x8000, 10);
     pair.post(A, write(1, 0x8000, 10));

@@ -9,7 +9,7 @@ use protocol::ids::Msn;
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Syndrome};
 
 #[test]
-fn lost_first_packet_retransmits_all() {
+fn lost_first_packet_causes_retransmission_of_message() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     assert_eq!(
@@ -30,7 +30,7 @@ fn lost_first_packet_retransmits_all() {
 }
 
 #[test]
-fn lost_middle_packet_resumes_message() {
+fn retransmission_starts_at_lost_middle_packet() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     assert_eq!(
@@ -96,7 +96,7 @@ fn later_ack_covers_lost_ack() {
 }
 
 #[test]
-fn lost_final_ack_causes_one_duplicate() {
+fn lost_ack_causes_one_retransmission_and_no_second_delivery() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post_recv(B, 8, 0x9000, 100);
@@ -178,7 +178,7 @@ fn ack_with_payload_is_dropped() {
 }
 
 #[test]
-fn mid_message_ack_advances_retry_point() {
+fn retransmission_starts_after_packets_acked_within_message() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 1000));
     pair.frames(A);
@@ -223,7 +223,7 @@ fn read_resumes_at_first_missing_response() {
 }
 
 #[test]
-fn lost_read_end_is_requested_after_timeout() {
+fn lost_last_read_response_is_requested_after_timeout() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
     pair.lose(B, 2);
@@ -234,7 +234,7 @@ fn lost_read_end_is_requested_after_timeout() {
 
 /// soft-RoCE resumes a READ with MIDDLE.
 #[test]
-fn resumed_read_accepts_middle_first() {
+fn retried_read_may_resume_with_middle_response() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
     pair.frames(A);
@@ -265,7 +265,7 @@ fn duplicate_read_responses_are_ignored() {
 }
 
 #[test]
-fn later_response_is_implied_read_nak() {
+fn ack_of_later_request_retries_read_as_implied_nak() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x9000, 10));
     pair.post(A, write(2, 0x8000, 10));
@@ -302,7 +302,7 @@ fn plain_ack_does_not_complete_read() {
 /// A repeated request of a chunked READ must not extend from the chunk that the responder has executed into
 /// the next one, even if the window has grown in the meantime.
 #[test]
-fn repeated_read_stays_inside_its_chunk() {
+fn retried_read_does_not_extend_past_its_chunk() {
     let mut pair = Pair::with_window(4);
     pair.post(A, read(1, 0x8000, 256 * 8));
     // The request of the second chunk and the last response of the first are lost.
@@ -317,7 +317,7 @@ fn repeated_read_stays_inside_its_chunk() {
 /// A retry moves the cursor back to a packet before an executed NOP. The response to the READ behind the NOP
 /// must still find the READ.
 #[test]
-fn retry_over_nop_finds_next_request() {
+fn read_response_finds_read_behind_nop_after_timeout() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Nop, &[]));
@@ -377,7 +377,7 @@ fn duplicate_atomic_returns_saved_result() {
 }
 
 #[test]
-fn duplicate_of_unrecorded_atomic_is_dropped() {
+fn duplicate_atomic_without_saved_result_is_dropped() {
     let mut pair = Pair::with(|_, attrs| (attrs.max_dest_rd_atomic, attrs.max_rd_atomic) = (2, 2));
     let mut frames = Vec::new();
     for id in 0..3 {
@@ -394,7 +394,7 @@ fn duplicate_of_unrecorded_atomic_is_dropped() {
 }
 
 #[test]
-fn retries_end_after_specified_time() {
+fn unacked_requests_fail_after_retry_count_plus_one_timeouts() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 2);
     let start = pair.now;
     pair.post(A, write(1, 0x8000, 300));
@@ -473,7 +473,7 @@ fn duplicate_sequence_naks_cost_no_retry() {
 
 /// The first NAK arrives while a retry is pending, and its duplicate arrives after the retry.
 #[test]
-fn duplicate_late_sequence_nak_is_ignored() {
+fn duplicate_sequence_nak_after_timeout_is_ignored() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 10));
     pair.frames(A);
@@ -496,7 +496,7 @@ fn sequence_nak_consumes_a_retry() {
 }
 
 #[test]
-fn no_ack_timeout_waits_indefinitely() {
+fn qp_without_ack_timeout_waits_indefinitely() {
     let mut pair = Pair::with(|_, attrs| attrs.ack_timeout = None);
     pair.post(A, write(1, 0x8000, 10));
     pair.lose(A, 0);

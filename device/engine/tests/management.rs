@@ -51,7 +51,7 @@ fn receivers(pair: &mut Pair) -> Vec<(Qpn, u16)> {
 }
 
 #[test]
-fn management_qps_use_wire_numbers_only() {
+fn smi_and_gsi_qps_receive_only_as_qp0_and_qp1() {
     let mut pair = managed();
     arrive(&mut pair, 0, GSI_QKEY, 0xffff);
     arrive(&mut pair, 1, GSI_QKEY, 0xffff);
@@ -66,7 +66,7 @@ fn management_qps_use_wire_numbers_only() {
 }
 
 #[test]
-fn management_qps_apply_their_key_rules() {
+fn qp0_ignores_keys_and_gsi_requires_well_known_qkey() {
     let mut pair = managed();
     pair.b.engine.set_pkeys(&[0xffff, 0, 0x8005, 0x7006].map(Pkey::new));
     arrive(&mut pair, 0, Qkey::new(0), 0x1234);
@@ -119,7 +119,7 @@ fn software_supplied_headers_are_sent_unchanged() {
 }
 
 #[test]
-fn management_send_uses_qp_header_defaults() {
+fn mad_without_supplied_header_is_sent_with_values_of_qp() {
     let mut pair = managed();
     pair.a.engine.set_pkeys(&[Pkey::new(0x8042)]);
     pair.post_on(A, GSI, mad(1, 1, None));

@@ -32,7 +32,7 @@ fn unknown(pair: &Pair) -> u64 {
 }
 
 #[test]
-fn successor_drops_requests_for_destroyed_qp() {
+fn request_for_destroyed_qp_does_not_reach_its_successor() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = with_successor(|attrs| attrs.service = service);
         pair.b.host.post_recv(SUCCESSOR, 7, &[sge(0, 10)]);
@@ -46,7 +46,7 @@ fn successor_drops_requests_for_destroyed_qp() {
 }
 
 #[test]
-fn successor_drops_acks_for_destroyed_qp() {
+fn ack_for_destroyed_qp_does_not_reach_its_successor() {
     let mut pair = with_successor(|_| {});
     pair.post_on(B, SUCCESSOR, send(1, 10));
     assert_eq!(pair.frames(B).len(), 1);
@@ -58,7 +58,7 @@ fn successor_drops_acks_for_destroyed_qp() {
 }
 
 #[test]
-fn datagram_with_other_high_bits_is_dropped() {
+fn datagram_to_qpn_with_other_high_bits_is_dropped() {
     let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
     let deth = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let send = Opcode::ud(Operation::SendOnly);
@@ -73,7 +73,7 @@ fn datagram_with_other_high_bits_is_dropped() {
 
 /// A multicast group may still list a destroyed QP.
 #[test]
-fn multicast_skips_successor_of_member() {
+fn qp_reusing_index_of_group_member_receives_no_multicast() {
     let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
     let group: std::net::Ipv6Addr = "ff12::1".parse().unwrap();
     pair.b.host.groups.insert(group.octets(), vec![DESTROYED]);
@@ -91,7 +91,7 @@ fn multicast_skips_successor_of_member() {
 
 /// On interfaces whose software omits the high bits of QP numbers, each connected QP has a second number.
 #[test]
-fn aliased_qp_accepts_both_numbers_only() {
+fn packets_to_qp_number_or_its_alias_are_accepted() {
     let mut pair = with_successor(|attrs| attrs.alias = Some(Qpn::new(0x17)));
     (7..9).for_each(|wr| pair.b.host.post_recv(SUCCESSOR, wr, &[sge(0, 10)]));
     let send = Opcode::rc(Operation::SendOnly);
@@ -102,7 +102,7 @@ fn aliased_qp_accepts_both_numbers_only() {
 }
 
 #[test]
-fn api_requires_whole_qp_number() {
+fn qp_functions_require_all_24_bits_of_qp_number() {
     let mut pair = with_successor(|_| {});
     let now = pair.now;
     let side = &mut pair.b;

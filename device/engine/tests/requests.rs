@@ -147,7 +147,7 @@ fn payload_length_must_match_opcode() {
 /// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and a PSN up to 2^23 - 1 ahead reveals a gap.
 /// Nothing was sent before the first PSN of the connection, so packets with earlier PSNs are not duplicates.
 #[test]
-fn psn_space_splits_into_duplicates_and_gaps() {
+fn psn_up_to_2_to_23_behind_is_duplicate_and_ahead_is_gap() {
     for (n, answer) in [
         (-0x80_0000, None),
         (-0x7f_ffff, None),
@@ -184,7 +184,7 @@ fn duplicates_without_ack_req_are_acknowledged() {
 
 /// Two packets are reordered. The NAK for the gap is sent even though the gap has been closed in the meantime.
 #[test]
-fn sequence_nak_is_not_withdrawn() {
+fn sequence_nak_is_sent_even_if_gap_has_closed() {
     let mut pair = ready(2);
     for n in [1, 0, 1] {
         inject(&mut pair, n, O::SendOnly, 0, 44);
@@ -320,7 +320,7 @@ fn duplicate_read_can_request_any_part() {
 
 /// The QP has executed a SEND, a READ of 4 packets and a WRITE. Only a request for part of the READ is a duplicate.
 #[test]
-fn unexecuted_read_behind_psn_is_dropped() {
+fn read_behind_expected_psn_must_match_an_executed_read() {
     let read_at = 1;
     let executed = || {
         let mut pair = ready(1);
@@ -364,7 +364,7 @@ fn unexecuted_read_behind_psn_is_dropped() {
 }
 
 #[test]
-fn only_newest_reads_and_atomics_replay() {
+fn duplicate_is_answered_only_if_it_is_a_recent_read_or_atomic() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 2);
     for n in 0..3 {
         inject(&mut pair, n, if n == 1 { O::FetchAdd } else { O::ReadRequest }, 8, 0);
@@ -403,7 +403,7 @@ fn read_of_earlier_connection_is_dropped() {
 }
 
 #[test]
-fn repeated_read_restarts_in_place() {
+fn duplicate_read_restarts_response_in_progress() {
     for sent in 0..4 {
         for start in 0..=sent {
             let mut pair = Pair::new();

@@ -11,7 +11,7 @@ use protocol::roce::{Imm, NakCode, Operation, Syndrome};
 const WAIT: Duration = Duration::from_micros(640);
 
 #[test]
-fn unready_send_is_delivered_after_post() {
+fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 300));
     assert_eq!(
@@ -31,7 +31,7 @@ fn unready_send_is_delivered_after_post() {
 
 /// Packets behind the refused one may be dropped too, so only a few are sent.
 #[test]
-fn rnr_probe_sends_few_packets() {
+fn rnr_retry_sends_at_most_eight_packets() {
     let mut pair = Pair::new();
     for id in 0..100 {
         pair.post(A, send(id, 10));
@@ -58,7 +58,7 @@ fn rnr_probe_sends_few_packets() {
 }
 
 #[test]
-fn rnr_probe_limits_long_message() {
+fn rnr_retry_of_long_message_sends_eight_packets() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 256 * 100));
     pair.flow();
@@ -91,7 +91,7 @@ fn write_imm_is_refused_with_rnr_nak_at_last_packet() {
 }
 
 #[test]
-fn requests_before_rnr_nak_complete() {
+fn write_ahead_of_rnr_nakked_send_completes() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, send(2, 10));
@@ -134,7 +134,7 @@ fn repeated_rnr_naks_increase_timer() {
 
 /// Software is still posting a receive request, and the host reports when that request can be fetched.
 #[test]
-fn rnr_nak_waits_for_receive_request_being_posted() {
+fn rnr_timer_covers_time_until_pending_receive_is_posted() {
     for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {
         let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(12));
         pair.b.host.recv_due = Some(pair.now + Duration::from_millis(due_in_ms));
@@ -144,7 +144,7 @@ fn rnr_nak_waits_for_receive_request_being_posted() {
 }
 
 #[test]
-fn zero_rnr_retries_fail_at_first_nak() {
+fn send_with_rnr_retry_zero_fails_at_first_rnr_nak() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(0));
     pair.post(A, send(1, 10));
     pair.flow();
@@ -187,7 +187,7 @@ fn duplicate_rnr_nak_costs_no_retry() {
 
 /// The timeout occurred first, so the RNR NAK answers the retransmitted packet.
 #[test]
-fn rnr_nak_after_timeout_starts_wait() {
+fn rnr_nak_after_timeout_consumes_rnr_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
     let answer = |pair: &mut Pair| {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
@@ -237,7 +237,7 @@ fn rnr_nak_resets_timeout_retries() {
 }
 
 #[test]
-fn rnr_nak_of_read_delays_retry() {
+fn rnr_nak_for_read_delays_its_retry() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);

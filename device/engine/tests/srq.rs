@@ -57,7 +57,7 @@ fn srq_requests_are_consumed_in_arrival_order() {
 }
 
 #[test]
-fn incomplete_message_keeps_its_srq_request() {
+fn incomplete_message_keeps_receive_request_fetched_from_srq() {
     let mut pair = shared(|_| {});
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);
@@ -108,7 +108,7 @@ fn srq_responder_advertises_no_credits() {
 }
 
 #[test]
-fn err_flushes_fetched_request_then_reports_last_wqe() {
+fn move_to_err_flushes_fetched_receive_then_reports_last_wqe() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000, 300);
@@ -134,7 +134,7 @@ fn err_flushes_fetched_request_then_reports_last_wqe() {
 }
 
 #[test]
-fn failure_raises_last_wqe_event_but_reset_does_not() {
+fn last_wqe_event_follows_failure_but_not_reset() {
     let mut pair = shared(|_| {});
     pair.inject(B, Operation::SendMiddle, psn_a(), protocol::roce::Ext::None, &[0; 256]);
     assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
@@ -171,7 +171,7 @@ fn unreadable_srq_raises_one_event_per_qp() {
 }
 
 #[test]
-fn incomplete_uc_message_leaves_request_to_next_message() {
+fn next_uc_message_uses_receive_of_incomplete_message() {
     let mut pair = shared(|attrs| attrs.service = Service::Uc);
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);

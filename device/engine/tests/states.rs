@@ -12,7 +12,7 @@ use protocol::ids::{Lkey, Msn, Qkey, Qpn};
 use protocol::roce::{Deth, Ext, Opcode, Operation};
 
 #[test]
-fn err_flushes_sends_then_receives() {
+fn move_to_err_flushes_sends_then_receives() {
     let mut pair = Pair::new();
     pair.post_recv(A, 11, 0, 100);
     pair.post_recv(A, 12, 0, 100);
@@ -31,7 +31,7 @@ fn err_flushes_sends_then_receives() {
 }
 
 #[test]
-fn err_flushes_late_posts() {
+fn requests_posted_in_err_are_flushed() {
     let mut pair = Pair::new();
     pair.modify(A, State::Err);
     pair.post(A, write(1, 0x8000, 10));
@@ -48,7 +48,7 @@ fn err_flushes_late_posts() {
 }
 
 #[test]
-fn err_drops_packets_silently() {
+fn qp_in_err_drops_packets_without_reply() {
     let mut pair = Pair::new();
     pair.modify(B, State::Err);
     pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"x");
@@ -72,7 +72,7 @@ fn reset_discards_requests_without_completions() {
 }
 
 #[test]
-fn early_doorbells_and_packets_are_ignored() {
+fn doorbells_before_rts_and_packets_before_rtr_are_ignored() {
     let mut pair = Pair::new();
     pair.modify(A, State::Reset);
     for state in [State::Init, State::Rtr] {
@@ -137,7 +137,7 @@ fn rejected_packets_do_not_establish_communication() {
 }
 
 #[test]
-fn sqd_finishes_started_messages_then_reports() {
+fn sqd_completes_started_messages_then_raises_drained_event() {
     let mut pair = Pair::with_window(4);
     pair.post(A, write(1, 0x8000, 256 * 6));
     pair.post(A, write(2, 0x9000, 10));
@@ -159,7 +159,7 @@ fn sqd_finishes_started_messages_then_reports() {
 }
 
 #[test]
-fn idle_sqd_is_drained_immediately() {
+fn idle_qp_is_drained_immediately_on_move_to_sqd() {
     let mut pair = Pair::new();
     pair.modify_with(A, State::Sqd, |modify| modify.notify_drained = true);
     assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
@@ -169,7 +169,7 @@ fn idle_sqd_is_drained_immediately() {
 }
 
 #[test]
-fn responder_continues_in_sqd() {
+fn responder_answers_requests_in_sqd() {
     let mut pair = Pair::new();
     pair.modify(B, State::Sqd);
     pair.post(A, write(1, 0x8000, 10));
@@ -204,7 +204,7 @@ fn failed_uc_send_leaves_receive_queue_working() {
 
 /// JingZhao interface, section 10.5: SQERR2RTS resumes at the next doorbell.
 #[test]
-fn leaving_sqe_flushes_all_announced_requests() {
+fn sqerr2rts_flushes_requests_announced_by_earlier_doorbells() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
     pair.a.host.post_send(A.qpn(), request(0, SendOp::Send { imm: None }, &[bad]));
@@ -226,7 +226,7 @@ fn leaving_sqe_flushes_all_announced_requests() {
 }
 
 #[test]
-fn failed_uc_send_reports_no_drain() {
+fn uc_send_failing_in_sqd_raises_no_drained_event() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
     // The message has three packets, of which the third cannot be gathered. Two packets are sent before SQD.
@@ -333,7 +333,7 @@ fn destroyed_qp_leaves_no_state() {
 }
 
 #[test]
-fn qps_take_turns() {
+fn qps_send_in_turns_of_32_packets() {
     let mut pair = Pair::new();
     let second = Qpn::new(0x30);
     pair.a.engine.create_qp(second, attrs(A)).unwrap();

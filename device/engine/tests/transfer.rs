@@ -51,7 +51,7 @@ fn bad_remote() -> engine::Remote {
 }
 
 #[test]
-fn write_carries_reth_once() {
+fn only_first_packet_of_write_carries_reth() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 512));
     assert_eq!(
@@ -101,7 +101,7 @@ fn read_uses_one_psn_per_response() {
 }
 
 #[test]
-fn gather_list_and_inline_data_send() {
+fn send_gathers_from_list_or_inline_data() {
     let mut pair = Pair::new();
     let recv = [sge(0x8000, 10), sge(0x9000, 0), sge(0xa000, 1000)];
     pair.b.host.post_recv(B.qpn(), 7, &recv);

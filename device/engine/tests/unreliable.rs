@@ -38,7 +38,7 @@ fn uc_send_completes_after_last_packet() {
 }
 
 #[test]
-fn incomplete_uc_message_leaves_receive_to_next_message() {
+fn next_uc_message_uses_receive_of_incomplete_message() {
     for lost in 0..3 {
         let mut pair = uc();
         pair.post_recv(B, 7, 0x8000, 1000);
@@ -78,7 +78,7 @@ fn read_on_uc_is_local_operation_error() {
 }
 
 #[test]
-fn datagram_completion_names_sender() {
+fn datagram_completion_reports_source_qpn_mac_and_immediate() {
     let mut pair = ud(GrhArea::None);
     pair.post_recv(B, 7, 0x8000, 100);
     let mut wr = datagram(1, 17, 0x1111_1111);
@@ -93,7 +93,7 @@ fn datagram_completion_names_sender() {
 }
 
 #[test]
-fn grh_area_holds_ip_header() {
+fn grh_area_holds_ipv4_header_in_last_20_bytes() {
     let mut pair = ud(GrhArea::Roce);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post(A, datagram(1, 17, 0x1111_1111));

@@ -137,7 +137,7 @@ fn message_consumes_receive_of_named_srq() {
 }
 
 #[test]
-fn every_request_packet_carries_xrceth() {
+fn every_request_packet_but_no_response_carries_xrceth() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 600);
     for request in [send(1, 600), write(2, 0x9000, 600), read(3, 0xa000, 600), fetch_add(4, 0xb000, 1)] {
@@ -213,7 +213,7 @@ fn read_returns_memory_of_srq_protection_domain() {
 }
 
 #[test]
-fn atomics_execute_once() {
+fn retransmitted_xrc_atomic_executes_once() {
     let mut pair = xrc();
     pair.b.host.bytes(KEY)[0x8000..0x8008].copy_from_slice(&5u64.to_le_bytes());
     pair.post(A, to(SRQ, fetch_add(1, 0x8000, 2)));
@@ -299,17 +299,17 @@ fn refused_everywhere(srqn: Srqn, event: AsyncEvent) {
 }
 
 #[test]
-fn unknown_srq_is_invalid_xrceth() {
+fn xrceth_naming_unknown_srq_is_invalid() {
     refused_everywhere(UNKNOWN, AsyncEvent::InvalidXrceth(UNKNOWN));
 }
 
 #[test]
-fn ordinary_srq_is_invalid_xrceth() {
+fn xrceth_naming_ordinary_srq_is_invalid() {
     refused_everywhere(PLAIN_SRQ, AsyncEvent::InvalidXrceth(PLAIN_SRQ));
 }
 
 #[test]
-fn srq_of_other_domain_is_domain_violation() {
+fn srq_of_other_xrc_domain_is_xrc_domain_violation() {
     refused_everywhere(OTHER_DOMAIN, AsyncEvent::XrcDomainViolation(OTHER_DOMAIN));
 }
 
@@ -350,7 +350,7 @@ fn next_message_can_name_another_srq() {
 }
 
 #[test]
-fn destroyed_srq_ends_message() {
+fn srq_destroyed_during_message_fails_both_qps() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 300);
     pair.post(A, to(SRQ, send(1, 300)));
@@ -366,7 +366,7 @@ fn destroyed_srq_ends_message() {
 
 /// Only a packet with the expected PSN can cause a NAK.
 #[test]
-fn bad_srq_in_duplicate_or_future_packet_is_ignored() {
+fn only_packet_with_expected_psn_is_nakked_for_invalid_srq() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 10);
     inject(&mut pair, B, O::SendOnly, at(0), Some(SRQ), Ext::None, &[1; 10]);
@@ -480,7 +480,7 @@ fn target_drops_responses() {
 }
 
 #[test]
-fn xrc_and_rc_do_not_mix() {
+fn xrc_qp_drops_rc_packets_and_rc_qp_drops_xrc_packets() {
     let mut pair = xrc();
     pair.inject(B, O::SendOnly, at(0), Ext::None, b"");
     assert_eq!(pair.b.engine.stats().drops.wrong_service, 1);
@@ -551,7 +551,7 @@ fn overlong_message_fails_receive_request_of_named_srq() {
 }
 
 #[test]
-fn invalid_srq_request_fails_target() {
+fn invalid_receive_wqe_in_srq_fails_target_and_initiator() {
     let mut pair = xrc();
     let refused = Fetch::Refused { wr_id: 9, status: Status::LocalQpOperation };
     pair.b.host.shared.entry(SRQ.get()).or_default().push_back(refused);
@@ -562,7 +562,7 @@ fn invalid_srq_request_fails_target() {
 }
 
 #[test]
-fn unreadable_srq_raises_event_for_srq() {
+fn unreadable_xrc_srq_raises_catastrophic_event_for_srq() {
     let mut pair = xrc();
     pair.b.host.shared.entry(SRQ.get()).or_default().push_back(Fetch::Broken);
     pair.post(A, to(SRQ, send(1, 10)));
@@ -583,7 +583,7 @@ fn reserved_opcode_is_invalid_request() {
 }
 
 #[test]
-fn disabled_operation_is_invalid_for_every_srq() {
+fn disabled_operation_is_rejected_before_srq_is_checked() {
     let mut pair = xrc_with(|_, attrs| attrs.remote.read = false);
     inject(&mut pair, B, O::ReadRequest, at(0), Some(UNKNOWN), reth(10), b"");
     assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
@@ -591,7 +591,7 @@ fn disabled_operation_is_invalid_for_every_srq() {
 }
 
 #[test]
-fn request_without_srq_cannot_be_executed() {
+fn xrc_work_request_without_srq_number_fails_locally() {
     for request in each_operation() {
         let mut pair = xrc();
         let op = request.op;
@@ -604,7 +604,7 @@ fn request_without_srq_cannot_be_executed() {
 }
 
 #[test]
-fn rc_ignores_srq_of_request() {
+fn rc_qp_ignores_srq_number_in_work_request() {
     let mut pair = Pair::new();
     pair.post_recv(B, 1, 0x8000, 10);
     pair.post(A, to(SRQ, send(1, 10)));
@@ -630,7 +630,7 @@ fn target_receives_in_rtr() {
 }
 
 #[test]
-fn sqd_drains_initiator_and_is_empty_at_target() {
+fn sqd_drains_initiator_and_completes_at_once_at_target() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 600);
     pair.post(A, to(SRQ, send(1, 600)));
@@ -651,7 +651,7 @@ fn sqd_drains_initiator_and_is_empty_at_target() {
 }
 
 #[test]
-fn status_names_the_missing_half() {
+fn status_says_which_half_of_xrc_qp_does_not_exist() {
     let mut pair = xrc();
     let now = pair.now;
     for state in [State::Rts, State::Sqd, State::Err] {
@@ -694,7 +694,7 @@ fn both_xrc_roles_send_congestion_notifications() {
 }
 
 #[test]
-fn wrong_lkey_fails_initiator_locally() {
+fn wrong_lkey_is_local_protection_error_at_initiator() {
     let mut pair = xrc();
     let bad = Sge { lkey: Lkey::new(0xdead), ..sge(0, 10) };
     pair.post(A, to(SRQ, request(1, SendOp::Send { imm: None }, &[bad])));

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_belong_to_one_group() {
+    fn every_visible_command_belongs_to_one_help_group() {
         let mut command = Cli::command();
         command.build();
         let mut names: Vec<_> = command
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_valid_and_lines_fit() {
+    fn help_examples_parse_and_lines_fit_100_columns() {
         for (example, _) in EXAMPLES {
             let parsed = Cli::try_parse_from(example.split(' '));
             assert!(parsed.is_ok(), "{example}: {parsed:?}");

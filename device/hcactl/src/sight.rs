@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_powers_of_1024() {
+    fn size_suffixes_are_powers_of_1024() {
         assert_eq!(size("17"), Ok(17));
         assert_eq!(size("4k"), Ok(4096));
         assert_eq!(size("2G"), Ok(2 << 30));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn published_addresses_translate_as_published() {
+    fn published_icm_addresses_translate_to_published_bus_addresses() {
         let icm = published();
         assert_eq!(at(&icm, 0x4_1234), Some(0x1_0004_1234));
         assert_eq!(at(&icm, 0x6_0ff8), Some(0x1_0020_0ff8));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn page_runs_match_page_by_page_map() {
+    fn runs_of_pages_translate_like_map_of_single_pages() {
         let mut icm = PageMap::default();
         let mut model = BTreeMap::new();
         let mut state = 7u64;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_without_page_does_not_translate() {
+    fn mtt_entry_marked_not_present_does_not_translate() {
         let mut mtt = written(0, &[4, 5]);
         mtt.set(4, None);
         assert_eq!((mtt.page(4), mtt.page(5)), (None, Some(Iova::new(0x5000))));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn unaligned_base_shifts_chunks_but_not_entries() {
+    fn mtt_entries_translate_at_unaligned_base_address() {
         let mtt = written(0x180_0ff4, &[0, 1, 2, 514]);
         for entry in [0, 1, 2, 514] {
             assert_eq!(mtt.page(entry), Some(Iova::new(entry << 12)));

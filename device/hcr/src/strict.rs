@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_ranges_do_not_overlap() {
+    fn only_overlapping_page_ranges_are_reported() {
         let new = [range(0x1000, 0, 1), range(0x2000, 0, 2), range(0x8000, 0, 1)];
         assert!(starts(&[(0, 0x1000), (0x4000, 0x4000), (0x9000, 0x1000)], &new).is_empty());
         assert_eq!(starts(&[(0, 0x1001)], &new), [0x1000]);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn option_ignores_stale_ud_addresses() {
+    fn ud_addresses_option_makes_lid_override_stale_mac_and_ip() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
         let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();

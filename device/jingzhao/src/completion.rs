@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_cqe_has_last_opcode_and_immediate() {
+    fn receive_cqe_has_opcode_of_last_packet_and_immediate() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //

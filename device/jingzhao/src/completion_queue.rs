@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn unprepared_buffer_is_overwritten() {
+    fn cqes_without_ownership_bits_prepared_are_overwritten() {
         for prepared_slots in [0, 3] {
             let mem = Region::new(4 * LEN);
             (0..prepared_slots).for_each(|slot| reap(&mem, slot));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_start_at_offset_in_context() {
+    fn cqes_start_at_address_or_offset_in_cq_context() {
         const START: u64 = 0x7f00_0000_1000;
         // The queue follows two other entries in its region. The start is an address, an offset, or outside the region.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {

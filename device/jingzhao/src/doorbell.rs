@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_keep_separate_first_halves() {
+    fn first_half_of_doorbell_is_kept_per_uar_page() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(doorbells.write(0x2000, &[0xff; 4]), Ok(None));
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn arm_doorbell_identifies_its_queue() {
+    fn arm_doorbell_offset_distinguishes_cq_and_eq() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Doorbell::ArmCq(Cqn::new(5)))));
         assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Doorbell::ArmEq(Eqn::new(7)))));
     }
 
     #[test]
-    fn other_stores_are_ignored() {
+    fn stores_of_other_width_or_offset_are_ignored() {
         let mut doorbells = doorbells();
         for (offset, len, reason) in [
             (0x18, 4, NO_REGISTER),

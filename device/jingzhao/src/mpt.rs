@@ -63,7 +63,7 @@ mod tests {
     };
 
     #[test]
-    fn published_region_has_published_rights_and_pages() {
+    fn published_mpt_entry_yields_its_rights_and_pages() {
         let region = region(&Mpt::parse(&USER).unwrap());
         assert_eq!(region.rights, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ);
         assert_eq!((region.key.get(), region.pd.get(), region.len), (0x20005, 3, 0x2100));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_or_full_length_selects_physical_region() {
+    fn physical_flag_or_full_length_makes_region_physical() {
         let mpt = Mpt::parse(&USER).unwrap();
         let flagged = Mpt { flags: mpt.flags | MptFlags::PHYSICAL, ..mpt };
         assert_eq!(region(&flagged).translation, Translation::Contiguous { bus: Iova::new(mpt.start.get()) });
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_based_region_starts_at_first_byte() {
+    fn zero_based_flag_makes_addresses_offsets_into_region() {
         let mpt = Mpt::parse(&USER).unwrap();
         let zero_based = Mpt { flags: mpt.flags | MptFlags::ZERO_BASED, ..mpt };
         assert_eq!(region(&zero_based).origin, Origin::Start);

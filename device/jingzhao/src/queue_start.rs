@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn start_is_address_or_offset() {
+    fn queue_start_is_address_in_region_or_offset() {
         const ADDRESS: u64 = 0x7f00_0000_1000;
         assert_eq!([found(ADDRESS, ADDRESS), found(ADDRESS, 0)], [Some(0), Some(0)]);
         assert_eq!([found(ADDRESS, ADDRESS + 64), found(ADDRESS, 64)], [Some(64), Some(64)]);
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_larger_than_region_has_no_start() {
+    fn queue_that_exceeds_its_region_is_rejected() {
         const ADDRESS: u64 = 0x7f00_0000_1000;
         for start in [65, ADDRESS - 1, ADDRESS + 65, u64::MAX] {
             assert_eq!(found(ADDRESS, start), None, "{start:#x}");

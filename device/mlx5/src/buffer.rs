@@ -162,7 +162,7 @@ mod tests {
 
     /// Trap M-2: the offset is in units of 1/64 of a page, so 32 means 4096 bytes in a page of 8 KiB.
     #[test]
-    fn offset_counts_parts_of_large_page() {
+    fn page_offset_is_in_units_of_one_64th_page() {
         let dma = guest_memory(0, 8);
         let bytes = list(&[0x2000, 0x6000]);
         let placement = Placement { log_page_size: 1, page_offset: 32 };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn short_list_is_refused() {
+    fn page_list_too_short_for_queue_is_rejected() {
         let bytes = list(&[0x1000, 0x2000]);
         let of = |log_page_size, page_offset, len| {
             QueueBuffer::new(Pages::parse(&bytes), Placement { log_page_size, page_offset }, len)
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_stay_in_queue() {
+    fn accesses_past_end_of_queue_buffer_are_rejected() {
         let dma = guest_memory(0, 1);
         let bytes = list(&[0, 0x10_0000]);
         let placement = Placement { log_page_size: 0, page_offset: 0 };

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn atomic_byte_order_alone_is_settable() {
+    fn set_hca_cap_changes_only_byte_order_of_atomic_caps() {
         let mut caps = Capabilities::new(&Limits::default());
         let mut area = [0; AREA_LEN];
         area[8] = 0x40;

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_never_loses_a_completion() {
+    fn arming_cq_with_unread_entry_raises_event_at_once() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
         assert!(!queue.arm(&arm(0, false)));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn solicited_arming_skips_other_entries() {
+    fn cq_armed_for_solicited_ignores_unsolicited_entries() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
         assert!(!queue.arm(&arm(0, true)));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn overrun_breaks_queue() {
+    fn cq_overrun_is_permanent() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(1);
         for number in 0..2 {
@@ -339,7 +339,7 @@ mod tests {
 
     /// Section 9.5 of the mlx5 interface.
     #[test]
-    fn resize_ends_old_ring_with_entry() {
+    fn resize_writes_resize_cqe_at_end_of_old_ring() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(2);
         for number in 0..2 {

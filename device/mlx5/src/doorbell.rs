@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_one_page_form_a_doorbell() {
+    fn two_halves_in_same_uar_page_form_one_doorbell() {
         let mut doorbells = Doorbells::default();
         let arm = ArmCq { sequence: 2, solicited_only: true, consumer: 5, cqn: Cqn::new(0x43) };
         let bytes = arm.emit();
@@ -186,7 +186,7 @@ mod tests {
 
     /// Trap M-16: stores to the rest of the register copy a WQE and ring no doorbell.
     #[test]
-    fn rest_of_wqe_is_no_doorbell() {
+    fn blueflame_bytes_after_first_eight_are_not_doorbells() {
         let mut doorbells = Doorbells::default();
         let head = 0x0000_0325_0000_8209_u64.to_be_bytes();
         let send = Ok(Some(Doorbell::Send(Qpn::new(0x82))));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn other_stores_are_ignored() {
+    fn stores_of_other_width_or_offset_are_ignored() {
         let mut doorbells = Doorbells::default();
         let eq = EqDoorbell { eqn: Eqn::new(1), consumer: 7 };
         assert_eq!(doorbells.store(PAGE_16, 0x40, &eq.emit()), Ok(Some(Doorbell::ArmEq(eq))));

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn firing_disarms() {
+    fn armed_eq_raises_one_interrupt_until_armed_again() {
         let dma = guest_memory(0, 1);
         let mut queue = queue(4);
         assert_eq!(queue.push(&EVENT, &dma), Ok(None), "not armed yet");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_stays_free() {
+    fn event_is_lost_if_only_one_eq_entry_is_free() {
         let dma = guest_memory(0, 1);
         let mut queue = queue(2);
         for _ in 0..3 {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_lasts_until_restart() {
+    fn health_failure_is_reported_until_restart() {
         let mut health = HealthReport::default();
         assert_eq!((health.nic_state(), health.word(0x38), health.word(0x3c)), (0, 0, 0));
         assert_eq!((health.word(0x30), health.word(0x34)), (0x0023_0010, 0x20d));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn counter_differs_at_every_read() {
+    fn health_counter_changes_with_every_read() {
         let mut health = HealthReport { reads: u32::MAX, ..HealthReport::default() };
         assert_eq!([health.count(), health.count()], [0, 1]);
     }

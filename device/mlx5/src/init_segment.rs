@@ -96,14 +96,14 @@ mod tests {
 
     /// Section 2.1: the values that the driver checks when it loads.
     #[test]
-    fn idle_segment_matches_interface() {
+    fn init_segment_has_values_that_driver_checks_on_load() {
         let mut segment = InitSegment::default();
         assert_eq!([0, 4, 0x14, 0x1fc].map(|at| read(&mut segment, at)), [0x0023_0010, 0x0005_0bbe, 0x56, 0]);
         assert_eq!([0x240, 0x1040, 0x1ffc, u64::MAX - 3].map(|at| read(&mut segment, at)), [0; 4]);
     }
 
     #[test]
-    fn queue_address_ends_failure() {
+    fn writing_command_queue_address_clears_failure() {
         let mut segment = InitSegment::default();
         segment.health.fail();
         assert_eq!(read(&mut segment, 0x14), 0x156);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_limits_are_those_of_the_interface() {
+    fn limits_missing_from_configuration_are_interface_defaults() {
         assert_eq!(parse("{}").unwrap().caps(), GeneralCaps::infiniband());
         let limits = Limits::default();
         assert_eq!((limits.bar_len(), limits.uar_pages()), (32 << 20, [16, 8191]));

@@ -366,7 +366,7 @@ mod tests {
 
     /// Trace ib-2: the first key that `ib_mad` creates.
     #[test]
-    fn physical_key_covers_guest_memory() {
+    fn physical_mkey_addresses_guest_memory_directly() {
         let dma = guest_memory(0x4000, 1);
         let mut keys = Mkeys::new(18);
         let physical = MkeyContext { length64: true, ..context(AccessMode::Physical) };
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_pages_back_their_key() {
+    fn mkey_translates_through_its_page_list() {
         let dma = guest_memory(0x4000, 4);
         let pages = [0x7000_u64 | 3, 0x4000 | 3].map(u64::to_be_bytes).concat();
         let mut keys = Mkeys::new(18);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_unusable_contexts() {
+    fn rejects_mkey_contexts_with_invalid_mode_or_range() {
         let mut keys = Mkeys::new(18);
         let mut check = |context| keys.insert(context, Box::default()).unwrap_err().check;
         assert_eq!(check(context(AccessMode::DeviceMemory)), Check::MkeyMode);

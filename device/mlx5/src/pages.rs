@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn driver_gets_back_what_it_gave() {
+    fn manage_pages_returns_all_pages_the_driver_gave() {
         let list: Vec<u8> = (1..=20_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
         let mut pages = GivenPages::default();
         assert!(pages.take(768).is_empty());

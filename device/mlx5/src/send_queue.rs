@@ -196,7 +196,7 @@ mod tests {
 
     /// Trap M-1 of the mlx5 interface.
     #[test]
-    fn invalid_sizes_consume_blocks() {
+    fn wqe_of_invalid_size_consumes_one_basic_block() {
         let dma = guest_memory(0, 1);
         let (mut queue, buffer) = queue();
         put(&dma, 0, 0);

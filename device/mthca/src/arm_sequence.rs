@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_events_need_not_be_counted() {
+    fn arm_sequence_number_may_omit_unread_events() {
         let mut sequence = ArmSequence::default();
         assert_eq!(allowed(&sequence), [1]);
         sequence.event_written(7);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn user_program_has_received_events_that_it_counts() {
+    fn arm_sequence_number_marks_events_that_it_counts_as_read() {
         let mut sequence = ArmSequence::default();
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn published_doorbells_take_effect_at_once() {
+    fn published_eight_byte_doorbells_are_recognized() {
         assert_eq!(pages().write(0x2010, &SEND), sent(2));
         assert_eq!(pages().write(0x2020, &ARM), armed(2));
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_keep_separate_halves() {
+    fn first_half_of_doorbell_is_kept_per_uar_page() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x4010, &[0xff; 4]), Ok(None));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn other_stores_are_ignored() {
+    fn stores_of_other_width_or_offset_are_ignored() {
         let mut pages = pages();
         for (offset, len, reason) in [
             (0x2018, 8, NO_REGISTER),

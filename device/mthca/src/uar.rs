@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbell_words_match_existing_queues() {
+    fn only_doorbell_words_with_queues_are_polled() {
         let mut queues = queues([1, 2]);
         queues.add(7, UarRegister::ArmCq, 1);
         queues.add(8, UarRegister::Send, 1);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_queue_of_page_is_polled_once() {
+    fn page_with_one_queue_needs_no_polling_round() {
         let mut queues = queues([5]);
         queues.begin(PLACE, Some(5));
         assert!(queues.rounds.is_empty() && rest(&mut queues).is_empty());

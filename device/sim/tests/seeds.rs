@@ -15,7 +15,7 @@ fn from_env(name: &str, default: u64) -> u64 {
 const PINNED: [u64; 5] = [281_947, 366_135, 810_318, 886_846, 1_004_380];
 
 #[test]
-fn regression_seeds_pass() {
+fn simulation_passes_with_seeds_that_once_failed() {
     for seed in PINNED {
         if let Err(failure) = sim::run(seed, false) {
             panic!("{failure}");
@@ -24,7 +24,7 @@ fn regression_seeds_pass() {
 }
 
 #[test]
-fn random_seeds_pass() {
+fn simulation_passes_with_random_seeds() {
     let first = from_env("HCAD_SIM_FIRST", 0);
     let end = first + from_env("HCAD_SIM_SEEDS", 400);
     let next = AtomicU64::new(first);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn options_equal_file_entry() {
+    fn device_options_are_equivalent_to_file_entry() {
         let config = configuration(
             &[DEVICE, &["--peer", "127.0.0.1:47912,id=2", "--peer", "127.0.0.1:9,leaf", "--strict"]].concat(),
         )
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_value_names_its_option() {
+    fn error_for_invalid_value_names_its_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (

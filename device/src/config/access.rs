@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_mode_admits_owner_and_group() {
+    fn socket_mode_defaults_to_0660_if_group_is_configured() {
         assert_eq!(check(None, None), Ok(Access::PRIVATE));
         let shared = check(None, Some(GroupEntry::Name("root".into()))).unwrap();
         assert_eq!((shared.mode.bits(), shared.group), (0o660, Some(Gid::from_raw(0))));

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn udp_peer_mac_follows_number_or_is_explicit() {
+    fn udp_peer_mac_derives_from_id_or_is_explicit() {
         let peer = |extra: &str| {
             let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
             check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn tap_path_mtu_is_valid_and_fits_interface() {
+    fn tap_path_mtu_must_be_an_infiniband_mtu() {
         let tap = |more: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"mthca": {{}}}}, "fabric": {{"tap": {{"interface": "no-such-tap" {more}}}}}}}"#

@@ -183,7 +183,7 @@ mod tests {
     use super::super::tests::{check, device};
 
     #[test]
-    fn path_is_used_once() {
+    fn rejects_two_settings_with_same_file() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_folders_and_interfaces_are_named() {
+    fn errors_name_missing_folders_and_interfaces() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().display();
         assert_eq!(problem(&format!(r#", "socket_path": "{folder}/s", "capture": "{folder}/c""#)), None);

@@ -43,7 +43,7 @@ mod tests {
     use super::super::tests::{check, device};
 
     #[test]
-    fn devices_share_mapping_limit() {
+    fn guest_memory_limit_is_divided_among_devices() {
         const GIB: u64 = 1 << 30;
         let one = |id: u32, extra: &str| {
             device(extra).replace("258", &id.to_string()).replace("7000", &(7000 + id).to_string())

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_resolves_to_local_ip_version() {
+    fn peer_name_resolves_to_ip_version_of_bind_address() {
         let name = PeerAddr::try_from("localhost:7".to_owned()).unwrap();
         let bind = SocketAddr::from(([127, 0, 0, 1], 1));
         assert_eq!(resolve(&name, bind), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));

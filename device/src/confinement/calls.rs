@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_useful_to_attackers_return_enosys() {
+    fn forbidden_system_calls_return_enosys() {
         let errors = confined(|| {
             let refused = [
                 ("execve", libc::SYS_execve),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_needed_for_serving_are_permitted() {
+    fn filter_permits_udp_but_not_tcp_fork_or_executable_memory() {
         let (tcp, udp, child) = confined(|| {
             // SAFETY: a child created despite the filter exits at once.
             let child = unsafe {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_group_must_be_configured() {
+    fn fchown_is_permitted_only_to_configured_group() {
         let errors = confined(|| {
             let anybody = u32::MAX;
             [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {

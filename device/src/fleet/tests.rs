@@ -53,7 +53,7 @@ fn files(folder: &TempDir) -> usize {
 }
 
 #[test]
-fn hung_device_is_abandoned_and_named() {
+fn shutdown_abandons_hung_device_and_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[false, true, false]);
     let asked = Instant::now();
@@ -64,7 +64,7 @@ fn hung_device_is_abandoned_and_named() {
 }
 
 #[test]
-fn hung_device_keeps_its_id() {
+fn removed_device_keeps_its_id_while_hung() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[true, false]);
     let registry = fleet.registry();

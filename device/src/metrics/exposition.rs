@@ -122,7 +122,7 @@ mod tests {
 
     /// Compares the output with a golden text, which contains escapes in label values and cumulative buckets.
     #[test]
-    fn families_follow_text_format() {
+    fn metric_families_follow_prometheus_text_format() {
         let mut durations = Durations::default();
         for ns in [500, 3_000, 20_000_000_000] {
             durations.record(Duration::from_nanos(ns));

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn dashboard_uses_exactly_the_exposed_metrics() {
+    fn dashboard_uses_all_exposed_metrics_except_those_listed() {
         let board = serde_json::from_slice(&std::fs::read(BOARD).unwrap()).unwrap();
         let mut found = Vec::new();
         questions(&board, &mut found);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_metrics_are_read_anew() {
+    fn process_metrics_are_read_from_proc_at_each_scrape() {
         let mut process = Process::new();
         // Other tests open and close descriptors at the same time, so single attempts may fail.
         let are_counted = (0..100).any(|_| {

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn oversized_head_is_refused() {
+    async fn oversized_request_head_returns_status_431() {
         let (_sender, registry) = watch::channel([].into());
         let source = Mutex::new(Source { process: Process::new(), registry, text: None });
         let head = |len: usize| {

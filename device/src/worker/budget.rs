@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn boot_is_never_paused() {
+    fn two_seconds_of_control_work_at_boot_are_never_paused() {
         let mut device = Device::alone();
         device.run(200, PERIOD, false);
         assert_eq!(device.paused, Duration::ZERO);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn control_work_beside_data_is_never_paused() {
+    fn control_work_balanced_by_data_transfer_is_never_paused() {
         let mut device = Device::alone();
         for _ in 0..HUNDRED_SECONDS / 2 {
             device.run(1, PERIOD, true);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn device_keeps_its_savings_beside_exhausted_ones() {
+    fn idle_device_keeps_saved_time_while_others_exhaust_theirs() {
         let shared = shared();
         let mut greedy: Vec<Device> = (0..15).map(|_| Device::sharing(shared)).collect();
         let mut booting = Device::sharing(shared);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn overdrawn_device_is_served_again() {
+    fn device_that_overspent_is_paused_and_served_again() {
         let mut device = Device::alone();
         let hour = Duration::from_secs(3600);
         (device.processor, device.now) = (hour, Instant::ZERO + hour);

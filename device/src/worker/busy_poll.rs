@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_only_after_short_sleeps() {
+    fn busy_polling_starts_only_after_short_sleep() {
         let mut busy_poll = BusyPoll::new(LIMIT);
         busy_poll.moved(BULK);
         assert_eq!(busy_poll.pause(at(0)), None, "nothing is known yet");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_cpu_bound_threads_polls_only_bulk() {
+    fn slow_yield_limits_polling_to_recent_bulk_transfers() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(polls(&mut busy_poll, 100), 100);
         assert!(busy_poll.yielded(at(0), FAST_YIELD));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unproductive_yielding_poll_is_not_counted() {
+    fn unproductive_yielding_polls_do_not_delay_spinning() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(busy_poll.pause(at(0)), YIELDING);
         (0..10).for_each(|_| busy_poll.found_nothing());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_yield_resets_backoff() {
+    fn fast_yields_reset_backoff_of_slow_yields() {
         let mut busy_poll = after(64, Duration::ZERO);
         for _ in 0..20 {
             assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_once_after_unproductive_poll() {
+    fn unproductive_poll_is_followed_by_one_block() {
         let mut busy_poll = after(64, Duration::ZERO);
         busy_poll.found_nothing();
         assert_eq!(busy_poll.pause(at(0)), None);

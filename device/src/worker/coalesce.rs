@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_stream_is_coalesced_and_compared_again() {
+    fn coalescing_that_helps_is_compared_again_each_second() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
         assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "80 us each are less than a second");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn request_response_is_hardly_delayed() {
+    fn coalescing_trials_of_request_response_load_back_off() {
         let mut load = Load::new(SLEEP);
         // The sleeps take two seconds. The pauses between trials are 50, 100, 200, 400 and 800 ms.
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_stream_stops_coalescing() {
+    fn coalescing_stops_when_messages_no_longer_accumulate() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS + 100, (45, 1), (80, 10));
         let coalesced = load.sleep(PLAIN_SLEEPS, (25, 1), (85, 1));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_device_is_not_coalesced() {
+    fn restart_of_device_ends_coalescing_trial() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
         assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "a trial");

@@ -67,7 +67,7 @@ fn make_it_send(client: &mut UnixStream) {
 }
 
 #[test]
-fn blocked_fabric_gets_every_frame_later() {
+fn blocked_frame_is_sent_when_fabric_becomes_writable() {
     let (gate, mut other_end) = UnixStream::pair().unwrap();
     gate.set_nonblocking(true).unwrap();
     let mut filled = 0;
@@ -133,7 +133,7 @@ impl Fabric for Silent {
 }
 
 #[test]
-fn blocked_fabric_is_retried_after_timeout() {
+fn blocked_frame_is_sent_again_after_retry_timeout() {
     let (sent, arrived) = mpsc::channel();
     let never_ready = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let fabric = Silent { never_ready, was_full: false, sent };

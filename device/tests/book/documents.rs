@@ -101,7 +101,7 @@ fn quoted(page: &str) -> Vec<String> {
 
 /// A path such as `net/port.rs` may omit its first folders.
 #[test]
-fn named_files_exist() {
+fn files_named_in_book_exist() {
     let mut all = BTreeSet::new();
     files(Path::new(REPOSITORY), &mut all);
     let mut missing = Vec::new();

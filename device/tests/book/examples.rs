@@ -20,7 +20,7 @@ const TOP_LEVEL: [&str; 6] =
     ["log", "control_socket", "metrics", "socket_mode", "socket_group", "confinement"];
 
 #[test]
-fn printed_hcad_lines_parse() {
+fn hcad_command_lines_printed_in_book_parse() {
     let printed = of(Path::new(REPOSITORY), "hcad");
     for commands::Printed { place, words } in &printed {
         if let Err(error) = Cli::try_parse_from(words) {
@@ -32,7 +32,7 @@ fn printed_hcad_lines_parse() {
 
 /// `hcactl` reports an invalid command line with status 2 before it connects to a daemon.
 #[test]
-fn printed_hcactl_lines_parse() {
+fn hcactl_command_lines_printed_in_book_parse() {
     let printed = of(Path::new(REPOSITORY), "hcactl");
     for commands::Printed { place, words } in &printed {
         let mut arguments = words[1..].to_vec();
@@ -78,7 +78,7 @@ fn without_groups(mut config: Value) -> Value {
 }
 
 #[test]
-fn printed_configurations_load() {
+fn configurations_printed_in_book_load() {
     let mut count = 0;
     for path in pages(Path::new(REPOSITORY)) {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -97,7 +97,7 @@ fn printed_configurations_load() {
 
 /// `-device` of QEMU accepts JSON, in which an error would only show when QEMU starts.
 #[test]
-fn printed_qemu_devices_name_a_socket() {
+fn qemu_device_options_printed_in_book_have_socket_path() {
     let printed = of(Path::new(REPOSITORY), "qemu-system-x86_64");
     for commands::Printed { place, words } in &printed {
         let device = words.iter().skip_while(|word| *word != "-device").nth(1).expect(place);

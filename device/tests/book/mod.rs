@@ -55,6 +55,6 @@ fn strict_rule_reference_matches_tables() {
 }
 
 #[test]
-fn reference_of_syndromes_is_current() {
+fn syndrome_reference_matches_code() {
     is_current("reference/syndromes.md", &syndromes::page());
 }

@@ -138,7 +138,7 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
 }
 
 #[test]
-fn ten_thousand_connections_work_together() {
+fn ten_thousand_connections_exchange_messages() {
     let _alone = alone();
     let mut a = initialised(1, Options::default());
     let mut b = initialised(2, Options::default());

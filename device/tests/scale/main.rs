@@ -193,7 +193,7 @@ fn maximum_dma_ranges_map_and_unmap() {
 
 /// JingZhao interface, section 3.3: the largest tables, in which few entries are used.
 #[test]
-fn sparse_tables_cost_only_used_entries() {
+fn memory_of_sparse_tables_depends_on_used_entries_only() {
     let _alone = alone();
     let mut machine = powered_on(1, Options::default());
     measured("the greatest tables, empty", 1, 1, 1 << 20, || {

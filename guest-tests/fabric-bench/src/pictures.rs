@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn picture_contains_available_series() {
+    fn pictures_are_drawn_only_for_measured_series() {
         let folder = tempfile::tempdir().unwrap();
         draw(folder.path(), &figures(&[("udp_4k_bw", 9.0)])).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing of ours");

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_found_by_release_in_image() {
+    fn kernel_image_selects_module_folder_of_its_release() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("bzImage");
         let mut bytes = vec![0; 0x400];

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rebuilt_package_uses_original_source_version() {
+    fn source_version_omits_binary_rebuild_suffix() {
         assert_eq!(source_version("56.1-1+b2"), "56.1-1");
         assert_eq!(source_version("56.1-1"), "56.1-1");
         assert_eq!(source_version("56.1-1~bpo12+1"), "56.1-1~bpo12+1");

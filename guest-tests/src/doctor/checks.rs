@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_kvm_only_limits_guests() {
+    fn doctor_reports_missing_kvm_as_limited() {
         let denied = Findings { kvm: Kvm::Denied, ..well() };
         assert_eq!(state(&denied, "KVM"), State::Limited);
         assert!(line(&denied, "KVM").contains("usermod -aG kvm"));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn fetching_parts_requires_more_disk_than_running() {
+    fn doctor_requires_more_disk_space_if_parts_are_not_cached() {
         let with = |cache: Result<Cache, String>, free| {
             let cache = cache.map(|cache| Cache { free, ..cache });
             state(&Findings { cache, ..well() }, "disk space")

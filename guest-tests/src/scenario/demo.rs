@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggested_commands_name_program_as_started() {
+    fn suggested_commands_use_path_by_which_program_was_started() {
         let text = shown("target/release/guest-lab");
         assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
         assert!(text.contains("'target/release/guest-lab help'"), "{text}");

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn leak_is_loss_that_recurs_in_every_batch() {
+    fn leak_estimate_is_median_loss_per_batch() {
         assert_eq!(taken(&[438_060, 428_340, 428_400, 428_300, 428_310, 428_290]), 20);
         assert_eq!(taken(&[438_000, 436_000, 434_000, 435_000, 432_000, 430_000]), 2000);
         assert_eq!(taken(&[1, 2]), -1);

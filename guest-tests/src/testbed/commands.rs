@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_is_released_when_guest_ends() {
+    async fn exec_ports_are_unavailable_after_guest_ends() {
         let (ports, guest) = guest();
         drop(guest);
         assert!(ports.run(&["true"], b"").await.is_err());

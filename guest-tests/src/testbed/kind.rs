@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_has_one_name() {
+    fn testbed_kind_has_same_name_in_arguments_and_json() {
         for kind in Kind::value_variants() {
             let argument = kind.to_possible_value().unwrap();
             assert_eq!((argument.get_name(), json!(kind)), (kind.name(), json!(kind.name())));

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn text_with_two_colons_is_path_in_guest() {
+    fn testbed_guest_and_path_denote_file_in_guest() {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("./a:b:c"), Ok(Place::Host("./a:b:c".into())));
         assert_eq!(place("file"), Ok(Place::Host("file".into())));

@@ -1,4 +1,4 @@
-//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which links to the
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which links to the the
 //! next WQE. The type parameter `O` is the byte order of the interface.
 //!
 //! # Spec
@@ -47,7 +47,7 @@ pub struct DataSegment {
     pub len: u32,
     /// L_Key of the region.
     pub lkey: Lkey,
-    /// First virtual address in the region.
+    /// Virtual address of the first byte, within the region.
     pub va: Va,
 }
 

@@ -32,7 +32,7 @@ impl Table {
     }
 
     /// Returns the index in the table of the object with this number. Drivers use the bits above the table size as a
-    /// generation.
+    /// generation number.
     pub const fn index(&self, number: u32) -> u32 {
         // A table of 2^32 entries uses every bit.
         match 1u32.checked_shl(self.log_entries as u32) {

@@ -113,7 +113,7 @@ mod tests {
 
     /// The offsets are those in section 8.6 of the mthca interface.
     #[test]
-    fn counters_match_interface_offsets() {
+    fn port_counters_are_at_specified_offsets() {
         let counters = PortCounters {
             port: 1,
             link_downed: 2,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_counters_match_interface_offsets() {
+    fn extended_port_counters_are_at_specified_offsets() {
         let counters = PortCountersExtended {
             port: 1,
             transmit_data: 1,

@@ -113,7 +113,7 @@ attribute! {
         /// Switches only: maximum lifetime of a packet at the head of a queue, 4.096 us * 2^n.
         hoq_life: u8 = 339, 5;
         operational_vls: u8 = 344, 4;
-        /// Number of SMPs received with an invalid M_Key.
+        /// Number of Number of SMPs received with an invalid M_Key.
         m_key_violations: u16 = 352, 16;
         /// Number of packets received with an invalid P_Key.
         p_key_violations: u16 = 368, 16;
@@ -121,7 +121,7 @@ attribute! {
         q_key_violations: u16 = 384, 16;
         /// Size of the GUID table in entries.
         guid_cap: u8 = 400, 8;
-        /// In a Set only: clients must renew their subscriptions.
+        /// In a In a Set only: clients must renew their subscriptions.
         client_reregister: bool = 408, 1;
         /// Propagation delay of the subnet, 4.096 us * 2^n. It limits the rate of traps.
         subnet_timeout: u8 = 411, 5;
@@ -140,7 +140,7 @@ mod tests {
 
     /// The bytes are those of the table in section 8.5 of the mthca interface.
     #[test]
-    fn active_port_matches_interface_table() {
+    fn port_info_of_active_port_matches_section_8_5() {
         let mut bytes = [0; 64];
         bytes[8..10].copy_from_slice(&[0xfe, 0x80]);
         bytes[16..20].copy_from_slice(&[0x00, 0x07, 0xbf, 0xff]);

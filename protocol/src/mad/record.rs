@@ -216,7 +216,7 @@ layout! {
 }
 layout! {
     /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, and finally data in units
-    /// of 8, 16, 32 and 64 bits.
+    /// of of 8, 16, 32 and 64 bits.
     SERVICE, 176, [
         64, 128, 16, 16, 32, 128, 512, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16,
         16, 16, 32, 32, 32, 32, 64, 64,
@@ -242,7 +242,7 @@ mod tests {
     /// The offsets are those in section 9.3 of the mthca interface. The record is the response to joining a broadcast
     /// group.
     #[test]
-    fn broadcast_group_member_matches_interface_offsets() {
+    fn mc_member_record_fields_are_at_specified_offsets() {
         let mut bytes = [0; 52];
         bytes[..16]
             .copy_from_slice(&[0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
@@ -277,7 +277,7 @@ mod tests {
 
     /// The offsets are those in section 9.4 of the mthca interface.
     #[test]
-    fn path_record_matches_interface_offsets() {
+    fn path_record_fields_are_at_specified_offsets() {
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         bytes[8..24].fill(0x11);

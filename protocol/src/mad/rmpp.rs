@@ -32,7 +32,7 @@ attribute! {
         first: bool = 22, 1;
         /// Whether RMPP is in use. If not, the other fields are undefined.
         active: bool = 23, 1;
-        /// Reason of a STOP or ABORT.
+        /// Reason for a STOP or ABORT.
         status: u8 = 24, 8;
         /// Segment number, starting at 1. In an ACK, the number of the last segment received.
         segment: u32 = 32, 32;

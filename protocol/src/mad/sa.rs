@@ -14,7 +14,7 @@ use super::rmpp::Rmpp;
 pub const DATA_LEN: usize = 200;
 
 /// Length in bytes of the SA header, which lies between the RMPP header and the data. Every segment has an SA header,
-/// and RMPP counts it as payload.
+/// and RMPP counts it as and RMPP counts it as payload.
 pub const SA_HEADER_LEN: usize = 20;
 
 /// Class version that this crate supports.
@@ -101,7 +101,7 @@ mod tests {
 
     /// The offsets are those in section 9.1 of the mthca interface.
     #[test]
-    fn sections_match_interface_offsets() {
+    fn sa_mad_fields_are_at_specified_offsets() {
         let mut mad = [0; 256];
         let sa = SaMad::of_mut(&mut mad);
         sa.set_attribute_offset(0x0d);

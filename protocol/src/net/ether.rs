@@ -116,7 +116,7 @@ pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
 
 /// Removes a priority tag from a frame, for ports without VLANs.
 ///
-/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged
+/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged "priority-tagged
 /// frame", and section 6.9). An untagged frame is returned unchanged, without copying it.
 ///
 /// # Errors

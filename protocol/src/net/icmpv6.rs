@@ -28,7 +28,7 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// A lower hop limit proves that a router forwarded the message (RFC 4861, section 7.1).
+/// Hop limit that a receiver requires. A lower one proves that a router forwarded the message (RFC 4861, section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
 /// A parsed ICMPv6 message.
@@ -47,7 +47,7 @@ pub enum Icmpv6<'a> {
 /// Neighbour solicitation (RFC 4861, section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
-    /// Address that is resolved.
+    /// Address that is to be resolved.
     pub target: Ipv6Addr,
     /// Link-layer address of the sender. Absent in duplicate address detection (RFC 4862).
     pub source_mac: Option<MacAddr>,
@@ -56,11 +56,11 @@ pub struct Solicitation {
 /// Neighbour advertisement (RFC 4861, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// Address that is announced.
+    /// Address whose link-layer address is announced.
     pub target: Ipv6Addr,
     /// Link-layer address of the target.
     pub target_mac: Option<MacAddr>,
-    /// The advertisement responds to a solicitation.
+    /// Whether the advertisement responds to a solicitation.
     pub solicited: bool,
 }
 
@@ -68,8 +68,8 @@ impl<'a> Icmpv6<'a> {
     /// Parses the payload of an IPv6 datagram.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Checksum`]; [`WireError::Invalid`] for messages that a receiver must
-    /// discard according to RFC 4861, section 7.1.
+    /// [`WireError::Short`] if the message is truncated; [`WireError::Checksum`] if the checksum is wrong;
+    /// [`WireError::Invalid`] for messages that a receiver must discard according to RFC 4861, section 7.1.
     pub fn parse(ip: &Ipv6, bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, body) = split(bytes, 4, "ICMPv6")?;
         if checksum(ip, bytes).value() != 0 {
@@ -101,7 +101,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 if kind == SOLICITATION {
                     let source_mac = mac_option(options, SOURCE_MAC)?;
-                    // RFC 4861, section 7.1.1: no source address option in duplicate address detection.
+                    // RFC 4861, section 7.1.1: in duplicate address detection, there must be no source address option.
                     if ip.src.is_unspecified() && source_mac.is_some() {
                         return invalid("source address option of an unspecified source", SOURCE_MAC);
                     }
@@ -109,7 +109,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 let target_mac = mac_option(options, TARGET_MAC)?;
                 let solicited = flags.first().is_some_and(|flags| flags & SOLICITED != 0);
-                // RFC 4861, section 7.1.2: a multicast advertisement has no Solicited flag.
+                // RFC 4861, section 7.1.2: a multicast advertisement must not have the Solicited flag.
                 if solicited && ip.dst.is_multicast() {
                     return invalid("solicited flag of a multicast advertisement", SOLICITED);
                 }
@@ -120,10 +120,10 @@ impl<'a> Icmpv6<'a> {
     }
 }
 
-/// Appends the complete echo reply frame. `ip` is the IP header of the reply, `data` comes from the request.
+/// Appends the complete echo reply frame. `ip` is the IP header of the reply, and `data` comes from the request.
 ///
 /// # Errors
-/// [`WireError::Invalid`] if the reply does not fit in an IPv6 datagram; in that case nothing is appended.
+/// [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram. In this case, nothing is appended.
 pub fn emit_echo_reply(
     dst: MacAddr,
     src: MacAddr,
@@ -140,8 +140,8 @@ pub fn emit_echo_reply(
 }
 
 impl Solicitation {
-    /// Appends the complete frame, 86 bytes, to the target's solicited-node group. `src` is an address of the
-    /// sender.
+    /// Appends the complete frame, 86 bytes, which is addressed to the target's solicited-node group. `src` is an
+    /// address of the sender.
     pub fn emit_frame(&self, src_mac: MacAddr, src: Ipv6Addr, out: &mut Vec<u8>) {
         let dst = solicited_node(self.target);
         let target = self.target.octets();
@@ -199,7 +199,7 @@ fn emit_discovery(
     emit_message(&ip, &[kind, 0, 0, 0], body, out);
 }
 
-/// Appends head and body with the checksum filled in.
+/// Appends a message with the given head and body, and fills in its checksum.
 fn emit_message(ip: &Ipv6, head: &[u8; 4], body: &[&[u8]], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(head);
@@ -220,7 +220,7 @@ fn option(kind: u8, mac: MacAddr) -> [u8; 8] {
 fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireError> {
     let mut found = None;
     while let [kind, units, ..] = *options {
-        // RFC 4861, section 7.1: all options have a nonzero length.
+        // RFC 4861, section 7.1: all options must have a nonzero length.
         if units == 0 {
             return Err(WireError::Invalid { what: "length of a neighbour discovery option", value: 0 });
         }
@@ -233,8 +233,8 @@ fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireErr
     Ok(found)
 }
 
-/// Returns the checksum of pseudo-header and message (RFC 8200, section 8.1). The message length always fits
-/// 16 bits.
+/// Returns the checksum of pseudo-header and message (RFC 8200, section 8.1). The message length always fits into 16
+/// bits.
 fn checksum(ip: &Ipv6, message: &[u8]) -> Checksum {
     let len = u16::try_from(message.len()).unwrap_or(u16::MAX);
     let pseudo = Checksum::new().with(&ip.src.octets()).with(&ip.dst.octets());
@@ -255,11 +255,11 @@ mod tests {
     /// ICMPv6NDOptSrcLLAddr(lladdr="02:00:00:00:00:01").
     const SOLICITATION: &str = "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000\
         000000000001ff00000287007c9700000000fe80000000000000000000fffe0000020101020000000001";
-    /// The response, generated by scapy 2.8.0: ICMPv6ND_NA(tgt="fe80::ff:fe00:2", R=0, S=1, O=1) /
+    /// The response to the solicitation, generated by scapy 2.8.0: ICMPv6ND_NA(tgt="fe80::ff:fe00:2", R=0, S=1, O=1) /
     /// ICMPv6NDOptDstLLAddr(lladdr="02:00:00:00:00:02").
     const ADVERTISEMENT: &str = "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe8000000000\
         0000000000fffe00000188001b1a60000000fe80000000000000000000fffe0000020201020000000002";
-    /// The solicitation with src="::" and without an option, generated by scapy 2.8.0.
+    /// The same solicitation, but with src="::" and without an option, generated by scapy 2.8.0.
     const PROBE: &str = "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff02000000000000\
         00000001ff00000287007d2300000000fe80000000000000000000fffe000002";
     /// Generated by scapy 2.8.0 for the same hosts: ICMPv6EchoRequest(id=0x4321, seq=7, data=b"hcad ping") and the
@@ -278,7 +278,7 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// Passes the parsed message of a frame to `check`.
+    /// Parses a frame and passes the ICMPv6 message that it contains to `check`.
     fn parsed<T>(frame: &[u8], check: impl FnOnce(&Ipv6, Result<Icmpv6<'_>, WireError>) -> T) -> T {
         let ether = EtherFrame::parse(frame).unwrap();
         let (ip, payload) = Ipv6::parse(ether.payload).unwrap();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_groups_match_rfcs() {
+    fn solicited_node_group_and_its_mac_match_rfc_examples() {
         // RFC 4291, section 2.7.1, and RFC 2464, section 7.
         let target = "4037::01:800:200e:8c6c".parse().unwrap();
         let group = solicited_node(target);

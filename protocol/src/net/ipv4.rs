@@ -17,9 +17,9 @@ use crate::view::{split, view};
 pub struct RawIpv4 {
     /// Version (bits 7:4) and header length in 32-bit words (bits 3:0).
     pub version_ihl: u8,
-    /// Type of service, with the ECN bits.
+    /// Type of service, including the ECN bits.
     pub tos: u8,
-    /// Length of header and payload in bytes.
+    /// Length of the header and the payload in bytes.
     pub total_len: U16,
     /// Identification of fragments; see [`Fragmentation`].
     pub id: U16,
@@ -51,11 +51,11 @@ pub struct Ipv4Fragment {
     __: u8,
 }
 
-/// Identification and flags of an unfragmented datagram. The default has the values of the atomic datagrams
-/// that a port sends: identification 0 and DF set.
+/// Identification and flags of an unfragmented datagram. The default is used for the atomic datagrams that a port
+/// sends: identification 0, and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Identification of the packet's fragments.
+    /// Identification, which the fragments of a datagram have in common.
     pub id: u16,
     /// Flags and fragment offset, as one 16-bit field.
     pub flags: u16,
@@ -71,7 +71,7 @@ impl Default for Fragmentation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Ipv4 {
-    /// Type of service, with the ECN bits.
+    /// Type of service, including the ECN bits.
     pub tos: u8,
     pub ttl: u8,
     /// Protocol number of the payload.
@@ -81,11 +81,11 @@ pub struct Ipv4 {
 }
 
 impl Ipv4 {
-    /// Parses an unfragmented datagram. Returns the header and the payload, truncated to the total length.
+    /// Parses an unfragmented datagram. Returns the header, and the payload truncated to the total length.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] for other versions, options and fragments;
-    /// [`WireError::Checksum`] for a wrong header checksum.
+    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] for other versions, options and
+    /// fragments; [`WireError::Checksum`] if the header checksum is wrong.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<RawIpv4>(bytes, "IPv4")?;
         // Reject options: RoCE senders use none.
@@ -95,7 +95,7 @@ impl Ipv4 {
         if Checksum::new().with(raw.as_bytes()).value() != 0 {
             return Err(WireError::Checksum { what: "IPv4" });
         }
-        // Fragments are not reassembled: RoCE packets fit the MTU and are sent with DF set.
+        // Fragments are not reassembled, because RoCE packets fit into the MTU and are sent with DF set.
         if raw.fragment.more() || raw.fragment.offset() != 0 {
             return Err(WireError::Invalid { what: "IPv4 fragment", value: raw.fragment.offset().into() });
         }
@@ -117,20 +117,19 @@ impl Ipv4 {
     /// Returns the identification and flags of the header at the front of `bytes`.
     ///
     /// # Errors
-    /// [`WireError::Short`].
+    /// [`WireError::Short`] if the header is truncated.
     pub fn fragmentation(bytes: &[u8]) -> Result<Fragmentation, WireError> {
         let (raw, _) = view::<RawIpv4>(bytes, "IPv4")?;
         Ok(Fragmentation { id: raw.id.get(), flags: raw.fragment.into_bits().get() })
     }
 
-    /// Returns the wire format of the header before `payload_len` bytes, at most 65515.
+    /// Returns the header in wire format, for a payload of `payload_len` bytes, at most 65515.
     ///
-    /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning
-    /// (RFC 6864, section 4.1). In addition, a constant does not reveal the amount of other traffic that the
-    /// port sends.
+    /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning (RFC 6864,
+    /// section 4.1). A constant identification also does not reveal how much other traffic the port sends.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the total length does not fit its field.
+    /// [`WireError::Invalid`] if the total length does not fit into its field.
     pub fn emit(&self, payload_len: usize) -> Result<RawIpv4, WireError> {
         let total = size_of::<RawIpv4>().saturating_add(payload_len);
         let total_len = u16::try_from(total).map_err(|_| WireError::Invalid {

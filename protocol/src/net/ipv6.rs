@@ -43,11 +43,11 @@ pub struct Ipv6Flow {
     pub version: u8,
 }
 
-/// A parsed header of an IPv6 packet.
+/// The parsed header of an IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Ipv6 {
-    /// Traffic class, with the ECN bits.
+    /// Traffic class, including the ECN bits.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: FlowLabel,
@@ -59,10 +59,10 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Parses a datagram. Returns the header and the payload, truncated to the payload length.
+    /// Parses a datagram. Returns the header, and the payload truncated to the payload length.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] for other versions.
+    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] for other versions.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<RawIpv6>(bytes, "IPv6")?;
         if raw.flow.version() != 6 {
@@ -80,10 +80,10 @@ impl Ipv6 {
         Ok((header, payload))
     }
 
-    /// Returns the wire format of the header before `payload_len` bytes, at most 65535.
+    /// Returns the header in wire format, for a payload of `payload_len` bytes, at most 65535.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the length does not fit its field.
+    /// [`WireError::Invalid`] if the length does not fit into its field.
     pub fn emit(&self, payload_len: usize) -> Result<RawIpv6, WireError> {
         let payload_len = u16::try_from(payload_len).map_err(|_| WireError::Invalid {
             what: "IPv6 payload length",

@@ -1,6 +1,6 @@
 //! Locates the headers of an arbitrary frame and extracts its addresses and ports, for the NIC.
 //!
-//! Only lengths are verified. The code that reports checksums also verifies them.
+//! This module verifies only lengths. Checksums are verified by the code that reports them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,9 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Maximum number of IPv6 extension headers that are followed. RFC 8200, section 4.1, recommends an order of
-/// seven, one of which can occur twice. The limit bounds the time spent on an untrusted frame. If a frame
-/// exceeds it, its transport is unknown.
+/// Maximum number of IPv6 extension headers that are followed. The order recommended in RFC 8200, section 4.1, has
+/// seven places, so ordinary frames stay below the limit. The limit bounds the time spent on an untrusted frame. If a
+/// frame has more extension headers, its transport is unknown.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -35,7 +35,7 @@ pub struct Layers {
     pub src: MacAddr,
     /// The outermost VLAN tag.
     pub outer_tag: Option<VlanTag>,
-    /// Second VLAN tag; present only if there is a first one.
+    /// The second VLAN tag, present only if there is an outer tag.
     pub inner_tag: Option<VlanTag>,
     /// Protocol of the data after the tags.
     pub ether_type: EtherType,
@@ -48,7 +48,7 @@ pub struct Layers {
 /// VLAN tag (IEEE 802.1Q-2018, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
-    /// Whether it is a C-TAG or an S-TAG.
+    /// Whether the tag is a C-TAG or an S-TAG.
     pub kind: TagKind,
     /// Priority, drop eligibility and VLAN identifier.
     pub tci: Tci,
@@ -80,23 +80,23 @@ pub struct Tci {
 /// An IP header and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Source and destination address.
+    /// Source and destination addresses of the datagram.
     pub addresses: Addresses,
     /// Protocol number of the payload, after the extension headers that were followed.
     pub protocol: u8,
-    /// The datagram is a fragment.
+    /// Whether the datagram is a fragment.
     pub fragment: bool,
-    /// The datagram has IPv6 extension headers.
+    /// Whether the datagram has IPv6 extension headers.
     pub extensions: bool,
     /// Offset of the payload, after options and extension headers.
     pub payload_at: usize,
-    /// Offset of the end of the datagram; padding follows it.
+    /// Offset of the end of the datagram, which padding can follow.
     pub end: usize,
-    /// Transport protocol, with the ports if it has any.
+    /// Transport protocol, including the ports if it has any.
     pub transport: Transport,
 }
 
-/// Source and destination address of an IP header.
+/// Source and destination addresses of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Addresses {
@@ -115,12 +115,12 @@ pub enum Transport {
     Sctp(Ports),
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
-    /// Another protocol, a payload too short for its transport header, or a fragment. Later fragments have no
-    /// transport header, and the checksum of a single fragment cannot be verified.
+    /// Another protocol, a fragment, or a payload that is too short for its transport header. Fragments are included
+    /// because later fragments have no transport header, and the checksum of a single fragment cannot be verified.
     Other,
 }
 
-/// Source and destination port, the first four bytes of TCP, UDP and SCTP headers.
+/// Source and destination ports, which are the first four bytes of TCP, UDP and SCTP headers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[allow(missing_docs)]
@@ -129,13 +129,13 @@ pub struct Ports {
     pub dst: U16,
 }
 
-/// Common beginning of the extension headers. The unit of the length depends on the header.
+/// Common beginning of all extension headers. The unit of `len` depends on the kind of header.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawExtension {
     next_header: u8,
     len: u8,
-    /// Routing type and segments left of a routing header, or [`FragmentField`] of a fragment header.
+    /// In a routing header, the routing type and the segments left. In a fragment header, a [`FragmentField`].
     own: U16,
 }
 
@@ -150,10 +150,10 @@ struct FragmentField {
 }
 
 impl Layers {
-    /// Parses a frame. Anything can follow the Ethernet header.
+    /// Parses a frame. The data after the Ethernet header can be anything.
     ///
     /// # Errors
-    /// [`WireError::Short`] if the frame ends in its Ethernet header or in a VLAN tag.
+    /// [`WireError::Short`] if the frame ends inside its Ethernet header or inside a VLAN tag.
     pub fn parse(frame: &[u8]) -> Result<Self, WireError> {
         let (ether, mut rest) = view::<RawEther>(frame, "Ethernet")?;
         let mut ether_type = ether.ether_type.get();
@@ -183,14 +183,14 @@ impl Layers {
         })
     }
 
-    /// Returns the IP header with options and extension headers.
+    /// Returns the IP header, including options and extension headers.
     pub fn ip_header<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.network_at..self.ip?.payload_at)
     }
 }
 
 impl Ip {
-    /// Parses a datagram. Offsets are relative to its first byte.
+    /// Parses an IPv4 datagram. Offsets in the result are relative to the first byte of the datagram.
     fn parse_v4(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv4>(bytes, "IPv4").ok()?;
         let payload_at = usize::from(raw.version_ihl & 0xf) * 4;
@@ -211,8 +211,8 @@ impl Ip {
         })
     }
 
-    /// Parses a datagram. Offsets are relative to its first byte. An extension header that does not fit, or that
-    /// exceeds the limit, counts as payload.
+    /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
+    /// header that does not fit into the datagram, or that exceeds the limit, counts as payload.
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {
@@ -223,7 +223,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // Later fragments carry no headers, only data that could resemble one.
+            // Later fragments contain no headers, only data that could look like one.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
@@ -256,7 +256,7 @@ impl Ip {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
             Addresses::V6 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
         };
-        // Datagram lengths fit 16 bits. Jumbograms (RFC 2675) are not supported.
+        // Datagram lengths fit into 16 bits. Jumbograms (RFC 2675) are not supported.
         let len = u16::try_from(self.end - self.payload_at).unwrap_or(u16::MAX);
         addresses.with_u16(self.protocol.into()).with_u16(len)
     }
@@ -268,7 +268,7 @@ impl Transport {
             let header = payload.get(..header_len)?;
             view::<Ports>(header, "ports").ok().map(|(ports, _)| *ports)
         };
-        // Minimum header lengths: RFC 9293, section 3.1; RFC 768; RFC 9260, section 3.1.
+        // The minimum header lengths are from RFC 9293, section 3.1, RFC 768, and RFC 9260, section 3.1.
         let transport = match protocol {
             _ if fragment => None,
             TCP => ports(20).map(Self::Tcp),
@@ -290,7 +290,7 @@ impl Transport {
 }
 
 impl TagKind {
-    /// Returns the kind of tag that an EtherType announces.
+    /// Returns the kind of tag that an EtherType identifies.
     pub const fn from_ether_type(number: u16) -> Option<Self> {
         match number {
             0x8100 => Some(Self::Customer),
@@ -319,15 +319,15 @@ mod extension {
 }
 
 impl RawExtension {
-    /// Returns the extension header at the front of `bytes` and its length in bytes. `None` if `protocol` is not
-    /// one.
+    /// Returns the extension header at the front of `bytes`, and its length in bytes. `None` if `protocol` is not an
+    /// extension header that can be skipped.
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;
         let len = usize::from(header.len);
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
-            // RFC 8200, section 8.1: the pseudo-header uses the final destination, which this header does not have
-            // yet.
+            // RFC 8200, section 8.1: the pseudo-header contains the final destination. As long as segments are left,
+            // that is not the destination in the IPv6 header.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))

@@ -1,4 +1,4 @@
-//! Headers of UDP datagrams, RFC 768.
+//! Headers of UDP datagrams (RFC 768).
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,9 +20,9 @@ pub const ROCE_PORT: u16 = 4791;
 pub struct RawUdp {
     pub src_port: U16,
     pub dst_port: U16,
-    /// Length of header and payload in bytes.
+    /// Length of the header and the payload in bytes.
     pub len: U16,
-    /// Checksum; 0 means none.
+    /// Checksum; 0 means that there is none.
     pub checksum: U16,
 }
 
@@ -33,8 +33,8 @@ impl RawUdp {
     /// the sum of the IP pseudo-header without its length.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] if the length is less than the header; [`WireError::Checksum`]
-    /// for a wrong nonzero checksum.
+    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if its length is less than the header;
+    /// [`WireError::Checksum`] if a nonzero checksum is wrong.
     pub fn parse(datagram: &[u8], pseudo: Checksum) -> Result<(&Self, &[u8]), WireError> {
         let (raw, rest) = view::<Self>(datagram, "UDP")?;
         let Some(payload_len) = usize::from(raw.len.get()).checked_sub(size_of::<Self>()) else {
@@ -52,7 +52,7 @@ impl RawUdp {
     }
 }
 
-/// Returns the sum of addresses and protocol of the pseudo-header. The caller adds the UDP length.
+/// Returns the sum of the addresses and the protocol in the pseudo-header. The caller adds the UDP length.
 pub fn pseudo_header(src: &[u8], dst: &[u8]) -> Checksum {
     Checksum::new().with(src).with(dst).with_u16(PROTOCOL.into())
 }

@@ -18,11 +18,11 @@ use crate::{Psn, WireError};
 pub struct RawBth {
     /// Transport service and operation, see [`Opcode`].
     pub opcode: u8,
-    /// SE, M, PadCnt and TVer.
+    /// The flags SE, M, PadCnt and TVer.
     pub flags: BthFlags,
     /// Partition key, see [`Pkey`].
     pub pkey: U16,
-    /// FECN, BECN and DestQP.
+    /// The word with FECN, BECN and DestQP.
     pub dest: BthDest,
     /// The word with AckReq and PSN.
     pub sequence: BthSequence,
@@ -74,7 +74,7 @@ pub struct BthSequence {
     pub ack_req: bool,
 }
 
-/// Parsed BTH. The pad count belongs to the payload, so `parse` and `emit` pass it separately.
+/// The parsed BTH. The pad count belongs to the payload, so `parse` returns it and `emit` receives it separately.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.2.
@@ -83,9 +83,9 @@ pub struct BthSequence {
 pub struct Bth {
     /// Transport service and operation.
     pub opcode: Opcode,
-    /// Requests a solicited event at the receiver.
+    /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
-    /// Migration state: true is Migrated, false is Armed.
+    /// Migration state: true means Migrated, and false means Armed.
     pub mig_req: bool,
     /// Key of the sender's partition.
     pub pkey: Pkey,
@@ -104,10 +104,11 @@ impl Bth {
     /// the header. Reserved bits are ignored.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] for a nonzero transport version, whose layout is unknown.
+    /// [`WireError::Short`] if the header is truncated; [`WireError::Invalid`] for a nonzero transport version, whose
+    /// layout is unknown.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
         let (raw, rest) = view::<RawBth>(bytes, "BTH")?;
-        // IBTA volume 1, section 9.6.1.1 (BTH checks): other transport versions are discarded.
+        // IBTA volume 1, section 9.6.1.1 (BTH checks): packets with other transport versions are discarded.
         if raw.flags.tver() != 0 {
             return Err(WireError::Invalid { what: "BTH TVer", value: raw.flags.tver().into() });
         }
@@ -125,7 +126,7 @@ impl Bth {
         Ok((bth, raw.flags.pad_count().into(), rest))
     }
 
-    /// Returns the wire format for a payload followed by `pad` bytes. Only the two low bits of `pad` are
+    /// Returns the header in wire format, for a payload that `pad` bytes follow. Only the two low bits of `pad` are
     /// used.
     pub fn emit(&self, pad: usize) -> RawBth {
         let pad = u8::try_from(pad & 3).unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::net::ipv6::Ipv6;
 use crate::net::layers::Tci;
 use crate::net::udp::{self, RawUdp};
 
-/// Source and destination address.
+/// Source and destination IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum IpAddrs {
@@ -32,15 +32,15 @@ pub struct Encap {
     pub dst_mac: MacAddr,
     /// Tag control information of the VLAN tag, if the frame has one.
     pub tag: Option<Tci>,
-    /// Source and destination IP address.
+    /// Source and destination IP addresses.
     pub ip: IpAddrs,
-    /// IPv4 TOS or IPv6 traffic class, with the ECN bits.
+    /// IPv4 TOS or IPv6 traffic class, including the ECN bits.
     pub traffic_class: u8,
     /// IPv6 flow label; 0 for IPv4.
     pub flow_label: FlowLabel,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// IPv4 identification and fragmentation fields as received. Frames are always sent with the default.
+    /// IPv4 identification and fragmentation fields as received. Frames are always sent with the default values.
     pub fragment: Fragmentation,
     /// UDP source port. The destination port is always 4791.
     pub src_port: u16,
@@ -80,7 +80,7 @@ impl IpAddrs {
         }
     }
 
-    /// Returns the checksum of the UDP pseudo-header.
+    /// Returns the checksum of the UDP pseudo-header, to which the caller adds the UDP length.
     pub(super) fn pseudo_header(&self) -> Checksum {
         match self {
             Self::V4 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),
@@ -94,7 +94,7 @@ pub(super) struct Unwrapped<'a> {
     pub(super) encap: Encap,
     /// IP and UDP headers as received, for the ICRC.
     pub(super) ip_and_udp: &'a [u8],
-    /// Bytes after the UDP header, ICRC included.
+    /// Bytes after the UDP header, including the ICRC.
     pub(super) transport: &'a [u8],
 }
 
@@ -148,10 +148,10 @@ impl Encap {
         Ok(Unwrapped { encap, ip_and_udp, transport })
     }
 
-    /// Appends the headers for `transport_len` bytes after the UDP header. The UDP checksum is left 0.
+    /// Appends the headers of a frame with `transport_len` bytes after the UDP header. The UDP checksum remains 0.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the length does not fit; in that case nothing is appended.
+    /// [`WireError::Invalid`] if the length does not fit into its field. In this case, nothing is appended.
     pub(super) fn emit(&self, transport_len: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
         let udp_len = size_of::<RawUdp>().saturating_add(transport_len);
         let udp = RawUdp {
@@ -171,7 +171,7 @@ impl Encap {
                     Ipv4 { tos: self.traffic_class, ttl: self.hop_limit, protocol: udp::PROTOCOL, src, dst };
                 let ip = ip.emit(udp_len)?;
                 if self.tag.is_none() {
-                    // Fast path: most frames are untagged IPv4.
+                    // Fast path, because most frames are untagged IPv4.
                     let ether = RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv4);
                     out.extend_from_slice(RawHeaders { ether, ip, udp }.as_bytes());
                     return Ok(());
@@ -197,7 +197,7 @@ impl Encap {
         Ok(())
     }
 
-    /// Returns the length of the Ethernet header with its VLAN tag, in bytes.
+    /// Returns the length in bytes of the Ethernet header, including a VLAN tag.
     pub const fn ether_len(&self) -> usize {
         size_of::<RawEther>() + if self.tag.is_some() { ether::TAG_LEN } else { 0 }
     }

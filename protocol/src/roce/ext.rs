@@ -1,7 +1,7 @@
-//! Extended transport headers, one type each, and [`Ext`], the set of them that an opcode requires.
+//! Extended transport headers. Each header has its own type; [`Ext`] combines the headers that an opcode requires.
 //!
-//! The XRCETH precedes all other extension headers and is not part of [`Ext`]: whether or not a packet has an
-//! XRCETH, its operation determines the other headers.
+//! The XRCETH precedes all other extension headers and is not part of [`Ext`]. The operation alone determines the other
+//! headers, regardless of whether the packet has an XRCETH.
 
 use bitfield_struct::bitfield;
 use zerocopy::byteorder::network_endian::{U32, U64};
@@ -61,7 +61,7 @@ pub enum NakCode {
     RemoteOperational,
     /// Code 4: invalid RD request.
     InvalidRdRequest,
-    /// A reserved code, preserved.
+    /// A reserved code, which is preserved.
     Reserved(u8),
 }
 
@@ -83,16 +83,16 @@ pub enum Syndrome {
     },
     /// A negative acknowledgement (NAK) with its code.
     Nak(NakCode),
-    /// A reserved class; holds the whole byte.
+    /// A reserved class. The value is the whole syndrome byte.
     Reserved(u8),
 }
 
 /// ACK extended transport header (AETH), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// ACK, RNR NAK or NAK.
+    /// Kind of response: ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
-    /// Number of messages the responder has completed, modulo 2^24.
+    /// Number of messages that the responder has completed, modulo 2^24.
     pub msn: Msn,
 }
 
@@ -117,7 +117,7 @@ pub enum Ext {
     Deth(Deth),
     /// Datagram with immediate data.
     DethImm(Deth, Imm),
-    /// SEND with Invalidate; the IETH carries the R_Key to invalidate.
+    /// SEND with Invalidate. The IETH carries the R_Key to invalidate.
     Invalidate(Rkey),
 }
 
@@ -153,7 +153,7 @@ impl ExtKind {
 }
 
 impl Ext {
-    /// Returns the discriminant of this value.
+    /// Returns the kind of this value.
     pub const fn kind(&self) -> ExtKind {
         match self {
             Self::None => ExtKind::None,
@@ -177,10 +177,10 @@ impl Ext {
         }
     }
 
-    /// Parses the headers of `kind` at the front of `bytes`. Returns them and the bytes that follow.
+    /// Parses the headers of `kind` at the front of `bytes`. Returns the headers and the bytes that follow them.
     ///
     /// # Errors
-    /// [`WireError::Short`].
+    /// [`WireError::Short`] if a header is truncated.
     pub fn parse(kind: ExtKind, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         Ok(match kind {
             ExtKind::None => (Self::None, bytes),
@@ -226,7 +226,7 @@ impl Ext {
         })
     }
 
-    /// Appends the wire format to `out`.
+    /// Appends the headers in wire format to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
         match self {
@@ -264,7 +264,7 @@ impl Imm {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawXrceth {
-    /// XRCSRQ: number of the SRQ that the request is for, bits 23:0.
+    /// XRCSRQ: number of the SRQ to which the request is sent, bits 23:0.
     #[bits(24)]
     pub srqn: u32,
     #[bits(8)]
@@ -324,7 +324,7 @@ pub struct RawAtomicEth {
     pub va: U64,
     /// R_Key of the region at `va`.
     pub rkey: U32,
-    /// Swap data, or addend of FetchAdd.
+    /// Swap data of CmpSwap, or addend of FetchAdd.
     pub swap_add: U64,
     /// Compare data of CmpSwap.
     pub compare: U64,
@@ -414,7 +414,7 @@ impl Aeth {
 }
 
 impl Syndrome {
-    /// Acknowledgement without end-to-end flow control.
+    /// ACK that does not use end-to-end flow control.
     pub const ACK: Self = Self::Ack { credits: 0x1f };
 
     /// Decodes a syndrome. Every byte is valid.

@@ -15,7 +15,7 @@ use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
 use crate::view::split;
 
-/// Largest payload of a packet: the largest path MTU, in bytes.
+/// Largest payload of a packet in bytes, which is the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// Position of the checksum in a UDP datagram.
@@ -34,22 +34,23 @@ impl<'a> RoceFrame<'a> {
     /// Parses a frame. Bytes after the IP datagram (Ethernet padding) are ignored.
     ///
     /// # Errors
-    /// The first error found, outermost header first: length and fields of each header, the IPv4 and UDP checksums
-    /// (UDP checksum 0 means none), the ICRC, then those of [`Packet::parse`].
+    /// Returns the first error that is found, beginning with the outermost header. The length and fields of each
+    /// header, the IPv4 and UDP checksums (a UDP checksum of 0 means none) and the ICRC are checked first. The errors
+    /// of [`Packet::parse`] come last.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_with(frame, IcrcField::Computed)
     }
 
-    /// Parses a frame; the ICRC is checked only if `field` says that it has been computed.
+    /// Parses a frame. The ICRC is verified only if `field` says that it has been computed.
     ///
     /// # Errors
-    /// As [`RoceFrame::parse`].
+    /// Fails in the same cases as [`RoceFrame::parse`].
     pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
         let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };
-        // If a packet is too short for a BTH, report this error instead of an ICRC mismatch.
+        // If a packet is too short for a BTH, report that instead of an ICRC mismatch.
         split(covered, 12, "BTH")?;
         if field == IcrcField::Computed {
             let expected = icrc(ip_and_udp, covered);
@@ -64,37 +65,37 @@ impl<'a> RoceFrame<'a> {
 
 /// Writes one frame at the end of a buffer.
 ///
-/// `new` writes the headers, the caller appends the payload, and [`FrameWriter::finish`] adds pad and ICRC.
-/// If the writer is dropped without `finish`, the buffer is truncated to its original length. The frame is
-/// not padded to the 60-byte Ethernet minimum; the code that sends it off-host does that.
+/// `new` writes the headers, the caller appends the payload, and [`FrameWriter::finish`] adds the pad bytes and the
+/// ICRC. If the writer is dropped without `finish`, the buffer is truncated to its original length. The frame is not
+/// padded to the 60-byte Ethernet minimum; the code that sends it off-host does that.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Original length of `out`, restored on drop.
+    /// Original length of `out`, to which `out` is truncated on drop.
     keep: usize,
     frame: usize,
     ip: IpAddrs,
-    /// Length of the Ethernet header, VLAN tag included.
+    /// Length of the Ethernet header, including a VLAN tag.
     ether: usize,
     payload: usize,
     payload_len: usize,
 }
 
 impl<'a> FrameWriter<'a> {
-    /// Appends the headers of a frame with `payload_len` bytes of payload. Reserves room for the whole frame, so
-    /// that appending the payload does not reallocate.
+    /// Appends the headers of a frame with `payload_len` bytes of payload. Reserves space for the whole frame, so that
+    /// appending the payload does not reallocate the buffer.
     ///
     /// # Panics
-    /// As [`FrameWriter::with_xrceth`]. XRC requests require an XRCETH.
+    /// Panics in the same cases as [`FrameWriter::with_xrceth`], and for XRC requests, because these require an XRCETH.
     pub fn new(out: &'a mut Vec<u8>, encap: &Encap, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
         Self::with_xrceth(out, encap, bth, None, ext, payload_len)
     }
 
-    /// Like [`FrameWriter::new`], with an XRCETH for `srqn` if the opcode requires one.
+    /// Like [`FrameWriter::new`], but also writes an XRCETH for `srqn` if the opcode requires one.
     ///
     /// # Panics
     /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], if `ext` is not the variant that `bth.opcode` requires, or if
-    /// `srqn` is missing or superfluous.
+    /// `srqn` is missing although the opcode requires it, or present although it does not.
     pub fn with_xrceth(
         out: &'a mut Vec<u8>,
         encap: &Encap,
@@ -123,13 +124,13 @@ impl<'a> FrameWriter<'a> {
         Self { out, keep: frame, frame, ip: encap.ip, ether, payload, payload_len }
     }
 
-    /// Calls `append` to add payload at the end of the buffer. Payload bytes that are never appended are zero.
+    /// Calls `append`, which adds payload at the end of the buffer. Payload bytes that are never appended are zero.
     ///
     /// # Errors
-    /// Those of `append`.
+    /// Returns the error that `append` returns.
     ///
     /// # Panics
-    /// Panics if `append` changes the length of earlier content or exceeds the announced payload length.
+    /// Panics if `append` changes the length of the earlier content, or if the payload exceeds the announced length.
     pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let before = self.out.len();
         append(self.out)?;
@@ -138,7 +139,7 @@ impl<'a> FrameWriter<'a> {
         Ok(())
     }
 
-    /// Appends payload bytes.
+    /// Appends bytes to the payload.
     ///
     /// # Panics
     /// Panics if the payload exceeds the announced length.
@@ -149,7 +150,7 @@ impl<'a> FrameWriter<'a> {
         });
     }
 
-    /// Adds pad and ICRC and fills in the UDP checksum. Returns the length of the frame in bytes.
+    /// Adds the pad bytes and the ICRC, and fills in the UDP checksum. Returns the length of the frame in bytes.
     pub fn finish(self) -> usize {
         self.finish_with(IcrcField::Computed)
     }
@@ -187,11 +188,11 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
-/// Computes the ICRC and UDP checksum of a frame written with [`IcrcField::LeftOut`]. A complete frame is unchanged.
-/// The ICRC of a damaged frame is replaced too, so receivers no longer detect the damage.
+/// Computes the ICRC and the UDP checksum of a frame that was written with [`IcrcField::LeftOut`]. A complete frame
+/// does not change. If a frame is damaged, its ICRC is also replaced, so receivers can no longer detect the damage.
 ///
 /// # Errors
-/// As for [`RoceFrame::parse`], except for a wrong ICRC.
+/// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC.
 pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
     let Some((covered, _)) = transport.split_last_chunk::<ICRC_LEN>() else {
@@ -202,7 +203,7 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     let icrc_at = datagram_at + size_of::<RawUdp>() + covered.len();
     frame[icrc_at..icrc_at + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
     let datagram = &mut frame[datagram_at..icrc_at + ICRC_LEN];
-    // Over IPv4, a UDP checksum of 0 (none) stays 0.
+    // Over IPv4, a UDP checksum of 0 (which means none) remains 0.
     if matches!(encap.ip, IpAddrs::V6 { .. }) || datagram[CHECKSUM] != [0; 2] {
         datagram[CHECKSUM].fill(0);
         emit_udp_checksum(&encap.ip, datagram);
@@ -212,9 +213,9 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
 
 /// Fills in the UDP checksum, which is required over IPv6.
 ///
-/// Over IPv4 the writer leaves it 0 (none), as soft-RoCE does. Over IPv6 a receiver can discard checksum 0 unless the
-/// port is configured as a tunnel port (RFC 8200, section 8.1). Every receiver accepts a correct checksum. The ICRC
-/// does not cover this field.
+/// Over IPv4, the writer leaves the checksum at 0 (none), as soft-RoCE does. Over IPv6, a receiver may discard
+/// datagrams with a checksum of 0 unless the port is configured as a tunnel port (RFC 8200, section 8.1). Every
+/// receiver accepts a correct checksum. The ICRC does not cover this field.
 fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
     let len = u16::try_from(datagram.len()).expect("the UDP length field was filled from it");
     let sum = match ip.pseudo_header().with_u16(len).with(datagram).value() {

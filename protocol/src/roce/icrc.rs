@@ -1,9 +1,14 @@
 //! Invariant CRC (ICRC) of RoCEv2.
 //!
-//! The ICRC is the Ethernet CRC-32 over eight bytes of ones (the LRH of InfiniBand), the IP header, the UDP header,
-//! the BTH and everything up to the ICRC itself. Fields that change in transit are replaced by ones: TOS, TTL and
-//! checksum of IPv4; traffic class, flow label and hop limit of IPv6; the UDP checksum; byte 4 of the BTH (FECN,
-//! BECN, reserved). The ICRC is sent least significant byte first.
+//! The ICRC is the Ethernet CRC-32 over eight bytes of ones (in place of the LRH of InfiniBand), the IP header, the UDP
+//! header, the BTH, and everything up to the ICRC itself. Fields that change in transit are replaced by ones:
+//!
+//! - in IPv4: TOS, TTL and checksum,
+//! - in IPv6: traffic class, flow label and hop limit,
+//! - in UDP: the checksum,
+//! - in the BTH: byte 4 (FECN, BECN, reserved).
+//!
+//! The ICRC is sent with its least significant byte first.
 //!
 //! # Spec
 //! IBTA volume 1, section 7.8.1 (ICRC) and annex A17 (RoCEv2).
@@ -31,19 +36,20 @@ pub enum IcrcField {
 
 const BTH_LEN: usize = size_of::<RawBth>();
 
-/// Bytes that the CRC consumes at once. Input that consists of whole blocks has no tail to fold byte by byte.
+/// Number of bytes that the CRC consumes at once. If the input consists of whole blocks, no tail has to be processed
+/// byte by byte.
 const BLOCK: usize = 16;
 
-/// Maximum number of bytes that are copied for masking. A short packet is copied whole. From a longer packet,
-/// the headers and enough payload to end at a block boundary are copied.
+/// Maximum number of bytes that are copied for masking. A short packet is copied completely. Of a longer packet, only
+/// the headers are copied, with enough payload to end at a block boundary.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
 
 /// CRC register after eight bytes of ones.
 const REGISTER: u32 = !0x2144_df1c;
 
-/// Computes the ICRC of a packet. `ip_and_udp` holds the headers as sent, `transport` everything from the BTH up to
-/// the ICRC. If a slice is too short for its headers the result is unspecified.
+/// Computes the ICRC of a packet. `ip_and_udp` holds the headers as they are sent, and `transport` holds everything
+/// from the BTH up to the ICRC. If a slice is too short for its headers, the result is unspecified.
 pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
     let head_len = match ip_and_udp.len() + transport.len() {
         ..=COPIED => transport.len(),
@@ -78,8 +84,8 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         *congestion_bits = 0xff;
     }
 
-    // With a zero register, leading zeros do not change a CRC, so they can pad the first block. A CRC is linear, so
-    // the initial register is XORed into the first bytes instead.
+    // If the register is zero, leading zeros do not change a CRC, so they can pad the first block. Because a CRC is
+    // linear, the initial register can be XORed into the first bytes instead.
     masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
     hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());
@@ -94,14 +100,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn register_matches_eight_bytes_of_ones() {
+    fn initial_icrc_register_covers_eight_bytes_of_ones() {
         let mut ones = crc32fast::Hasher::new();
         ones.update(&[0xff; 8]);
         assert_eq!(REGISTER, !ones.finalize());
     }
 
-    /// Reference implementation: computes the CRC byte by byte over the packet, with the variant fields
-    /// replaced by ones.
+    /// Reference implementation. It replaces the variant fields of the packet by ones, and computes the CRC byte by
+    /// byte.
     fn by_definition(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         let masked: &[(usize, u8)] = match ip_and_udp.len() {
             28 => &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff), (26, 0xff), (27, 0xff), (32, 0xff)],

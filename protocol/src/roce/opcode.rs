@@ -2,7 +2,7 @@
 
 use super::ext::ExtKind;
 
-/// Transport service, the top three bits of the BTH opcode.
+/// Transport service, which is given by the top three bits of the BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection (RC), code 000.
@@ -11,13 +11,13 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram (UD), code 011.
     Ud,
-    /// Extended reliable connection, 101.
+    /// Extended reliable connection (XRC), code 101.
     Xrc,
-    /// Any other prefix (RD, CNP), preserved.
+    /// Any other prefix (such as RD or CNP), which is preserved.
     Other(u8),
 }
 
-/// Operation, the low five bits of the BTH opcode.
+/// Operation, which is given by the low five bits of the BTH opcode.
 ///
 /// # Spec
 /// IBTA volume 1, table 38 (OpCode field).
@@ -47,14 +47,14 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code that the table reserves, preserved. An RC responder returns a NAK for it.
+    /// A code that the table reserves. It is preserved. An RC responder returns a NAK for it.
     Reserved(u8),
 }
 
-/// BTH opcode, one byte.
+/// The opcode in a BTH, one byte.
 ///
 /// [`Opcode::from_byte`] yields only operations that the table defines for their service. All other codes become
-/// [`Operation::Reserved`], including every code of a service this crate does not implement.
+/// [`Operation::Reserved`], including all codes of services that this crate does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct Opcode {
@@ -73,7 +73,7 @@ pub enum Position {
     Only,
 }
 
-/// Operation of the message that a packet belongs to.
+/// Operation of the message to which a packet belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -88,7 +88,7 @@ pub enum Kind {
     /// Acknowledge: ACK, NAK or RNR NAK.
     Acknowledge,
     AtomicAcknowledge,
-    /// Not defined for the service.
+    /// A code that is not defined for the service.
     Reserved,
 }
 
@@ -142,7 +142,7 @@ impl Opcode {
         prefix << 5 | self.operation.code()
     }
 
-    /// [`Ext`](super::Ext) variant of a packet with this opcode.
+    /// Returns the [`Ext`](super::Ext) variant of a packet with this opcode.
     pub const fn ext_kind(self) -> ExtKind {
         use Operation as O;
         let datagram = matches!(self.transport, Transport::Ud);
@@ -164,7 +164,7 @@ impl Opcode {
         }
     }
 
-    /// Returns whether an XRCETH follows the BTH: in every XRC request, and in no response.
+    /// Returns whether an XRCETH follows the BTH. Every XRC request has one, and no response does.
     ///
     /// # Spec
     /// IBTA volume 1, table 38 (OpCode field); annex A14.
@@ -181,8 +181,8 @@ impl Opcode {
 }
 
 impl Operation {
-    /// SEND at `position`. `imm` is ignored for First and Middle, because the last packet carries the immediate
-    /// data.
+    /// Returns the opcode of a SEND at `position`. `imm` is ignored for First and Middle, because the last packet
+    /// carries the immediate data.
     pub const fn send(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::SendFirst,
@@ -194,8 +194,8 @@ impl Operation {
         }
     }
 
-    /// WRITE at `position`. `imm` is ignored for First and Middle, because the last packet carries the immediate
-    /// data.
+    /// Returns the opcode of a WRITE at `position`. `imm` is ignored for First and Middle, because the last packet
+    /// carries the immediate data.
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::WriteFirst,
@@ -207,7 +207,7 @@ impl Operation {
         }
     }
 
-    /// READ response at `position`.
+    /// Returns the opcode of a READ response at `position`.
     pub const fn read_response(position: Position) -> Self {
         match position {
             Position::First => Self::ReadResponseFirst,
@@ -217,8 +217,8 @@ impl Operation {
         }
     }
 
-    /// Returns the position in the message. Operations that are always a single packet are
-    /// [`Position::Only`], as are reserved codes.
+    /// Returns the position of the packet in its message. It is [`Position::Only`] for operations that always take a
+    /// single packet, and for reserved codes.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -244,7 +244,7 @@ impl Operation {
         }
     }
 
-    /// Returns the operation of the message.
+    /// Returns the operation of the message to which the packet belongs.
     pub const fn kind(self) -> Kind {
         match self {
             Self::SendFirst
@@ -273,7 +273,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether the packet is addressed to a requester, as [`Opcode::is_response`] does.
+    /// Returns whether the packet is addressed to a requester; see [`Opcode::is_response`].
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }
@@ -394,8 +394,8 @@ mod tests {
         }
     }
 
-    /// Rows of IBTA volume 1, table 38: code, position, kind, extension headers of RC. XRC has the same rows, with an
-    /// XRCETH in requests.
+    /// Rows of IBTA volume 1, table 38: the code, the position, the kind, and the extension headers for RC. XRC has the
+    /// same rows, but its requests also have an XRCETH.
     const TABLE: [(u8, Position, Kind, ExtKind); 23] = [
         (0x00, Position::First, Kind::Send, ExtKind::None),
         (0x01, Position::Middle, Kind::Send, ExtKind::None),

@@ -64,7 +64,7 @@ pub enum OpcodePattern {
 pub struct UnknownOpcode;
 
 impl OpcodePattern {
-    /// Returns whether `opcode` matches.
+    /// Returns whether `opcode` matches this pattern.
     pub fn matches(self, opcode: Opcode) -> bool {
         match self {
             Self::One(one) => one == opcode,
@@ -73,7 +73,7 @@ impl OpcodePattern {
     }
 }
 
-/// Case is ignored, words may be joined by `_` or `-`, and "RDMA" is optional.
+/// Parses a pattern. Case is ignored, words may be joined by `_` or `-`, and "RDMA" is optional.
 impl FromStr for OpcodePattern {
     type Err = UnknownOpcode;
 
@@ -95,7 +95,7 @@ impl FromStr for OpcodePattern {
             .find(|transport| service(*transport).is_some_and(|name| name.eq_ignore_ascii_case(first)))
             .ok_or(UnknownOpcode)?;
         let opcode = Opcode { transport, operation: operation(rest).ok_or(UnknownOpcode)? };
-        // Reject an operation that the service does not define.
+        // Reject operations that the service does not define.
         if Opcode::from_byte(opcode.to_byte()) == opcode { Ok(Self::One(opcode)) } else { Err(UnknownOpcode) }
     }
 }

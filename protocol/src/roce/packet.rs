@@ -10,9 +10,9 @@ use crate::ids::Srqn;
 pub struct Packet<'a> {
     /// The base transport header (BTH), IBTA 9.2.
     pub bth: Bth,
-    /// SRQ number of the XRCETH; present exactly if [`Opcode::has_xrceth`](super::Opcode::has_xrceth).
+    /// SRQ number in the XRCETH. It is present exactly if [`Opcode::has_xrceth`](super::Opcode::has_xrceth) is true.
     pub srqn: Option<Srqn>,
-    /// Extension headers; always the variant that `bth.opcode` requires.
+    /// Extension headers, which are always the variant that `bth.opcode` requires.
     pub ext: Ext,
     /// Payload without pad bytes.
     pub payload: &'a [u8],
@@ -23,8 +23,8 @@ impl<'a> Packet<'a> {
     /// have any value.
     ///
     /// # Errors
-    /// Those of [`Bth::parse`]; [`WireError::Short`] if the extension headers or the pad do not fit;
-    /// [`WireError::Invalid`] if payload and pad are not a multiple of four bytes.
+    /// Fails in the same cases as [`Bth::parse`]; [`WireError::Short`] if the extension headers or the pad bytes do not
+    /// fit; [`WireError::Invalid`] if the length of payload and pad bytes is not a multiple of four.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad, rest) = Bth::parse(bytes)?;
         let (srqn, rest) = if bth.opcode.has_xrceth() {

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn run_ends_at_other_length_or_destination() {
+    fn run_has_one_destination_and_equal_lengths_except_last() {
         let mut batch = batch(&[(A, 80), (A, 100), (A, 100), (A, 60), (A, 100), (B, 100)]);
         let mut runs = Vec::new();
         while !batch.is_empty() {
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_run_ends_at_other_source() {
+    fn run_of_nic_frames_ends_where_source_mac_changes() {
         let mut batch = TxBatch::of_nic();
         for source in [A, A, B, A] {
             batch.buffer().extend([&B.0[..], &source.0, &[0x5a; 48]].concat());

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_separate_and_members_can_leave() {
+    fn frames_reach_only_current_members_of_same_network() {
         let mut networks = Networks::default();
         let mut a = join(&mut networks, "a", MACS[0]);
         let b = join(&mut networks, "b", MACS[1]);
@@ -506,7 +506,7 @@ mod tests {
     const UNOWNED: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
 
     #[test]
-    fn unknown_destination_reaches_only_nics() {
+    fn frames_to_unknown_mac_reach_only_promiscuous_members() {
         let [mut a, mut b, mut c] = network();
         c.set_promiscuous();
         a.send(&mut batch(&[(UNOWNED, 1), (MACS[1], 2), (UNOWNED, 3)]));
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn learned_mac_stays_while_in_use() {
+    fn mac_in_use_by_one_guest_cannot_be_learned_from_another() {
         let [mut a, mut b, mut c] = network();
         a.set_promiscuous();
         b.set_promiscuous();
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_never_sends_as_another_member() {
+    fn frames_from_nic_with_addresses_of_another_member_are_dropped() {
         let [mut a, mut b, mut c] = network();
         a.set_promiscuous();
         let of = |frames: Vec<Vec<u8>>| {

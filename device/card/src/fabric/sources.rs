@@ -155,7 +155,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_owner_sends_from_an_address() {
+    fn only_owner_may_send_from_its_ip_address() {
         let mut owners = IpOwners::default();
         owners.add(&member(2));
         owners.add(&member(3));
@@ -174,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn address_belongs_to_mac_it_derives_from() {
+    fn member_cannot_claim_ip_derived_from_another_mac() {
         let mut owners = IpOwners::default();
         let pretender = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
         owners.add(&pretender);
@@ -185,7 +185,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn short_frames_have_no_address() {
+    fn source_of_truncated_frame_is_its_mac_if_complete() {
         for frame in frames_from(member(1).mac, member(2).mac, &member(3)) {
             for len in 0..frame.len() {
                 let source = Source::of(&frame[..len]);

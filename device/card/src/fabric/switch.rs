@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_macs_replace_only_own_entries() {
+    fn sender_of_random_macs_evicts_only_its_own_entries() {
         let mut switch = switch();
         admit(&mut switch, B, 1).unwrap();
         let invented = |n: u16| {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_forwarded_only_through_leaves() {
+    fn frames_are_forwarded_only_from_or_to_leaves() {
         let leaf = |port| UdpPeer { leaf: true, ..peer(port) };
         let switch = Switch::new(true, &[peer(1), peer(2), leaf(3), leaf(4)]).unwrap();
         for (from, to, passes) in

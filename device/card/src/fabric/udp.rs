@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn three_fabrics_form_a_learning_switch() {
+    fn unknown_mac_is_flooded_and_learned_mac_is_not() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_peer_only_loses_frames() {
+    fn frames_to_absent_peer_are_lost_without_blocking_sender() {
         let [mut a, b] = mesh();
         let addr = b.local_addr().unwrap();
         drop(b);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn leaf_nics_communicate_through_one_hca() {
+    fn hub_forwards_frames_of_its_leaf_nics() {
         let [mut hub, mut other] = mesh();
         let nic = |fabric: &mut UdpFabric| {
             let socket = UdpSocket::bind(localhost()).unwrap();

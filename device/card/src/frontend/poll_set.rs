@@ -56,7 +56,7 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(50);
 
     #[test]
-    fn each_qp_is_polled_in_turn() {
+    fn each_qp_is_polled_once_before_any_is_polled_again() {
         let mut set = PollSet::<50>::default();
         (0..600).for_each(|index| set.insert(index * 3, Instant::ZERO));
         let mut now = Instant::ZERO;

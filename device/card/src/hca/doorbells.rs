@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn excess_doorbells_are_first_next_turn() {
+    fn doorbells_past_limit_of_turn_are_first_in_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));

@@ -97,7 +97,7 @@ fn disabled_memory_space_reads_ones() {
 }
 
 #[test]
-fn no_bus_master_no_dma_or_interrupt() {
+fn dma_and_interrupts_require_bus_master_enable() {
     let mut hca = ready();
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     hca.interrupts.set_eventfd(1, Some(fd.as_fd().try_clone_to_owned().unwrap()));
@@ -115,7 +115,7 @@ fn no_bus_master_no_dma_or_interrupt() {
 }
 
 #[test]
-fn flr_resets_all_but_client_wiring() {
+fn flr_resets_device_but_keeps_dma_map_of_client() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.region_write(Region::Config, 0x68, &[0x10, 0xa8]);
@@ -139,7 +139,7 @@ fn disconnect_unmaps_client_memory() {
 
 /// The address table takes precedence over addresses derived from the MAC of a peer.
 #[test]
-fn configured_ip_requires_its_mac() {
+fn arp_from_configured_ip_requires_configured_mac() {
     let other = Identity { ipv4: Ipv4Addr::new(10, 77, 0, 3), ..Identity::from_lid(Lid::new(5)) };
     let own = Identity::from_lid(Lid::new(1));
     let addresses = Addresses { own, peers: vec![other], default_peer: None };

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_replaces_quietest_node() {
+    fn full_node_table_replaces_quietest_incomplete_node() {
         let mut subnet = Subnet::new(Lid::new(1));
         let at = |seconds: usize| Instant::from_nanos(seconds as u64 * 1_000_000_000);
         let lid = |n: usize| Lid::new(u16::try_from(n).unwrap());

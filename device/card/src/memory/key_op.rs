@@ -215,7 +215,7 @@ mod tests {
     const SHIFT_31: PageShift = PageShift::new(31).unwrap();
 
     #[test]
-    fn token_describes_operation_in_full() {
+    fn token_of_key_operation_round_trips() {
         let region = FastRegister {
             key: Lkey::new(0xfedc_ba98),
             start: Va::new(u64::MAX),

@@ -282,7 +282,7 @@ mod tests {
 
     /// E810 interface, section 13.7: index 0x913258 with 16384 regions.
     #[test]
-    fn bits_above_small_index_must_match() {
+    fn key_lookup_compares_bits_above_index_of_small_table() {
         let mut table = KeyTable::rotated(14, 8);
         table.insert(region(0x9132_5841)).unwrap();
         assert_eq!(table.index(Lkey::new(0x9132_5841)), 0x3258);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn table_size_covers_one_to_all_entries() {
+    fn key_table_size_is_from_1_to_2_to_the_32_entries() {
         assert!(KeyTable::new(0).contains_index(0) && !KeyTable::new(0).contains_index(1));
         assert!(!KeyTable::new(17).contains_index(1 << 17));
         assert!(KeyTable::new(32).contains_index(u32::MAX));

@@ -184,7 +184,7 @@ mod tests {
     const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
 
     #[test]
-    fn lid_follows_from_table_or_rule() {
+    fn lid_of_mac_comes_from_table_or_derivation_rule() {
         assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));
         assert_eq!(addresses().lid_of(MacAddr([2, 0, 0, 0, 1, 2])), Lid::new(0x102));
         assert_eq!(addresses().lid_of(addresses().own.mac), Lid::new(1));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ip_is_unresolved() {
+    fn mac_of_unknown_ip_is_unresolved_unless_lid_is_given() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(&PeerName { ip: Some(far), ..PeerName::default() }), Some((UNRESOLVED, far.into())));
         let by_gid = PeerName { gid: far.to_ipv6_mapped().octets(), ..PeerName::default() };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_gid_is_the_destination() {
+    fn ipv6_gid_becomes_destination_address() {
         let own = Identity::from_lid(Lid::new(1));
         let cases = [
             ("2001:db8::9", OTHER.mac, own.link_local()),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_preference_applies_to_lid_and_mac() {
+    fn prefer_ipv6_applies_to_peers_named_by_lid_or_mac() {
         let peers = vec![Identity { prefer_ipv6: true, ..OTHER }];
         let addresses = Addresses { peers, ..addresses() };
         for peer in [
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn source_ports_are_dynamic_and_differ() {
+    fn udp_source_ports_are_in_dynamic_range_and_differ_by_qp() {
         let ports: std::collections::BTreeSet<_> =
             (0..64).map(|n| entropy(Qpn::new(n), Qpn::new(9))).collect();
         assert!(ports.iter().all(|port| *port >= 0xc000));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn port_gids_match_its_addresses() {
+    fn gid_of_port_is_its_link_local_ipv6_address() {
         let peer = Identity::from_lid(Lid::new(2));
         let IpAddrs::V6 { dst, .. } =
             route(2, 0, Some(Grh { dgid: peer.gid(), ..Grh::default() })).unwrap().ip
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_destinations_have_no_route() {
+    fn invalid_lids_and_multicast_without_grh_have_no_route() {
         assert_eq!(route(0, 0, None), None);
         assert_eq!(route(0xc000, 0, None), None);
         assert_eq!(route(0xfffe, 0, grh("fe80::1")), None);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_reports_its_source() {
+    fn receive_completion_reports_source_lid_and_service_level() {
         let done = RecvDone {
             opcode: protocol::roce::Opcode::rc(protocol::roce::Operation::SendOnly),
             byte_len: 0,

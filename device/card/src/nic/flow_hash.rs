@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_covers_ports_if_present() {
+    fn flow_hash_covers_ports_if_transport_has_them() {
         let key = Key::short(KEY);
         for (transport, expected) in [
             (Transport::Tcp(ports()), WITH_PORTS),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn selected_fields_equal_flow() {
+    fn hash_of_selected_address_and_port_fields_equals_flow_hash() {
         let key = Key::short(KEY);
         let addresses = [0, 2, 4, 6].map(|offset| Some(Field::Ipv4(offset)));
         let both = [Some(Field::Tcp(Port::Source)), Some(Field::Tcp(Port::Destination))];

@@ -154,7 +154,7 @@ fn truncated_record_replays_complete_chunks() {
 }
 
 #[test]
-fn modified_record_is_damaged() {
+fn modified_recording_is_reported_as_damaged() {
     let whole = record_of(10);
     let first = MAGIC.len() + 12 + serde_json::to_vec(&header()).unwrap().len();
     for at in [first, first + 5, first + 100] {
@@ -169,7 +169,7 @@ fn modified_record_is_damaged() {
 }
 
 #[test]
-fn other_format_names_its_version() {
+fn error_for_other_format_version_names_required_hcad() {
     let mut record = MAGIC.to_vec();
     chunk::write(&mut record, br#"{"format": 2, "hcad": "9.9.9", "more": []}"#).unwrap();
     let error = reader(&record).unwrap_err();
@@ -180,7 +180,7 @@ fn other_format_names_its_version() {
 }
 
 #[test]
-fn unrecorded_output_is_a_difference() {
+fn output_that_differs_from_recording_is_reported() {
     let file = Written::default();
     let recorder = recorder(file.clone(), u64::MAX);
     step(recorder.sink(), 1);
@@ -240,7 +240,7 @@ impl Write for Slow {
 }
 
 #[test]
-fn slow_file_ends_only_the_record() {
+fn slow_file_stops_recording_with_overrun() {
     let file = Written::default();
     let (go_on, blocked) = mpsc::channel();
     let slow = Box::new(Slow(blocked, file.clone()));
@@ -254,7 +254,7 @@ fn slow_file_ends_only_the_record() {
 }
 
 #[test]
-fn failing_file_ends_only_the_record() {
+fn write_error_stops_recording_without_panic() {
     struct Broken(bool);
     impl Write for Broken {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn decoded_entries_of_arbitrary_bytes_round_trip(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut rest = &bytes[..];
         let cache = DedupCache::default();
         while let Ok((entry, left)) = decode(rest, &cache) {

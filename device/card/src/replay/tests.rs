@@ -56,7 +56,7 @@ fn source(record: &[u8]) -> ReplaySource {
 }
 
 #[test]
-fn replay_repeats_the_session() {
+fn replay_of_unchanged_device_shows_no_difference() {
     let record = session(|_| {});
     let report = play(&mut powered_on(), source(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
@@ -87,7 +87,7 @@ fn replay_stops_at_requested_step() {
 
 /// Frames that the fabric has not sent delay others, in the recording and in the replay.
 #[test]
-fn frames_left_by_fabric_are_replayed() {
+fn frames_that_fabric_has_not_sent_are_replayed() {
     let other = Identity::from_lid(Lid::new(9));
     let request = |from: u8| {
         let mac = [2, 0, 0, 0, 0, from];

@@ -72,7 +72,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn new_file_is_private_existing_keeps_mode() {
+    fn new_file_is_private_and_existing_one_keeps_its_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn daily_noise_stays_within_allowance() {
+    fn bytes_logged_per_day_stay_within_allowance() {
         const LINE: u64 = 2048;
         let (allowance, site) = (Allowance::new(), Site::new());
         let mut written = 0;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn noisy_thread_hides_no_other() {
+    fn log_limit_of_one_thread_does_not_affect_others() {
         fn line(device: &str) {
             limited!(warn, device, "refused");
         }

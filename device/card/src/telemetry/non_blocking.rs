@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_loses_lines_and_reports_them() {
+    fn full_disk_drops_lines_and_reports_their_number() {
         let (stream, reader) = UnixStream::pair().unwrap();
         let full = Arc::<AtomicBool>::default();
         let writer = NonBlockingWriter::start(Disk { stream, full: full.clone() }).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_pipe_delays_no_writer() {
+    fn writer_drops_and_counts_lines_if_pipe_is_blocked() {
         let (stream, reader) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
         let writer = NonBlockingWriter::start(stream).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn drop_writes_pending_lines() {
+    fn finish_writes_pending_lines() {
         let (stream, mut reader) = UnixStream::pair().unwrap();
         let writer = NonBlockingWriter::start(stream).unwrap();
         for _ in 0..1000 {

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn files_rotate_with_head() {
+    fn each_rotated_file_starts_with_head() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(15);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_file_is_kept_others_removed() {
+    fn open_fails_without_changes_if_one_file_exists() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         std::fs::write(folder.path().join("t.2"), "precious").unwrap();

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn disabled_function_discards_interrupts() {
+    fn interrupts_raised_while_msix_is_disabled_are_discarded() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_gate(Gate { enabled: false, ..OPEN });
         interrupts.raise(0);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_table_accesses_are_harmless() {
+    fn msix_accesses_outside_tables_have_no_effect() {
         let mut interrupts = Interrupts::new(1);
         interrupts.write_table(12, &[0xff; 64]);
         interrupts.write_table(usize::MAX, &[0xff; 2]);

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn d3_stops_memory_and_dma() {
+    fn d3hot_disables_memory_space_and_bus_mastering() {
         let mut space = space();
         let _ = write16(&mut space, 4, 6);
         let _ = write16(&mut space, 0x44, 1);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_beyond_header_are_harmless() {
+    fn config_accesses_past_capabilities_have_no_effect() {
         let mut space = space();
         let mut out = [0xa5; 16];
         space.read(0xf8, &mut out);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn size_bins_include_check_sequence() {
+    fn frame_size_counters_include_fcs() {
         let mut statistics = Statistics::default();
         for len in [60, 61, 123, 124, 251, 252, 507, 508, 1019, 1020, 1518, 1519, 9724] {
             statistics.port_received(&frame(STATION, len));

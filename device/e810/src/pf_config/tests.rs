@@ -125,7 +125,7 @@ fn layers(rng: &mut impl Rng) -> Layers {
 }
 
 #[test]
-fn random_commands_stay_within_bounds() {
+fn scheduler_and_switch_stay_consistent_after_random_commands() {
     for seed in SEEDS {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut device = PfConfig::default();

@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_retry_count_outlasts_seconds_of_loss() {
+    fn ack_timeouts_of_any_retry_count_add_up_to_2_to_5_seconds() {
         for retries in 0..=MAX_RETRIES {
             let timeout = ack_timeout(retries);
             let silence: Duration = (0..=retries).map(|retry| timeout.after(retry)).sum();

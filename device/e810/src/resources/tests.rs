@@ -70,7 +70,7 @@ fn failed_allocation_allocates_nothing() {
 }
 
 #[test]
-fn allocated_filters_have_no_identifiers() {
+fn flow_director_filters_are_allocated_by_count_only() {
     let mut resources = Resources::default();
     for kind in [0x22, 0x23] {
         // 0208 of run73-all.aq.gz.

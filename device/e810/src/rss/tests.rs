@@ -106,7 +106,7 @@ fn low_hash_bits_select_table_entry() {
 }
 
 #[test]
-fn function_table_keeps_last_length() {
+fn lookup_table_of_function_has_length_last_set() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     for (size, len) in [(0, 128), (2, 2048), (1, 512)] {
@@ -131,7 +131,7 @@ fn vsi_table_overrides_function_table() {
 }
 
 #[test]
-fn missing_key_selects_first_entry() {
+fn without_hash_key_first_lookup_table_entry_is_used() {
     let mut vsis = vsis(TableKind::Function);
     let mut table = [7; 2048];
     table[0] = 1;

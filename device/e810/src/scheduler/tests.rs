@@ -65,7 +65,7 @@ fn default_branch_has_nine_layers() {
 }
 
 #[test]
-fn queue_under_default_leaf_joins_its_group() {
+fn queue_added_at_default_leaf_becomes_its_sibling() {
     let mut scheduler = Scheduler::default();
     let queue = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap();
     assert_eq!(get(&scheduler, queue.get()).unwrap().parent, Teid::new(8));
@@ -75,7 +75,7 @@ fn queue_under_default_leaf_joins_its_group() {
 }
 
 #[test]
-fn scheduler_resources_take_320_bytes() {
+fn query_scheduler_resources_returns_320_bytes() {
     let mut buffer = [0xa5; 400];
     assert_eq!(Scheduler::resources(&mut buffer), Ok(320));
     assert_eq!(buffer[..8], [9, 0, 9, 0, 0, 8, 8, 0], "section 16.3");
@@ -83,7 +83,7 @@ fn scheduler_resources_take_320_bytes() {
 }
 
 #[test]
-fn every_returned_teid_exists() {
+fn teids_returned_by_add_elements_can_be_queried() {
     let mut scheduler = Scheduler::default();
     let mut buffer = add_command(TC, &[generic(), ElementData { committed_weight: 7, ..generic() }]);
     buffer.extend(add_command(4, &[generic()]));
@@ -114,7 +114,7 @@ fn rejects_elements_once_teids_are_exhausted() {
 }
 
 #[test]
-fn rejected_group_adds_no_element() {
+fn rejected_add_elements_command_adds_no_element() {
     let leaf = ElementData { kind: ElementKind::Leaf, ..generic() };
     let other_parent = {
         let mut buffer = add_command(TC, &[generic()]);
@@ -174,7 +174,7 @@ fn deleting_element_removes_its_descendants() {
 }
 
 #[test]
-fn rejects_deletion_of_foreign_children_and_classes() {
+fn rejects_deletion_under_wrong_parent_or_of_default_nodes() {
     let mut scheduler = Scheduler::default();
     assert_eq!(delete(&mut scheduler, TC, 4), Err(AdminStatus::NoEntry), "whose parent is 3");
     assert_eq!(delete(&mut scheduler, 1, TC), Err(AdminStatus::NotPermitted));
@@ -272,7 +272,7 @@ fn port_ets_reports_traffic_class_zero() {
 }
 
 #[test]
-fn queues_are_leaves_on_last_layer() {
+fn queue_can_be_added_only_below_last_inner_layer() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), ElementData::default()).unwrap();

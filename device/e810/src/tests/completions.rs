@@ -24,7 +24,7 @@ fn answer(nic: &mut Nic) {
 }
 
 #[test]
-fn coalesced_completion_times_out() {
+fn coalesced_completion_interrupts_after_timeout() {
     let mut nic = Nic::new();
     send(&mut nic, 1);
     assert_eq!(

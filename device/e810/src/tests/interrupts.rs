@@ -53,7 +53,7 @@ fn disabled_cause_signals_nothing() {
 }
 
 #[test]
-fn each_cause_signals_vector_of_its_route() {
+fn cause_signals_vector_selected_by_its_control_register() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 1 << 30 | 5);
     driver.enable_vector(5);
@@ -76,7 +76,7 @@ fn software_trigger_signals_vector() {
 }
 
 #[test]
-fn software_trigger_sets_other_cause() {
+fn software_trigger_of_oicr_vector_sets_swint_cause() {
     const SWINT: u32 = 1 << 31;
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
@@ -106,7 +106,7 @@ fn intena_msk_leaves_enable_bit_unchanged() {
 
 /// Section 3.1: QEMU disables the whole index and reinstalls all eventfds whenever another vector is used.
 #[test]
-fn vmm_rewiring_loses_no_interrupt() {
+fn interrupt_is_not_lost_when_vmm_reinstalls_eventfds() {
     let mut driver = listening();
     driver.bus.hca.interrupts().disconnect();
     pulse(&mut driver);
@@ -135,7 +135,7 @@ fn causes_wait_for_msix() {
 }
 
 #[test]
-fn other_causes_wait_for_enable() {
+fn oicr_cause_signals_when_enabled_in_oicr_ena() {
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);

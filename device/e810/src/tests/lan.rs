@@ -196,7 +196,7 @@ fn received_frame_raises_interrupt() {
 }
 
 #[test]
-fn foreign_frames_are_not_received() {
+fn frames_to_other_mac_addresses_are_not_received() {
     let mut nic = Nic::new();
     nic.receive_frame(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
     nic.receive_frame(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
@@ -298,7 +298,7 @@ fn number_of_local_frames_per_poll_is_bounded() {
 }
 
 #[test]
-fn mtu_change_recreates_queues() {
+fn recreated_queues_carry_jumbo_frames_after_mtu_change() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 60), 0);
     nic.driver.bus.settle();
@@ -364,7 +364,7 @@ fn delete_leaf(teid: &[u8]) -> AdminCommand {
 }
 
 #[test]
-fn number_of_orphaned_rdma_sets_is_bounded() {
+fn rdma_queue_sets_are_limited_even_without_scheduler_leaf() {
     let mut driver = started();
     for set in 0..512 {
         let reply = driver.succeed(&add_rdma_set(set));
@@ -378,7 +378,7 @@ fn number_of_orphaned_rdma_sets_is_bounded() {
 }
 
 #[test]
-fn rejects_rdma_set_handle_with_marker_bit() {
+fn rejects_rdma_queue_set_handle_with_bit_15_set() {
     let mut driver = started();
     assert_eq!(driver.execute(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
 }
@@ -428,7 +428,7 @@ fn frames_sent_with_link_down_complete_and_are_dropped() {
 }
 
 #[test]
-fn rows_show_queues_and_link() {
+fn queue_and_link_rows_show_state_and_counters() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();

@@ -45,7 +45,7 @@ fn link_events_match_recording() {
 }
 
 #[test]
-fn disabled_link_events_are_not_posted() {
+fn link_event_is_not_posted_after_driver_disables_events() {
     let mut driver = started();
     driver.bus.hca.set_link(false);
     assert_eq!(driver.event(), None);
@@ -59,7 +59,7 @@ fn disabled_link_events_are_not_posted() {
 }
 
 #[test]
-fn events_without_room_are_dropped() {
+fn events_are_dropped_without_free_receive_descriptor() {
     let mut driver = started();
     driver.succeed(&want_events());
     driver.write(Register::PfFwArqt, 0);
@@ -127,7 +127,7 @@ fn link_reports_configured_speed() {
 }
 
 #[test]
-fn rejects_short_buffer() {
+fn link_commands_reject_short_buffer() {
     let mut driver = started();
     for (opcode, len) in [(Opcode::GetLinkStatus, 31), (Opcode::GetPhyCapabilities, 559)] {
         let reply = driver.execute(&AdminCommand::with_output(opcode, [0; 16], len));

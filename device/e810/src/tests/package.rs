@@ -61,7 +61,7 @@ fn package_survives_function_reset() {
 }
 
 #[test]
-fn interrupted_download_restarts() {
+fn package_download_interrupted_by_reset_can_be_restarted() {
     let mut driver = started();
     lock(&mut driver);
     driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], &piece()));
@@ -75,7 +75,7 @@ fn interrupted_download_restarts() {
 }
 
 #[test]
-fn rebooted_guest_loads_package_again() {
+fn device_reset_discards_package() {
     let mut driver = started();
     lock(&mut driver);
     download(&mut driver);
@@ -86,7 +86,7 @@ fn rebooted_guest_loads_package_again() {
 }
 
 #[test]
-fn segment_without_metadata_does_not_name_package() {
+fn package_segment_without_metadata_is_not_reported() {
     let mut driver = started();
     for piece in [&[][..], &[0xff; 4096], &[1], &piece()[..47]] {
         driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], piece));

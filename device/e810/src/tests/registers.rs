@@ -9,7 +9,7 @@ use super::*;
 use crate::Options;
 
 #[test]
-fn constant_registers_match_driver_checks() {
+fn constant_registers_have_values_that_drivers_require() {
     let mut driver = powered_on(Options::default());
     for (register, value) in [
         (Register::PfFuncRid, 0),
@@ -46,7 +46,7 @@ fn unknown_registers_read_as_zero() {
 }
 
 #[test]
-fn stored_registers_persist_until_reset() {
+fn registers_without_function_keep_value_until_reset() {
     let mut driver = powered_on(Options::default());
     let kept =
         [Register::GlintVect2func(3), Register::GlintRate(5), Register::GlqfHmask(3), Register::GlintCtl];
@@ -60,7 +60,7 @@ fn stored_registers_persist_until_reset() {
 }
 
 #[test]
-fn ring_registers_can_be_read_back() {
+fn admin_queue_registers_can_be_read_back() {
     let mut driver = started();
     assert_eq!(driver.read(Register::PfFwAtqlen), 0x8000_00c0);
     assert_eq!(driver.read(Register::PfFwArqlen), 0x8000_00c0);
@@ -129,7 +129,7 @@ fn other_reset_register_bits_are_ignored() {
 }
 
 #[test]
-fn device_reset_sets_other_cause() {
+fn core_reset_sets_grst_cause_in_oicr() {
     let mut driver = used();
     driver.write(Register::PfintOicrEna, 1 << 20);
     driver.write(Register::PfintOicrCtl, 1 << 30 | 1);

@@ -170,7 +170,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
 ];
 
 #[test]
-fn each_violated_rule_is_reported_alone() {
+fn violation_of_each_rule_is_reported_under_its_name_only() {
     for (rule, breach) in BREACHES {
         let mut driver = strict();
         breach(&mut driver);

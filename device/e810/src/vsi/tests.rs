@@ -86,7 +86,7 @@ fn new_vsi_ignores_section_flags() {
 }
 
 #[test]
-fn update_applies_only_marked_sections() {
+fn update_vsi_applies_only_sections_with_valid_flag() {
     let mut other = VsiContext::default();
     other.switch.vlan_prune = true;
     other.security.mac_anti_spoof = true;
@@ -147,7 +147,7 @@ fn vlan_mode_selects_permitted_frames() {
 }
 
 #[test]
-fn port_tag_exists_only_if_vsi_inserts_it() {
+fn vsi_has_port_vlan_only_if_insertion_is_enabled() {
     let mut vsis = Vsis::default();
     let number = add(&mut vsis);
     let vsi = vsis.get_mut(number).unwrap();

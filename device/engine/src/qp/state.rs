@@ -75,7 +75,7 @@ mod tests {
 
     /// The table of the JingZhao interface, section 10.2: one row per state with the states it can move to.
     #[test]
-    fn transitions_match_interface_table() {
+    fn qp_state_transitions_match_section_10_2_table() {
         let rows = |sqe: &'static [State]| -> [(State, &'static [State]); 7] {
             [
                 (Reset, &[Reset, Init, Err]),

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_match_their_help() {
+    fn keys_have_the_effect_that_help_describes() {
         let mut choice = Choice::default();
         let mut key = |code, modifiers| press(&mut choice, KeyEvent::new(code, modifiers));
         assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Then::End);

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_sort_and_scroll() {
+    fn lists_are_sorted_by_chosen_order_and_scrolled() {
         let choice = Choice { qps: QpOrder::Failed, devices: DeviceOrder::Dropped, ..Choice::default() };
         let failed = screen(&choice);
         assert!(failed[6].starts_with("1 0x400006 ") && failed[7].starts_with("1 0x40000d "), "{failed:#?}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn any_terminal_size_is_drawn() {
+    fn screen_is_drawn_at_any_terminal_size() {
         let text = text(&view(), "t", &Choice::default(), 80);
         assert_eq!(text.lines().count(), 40 + 2 + usize::from(FRAME_LINES));
         assert_eq!(text.lines().filter(|line| line.starts_with("1 0x4000")).count(), 40);

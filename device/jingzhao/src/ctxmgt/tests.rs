@@ -108,7 +108,7 @@ impl Bench {
 /// Section 4.2.1 lists the fields of the context, and sections 3.2 and 5.4.2 the unit that reads each of
 /// them.
 #[test]
-fn units_read_fields_of_their_messages() {
+fn each_unit_reads_context_fields_of_its_message_type() {
     let mut entry = [0; qpc::LEN];
     for (offset, word) in [
         (0x08, 0x3000_0000_u32),
@@ -345,7 +345,7 @@ fn channels_write_back_round_robin() {
 /// Section 5.2.1: "the command unit has the highest priority". Interface, section 5.4: a write-back that races with
 /// MODIFY_QP does not overwrite newer fields.
 #[test]
-fn command_precedes_write_backs_and_is_not_overwritten() {
+fn command_precedes_write_backs_and_discards_those_of_its_qp() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x105, 0x105);
     bench.observe(2, State::Rts, 0x105, 0x100, 0x100);
@@ -393,7 +393,7 @@ fn write_backs_of_destroyed_qp_do_not_affect_successor() {
 
 /// Interface, section 5.2: write-backs to an unmapped page are skipped silently.
 #[test]
-fn write_back_without_page_is_counted() {
+fn write_back_to_unmapped_icm_page_is_counted() {
     let mut bench = Bench::new(&[1]);
     bench.ctx.map_icm_dis(0..=0).unwrap();
     bench.observe(1, State::Rts, 0x105, 0x100, 0x100);

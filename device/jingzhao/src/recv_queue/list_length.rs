@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn terminator_shows_that_maximum_is_greater() {
+    fn terminated_list_is_shorter_than_maximum() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_list_without_terminator_has_maximum_length() {
+    fn complete_list_without_terminator_has_greatest_length() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         longest.complete_with(3);

@@ -218,23 +218,23 @@ fn never_misplaced(case: Case) {
 }
 
 #[test]
-fn single_element_receives_are_taken_as_posted() {
+fn single_sge_receives_are_never_fetched_half_written() {
     never_misplaced(Case { slots: 4, longest: 1, full: true });
 }
 
 #[test]
-fn multi_element_receives_are_taken_as_posted() {
+fn multi_sge_receives_are_never_fetched_half_written() {
     never_misplaced(Case { slots: 4, longest: 5, full: true });
 }
 
 #[test]
-fn variable_length_receives_are_taken_as_posted() {
+fn receives_of_varying_length_are_never_fetched_half_written() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
 /// Shows that the test can detect the race: without the countermeasure, the device takes wrong receives.
 #[test]
-fn without_cleared_data_units_messages_are_misplaced() {
+fn half_written_receives_are_fetched_if_slots_are_not_cleared() {
     for (longest, full) in [(1, true), (5, true)] {
         let (taken, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
         assert_ne!(misplaced, 0, "of {taken}");

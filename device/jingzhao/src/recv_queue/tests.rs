@@ -75,7 +75,7 @@ fn full_slot_needs_no_terminator() {
 }
 
 #[test]
-fn marked_slot_is_taken_only_once_before_reaping() {
+fn slot_with_valid_bit_is_fetched_only_once() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &library(1));
@@ -88,7 +88,7 @@ fn marked_slot_is_taken_only_once_before_reaping() {
 }
 
 #[test]
-fn linked_slot_is_taken_only_once_until_refilled() {
+fn kernel_slot_is_fetched_only_once_until_refilled() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &kernel(1));
@@ -102,7 +102,7 @@ fn linked_slot_is_taken_only_once_until_refilled() {
 }
 
 #[test]
-fn unreleasable_slots_are_taken_once_per_lap() {
+fn slots_that_cannot_be_cleared_are_fetched_once_per_lap() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
     let (mem, mut queue) = queue(keep);
     for slot in 0..4 {
@@ -122,7 +122,7 @@ fn unreleasable_slots_are_taken_once_per_lap() {
 }
 
 #[test]
-fn unmarked_slot_is_posted_on_first_pass() {
+fn slot_without_valid_bit_is_fetched_on_first_lap() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
     let (mem, mut queue) = queue(keep);
     let mut slot = library(5);
@@ -147,7 +147,7 @@ fn slot_being_written_is_read_again() {
 }
 
 #[test]
-fn marked_empty_slot_is_receive_without_buffers() {
+fn slot_with_only_valid_bit_is_receive_without_buffers() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &[RECV_VALID]);
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![]));
@@ -255,7 +255,7 @@ fn receive_is_posted_by_its_last_store() {
 }
 
 #[test]
-fn empty_list_and_address_zero_count_as_posted() {
+fn receive_without_buffers_or_at_address_0_counts_as_posted() {
     let (mem, mut queue) = of_library();
     let zero = DataSegment { va: Va::new(0), ..unit(7) };
     for lap in 0..3 {
@@ -270,7 +270,7 @@ fn empty_list_and_address_zero_count_as_posted() {
 /// These receives have the maximum length, so they have no terminator. A receive posted before RTR is known to be
 /// complete.
 #[test]
-fn lone_receive_before_rtr_reveals_list_length() {
+fn receive_posted_before_rtr_determines_list_length() {
     for longest in 0..=3usize {
         let (mem, mut queue) = of_library();
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
@@ -286,7 +286,7 @@ fn lone_receive_before_rtr_reveals_list_length() {
 }
 
 #[test]
-fn ambiguous_receive_waits_on_rc_but_not_on_uc() {
+fn receive_of_unknown_length_waits_on_rc_but_not_on_uc() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
@@ -313,7 +313,7 @@ fn ambiguous_receive_waits_on_rc_but_not_on_uc() {
 
 /// The settle time starts at the first poll, before any message.
 #[test]
-fn watched_receive_is_ready_for_its_message() {
+fn settle_time_starts_at_poll_before_message_arrives() {
     let at = |time: Duration| NOW + time;
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
@@ -353,7 +353,7 @@ fn flushed_receive_is_taken_at_once() {
 }
 
 #[test]
-fn queues_without_ambiguity_are_not_watched() {
+fn ud_queue_and_queue_without_valid_bit_are_not_watched() {
     let (mem, mut queue) = of_library();
     queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
     assert!(!queue.watch(NOW, &mem), "messages do not wait");
@@ -365,7 +365,7 @@ fn queues_without_ambiguity_are_not_watched() {
 /// When the library links the next receive to a slot, it sets the valid bit of that slot again, even if the slot has
 /// been consumed.
 #[test]
-fn slot_marked_again_by_link_is_not_posted() {
+fn valid_bit_set_by_library_link_does_not_repost_slot() {
     let (mem, mut queue) = of_library();
     post(&mem, 0, &[unit(1)], 1);
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);

@@ -230,7 +230,7 @@ fn links_persist_in_kernel_queues_or_without_option() {
 }
 
 #[test]
-fn unwritable_queue_still_works() {
+fn wqes_are_fetched_from_read_only_queue() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.mem.read_only.set(true);
     bench.send_at(0, link(8));
@@ -251,7 +251,7 @@ fn circular_chain_yields_one_wqe_per_call() {
 }
 
 #[test]
-fn invalid_size_fails_and_chain_continues() {
+fn wqe_of_invalid_size_fails_and_chain_continues() {
     for size in [0, 65, 255] {
         let mut bench = Bench::kernel();
         bench.send_at(0, link(8));
@@ -312,7 +312,7 @@ fn reset_discards_doorbells_and_links() {
 }
 
 #[test]
-fn kernel_doorbells_and_links_count_slots() {
+fn sq_addr_index_option_counts_doorbells_and_links_in_slots() {
     let index = QueueOptions { sq_addr: SqAddr::Index, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), index);
     bench.send_at(128, link(4));
@@ -322,7 +322,7 @@ fn kernel_doorbells_and_links_count_slots() {
 }
 
 #[test]
-fn position_unit_is_detected() {
+fn sq_addr_auto_option_detects_unit_of_doorbell_head() {
     let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
     for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
         let mut bench = Bench::new(sst(), auto);

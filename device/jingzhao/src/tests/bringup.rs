@@ -88,7 +88,7 @@ fn published_page_table_is_written_in_order() {
 }
 
 #[test]
-fn published_event_queue_is_stored_and_zeroed() {
+fn sw2hw_eq_stores_context_and_hw2sw_eq_zeroes_it() {
     let mut machine = probe(0);
     machine.ok(Op::Sw2HwEq, 0, 3, &dump(EQ, 0x40));
     assert_eq!(machine.peek(0x1234_50c0, 0x30), dump(EQ, 0x30));
@@ -99,7 +99,7 @@ fn published_event_queue_is_stored_and_zeroed() {
 }
 
 #[test]
-fn counts_beyond_mailbox_are_clamped() {
+fn write_mtt_count_is_limited_to_508_entries_of_mailbox() {
     let mut machine = probe(0);
     // Only entry 507 is nonzero: the first slot of group 126.
     let mut inbox = vec![0; 0x1000];

@@ -180,7 +180,7 @@ fn rejected_command_logs_one_line() {
 }
 
 #[test]
-fn excessive_init_counts_return_bad_param() {
+fn init_hca_with_excessive_table_size_returns_bad_param() {
     let mut machine = powered_on(1, Options::default());
     for (offset, limit) in [(0x0f, 24), (0x17, 24), (0x1f, 8), (0x37, 32)] {
         let mut inbox = dump(INIT, 0x40);
@@ -194,7 +194,7 @@ fn excessive_init_counts_return_bad_param() {
 }
 
 #[test]
-fn invalid_icm_mappings_map_nothing() {
+fn map_icm_with_one_invalid_entry_maps_nothing() {
     let mut machine = powered_on(1, Options::default());
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     let entry = |virt, bus, pages| MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
@@ -222,7 +222,7 @@ fn invalid_icm_mappings_map_nothing() {
 }
 
 #[test]
-fn invalid_regions_are_rejected() {
+fn mpt_commands_with_invalid_index_or_page_size_fail() {
     let mut machine = initialised(Options::default());
     let (sw2hw, hw2sw) = (Op::Sw2HwMpt, Op::Hw2SwMpt);
     assert_eq!(
@@ -281,7 +281,7 @@ fn mtt_writes_require_count_and_mapped_pages() {
 }
 
 #[test]
-fn invalid_cq_commands_are_rejected() {
+fn cq_commands_with_invalid_number_or_size_return_bad_param() {
     let mut machine = initialised(Options::default());
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1 << 24, &cqc(5)), BAD_PARAM, "number above 24 bits");
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1, &cqc(17)), BAD_PARAM, "too many entries");
@@ -302,7 +302,7 @@ fn invalid_cq_commands_are_rejected() {
 }
 
 #[test]
-fn invalid_eq_commands_are_rejected() {
+fn eq_commands_with_invalid_number_or_size_return_bad_param() {
     let mut machine = initialised(Options::default());
     let eqc = |log_entries| cqc(log_entries);
     assert_eq!(machine.command(Op::Sw2HwEq, 0, 32, &eqc(5)), BAD_PARAM, "outside the table");
@@ -316,7 +316,7 @@ fn invalid_eq_commands_are_rejected() {
 }
 
 #[test]
-fn extended_status_distinguishes_errors() {
+fn extended_status_option_distinguishes_error_codes() {
     let options = Options { extended_status: true, ..Options::default() };
     let mut machine = initialised(options);
     assert_eq!(machine.command(Op::QueryQp, 0, 1 << 24, &[]), 0x0a);

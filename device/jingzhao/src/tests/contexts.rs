@@ -63,7 +63,7 @@ fn in_rts() -> Machine {
 }
 
 #[test]
-fn published_mailbox_becomes_context_and_query_result() {
+fn published_qp_context_is_stored_and_returned_by_query_qp() {
     let mut machine = initialised(Options::default());
     machine.poke(ENTRY, &[0xaa; 256]);
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
@@ -175,7 +175,7 @@ fn driver_port_bit_preserves_retries() {
 /// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER.
 /// The older numbering uses bits 14 and 15 for timeout and RNR retry count.
 #[test]
-fn each_document_bit_changes_one_attribute() {
+fn each_documented_mask_bit_changes_one_attribute() {
     let mut machine = initialised(Options::default());
     let given = [(0x20, 6 << 5), (0x24, 19 << 3), (0x69, 5)];
     for (op, inbox, mask) in [
@@ -197,7 +197,7 @@ fn each_document_bit_changes_one_attribute() {
 
 /// Section 10.2: PATH_MTU is not an attribute of RTS2RTS, and the packet size does not change.
 #[test]
-fn query_qp_returns_mtu_of_packets() {
+fn query_qp_returns_path_mtu_in_use_after_rts2rts() {
     let mut machine = in_rts();
     for mask in [0, 1 << 8] {
         machine.ok(Op::Rts2Rts, 0, QPN, &with(rts(), mask, &[(0x0c, 5 << 5 | 31)]));
@@ -226,7 +226,7 @@ fn reset_accepts_zeroed_mailbox_or_none() {
 }
 
 #[test]
-fn only_transition_from_error_state_is_to_reset() {
+fn qp_in_err_can_move_only_to_err_or_reset() {
     let mut machine = in_rts();
     machine.ok(Op::ToErr, 0, QPN, &[0; 0xc0]);
     assert_eq!(state(&mut machine), 6);
@@ -262,7 +262,7 @@ fn wrong_state_command_leaves_qp_unchanged() {
 }
 
 #[test]
-fn unsupported_values_return_bad_param() {
+fn modify_qp_with_unsupported_value_returns_bad_param() {
     let refused = |machine: &mut Machine, op: Op, base: &[u8], offset: usize, value: u8, why: &str| {
         let mut inbox = base.to_vec();
         inbox[offset] = value;
@@ -327,7 +327,7 @@ fn idle_qp_drains_at_once_and_resumes() {
 }
 
 #[test]
-fn object_counts_of_public_driver_fit_together() {
+fn public_driver_can_create_qps_across_its_whole_table() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
     // The QPs are spread over the table of 2^16 entries.
@@ -341,7 +341,7 @@ fn object_counts_of_public_driver_fit_together() {
 
 /// QUERY_DEV_LIM, the port's agent, contexts and packets agree on the P_Key table.
 #[test]
-fn single_p_key_admits_no_other_index() {
+fn p_key_index_other_than_0_returns_bad_param() {
     const PKEY_INDEX: usize = 0x1f;
     for (extended_status, refused) in [(false, 0x03), (true, 0x0a)] {
         let mut machine = initialised(Options { extended_status, ..Options::default() });

@@ -66,7 +66,7 @@ fn query_qp_during_turn_updates_psns_in_memory() {
 
 /// Interface, section 5.4: the fields that a command has written are not overwritten by earlier changes of the engine.
 #[test]
-fn recreated_qp_keeps_psns_of_its_command() {
+fn write_back_of_earlier_qp_does_not_change_recreated_qp() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     for frame in a.settle() {

@@ -130,7 +130,7 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
 /// Checks that the configuration has the settings that the driver and the library require, including defaults that they
 /// rely on. The tests below use this configuration.
 #[test]
-fn configuration_meets_requirements_of_driver_and_library() {
+fn hgrnic_configuration_has_options_that_driver_requires() {
     use crate::options::{QueueOptions, SqAddr, UarPages};
 
     /// The driver reports this LID for every port.
@@ -216,7 +216,7 @@ fn reused_numbers_have_new_high_bits() {
 }
 
 #[test]
-fn rc_messages_arrive_intact_and_in_order() {
+fn rc_sends_writes_and_reads_complete_intact_and_in_order() {
     let (mut a, mut b) = pair(Caps::default());
     let content = pattern(0x3000, 9);
     a.put(DATA + 0x123, &content);
@@ -328,7 +328,7 @@ impl PingPong {
 }
 
 #[test]
-fn pingpong_wraps_short_and_long_queues() {
+fn pingpong_succeeds_with_queues_of_1_and_500_entries() {
     const MESSAGES: u32 = 1200;
     for service in [RC, UC] {
         let (a, b) = pair(Caps { service, max_wr: 1, max_recv: 500, log_cqes: 9, ..Caps::default() });
@@ -430,7 +430,7 @@ fn doorbell_heads_wrap_after_many_laps() {
 }
 
 #[test]
-fn stale_links_are_not_followed() {
+fn links_of_earlier_batches_are_not_followed() {
     let (mut a, mut b) = pair(Caps::default());
     for lap in 0..3_u8 {
         for batch in [4, 1, 1, 2] {
@@ -475,7 +475,7 @@ fn receive_without_valid_bit_is_not_ready() {
 
 /// J-50: the list has the maximum length, so only the settle time shows that it is complete.
 #[test]
-fn receive_posted_early_causes_no_nak() {
+fn receive_posted_settle_time_before_send_causes_no_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     wait(&mut a, &mut b, Instant::from_nanos(301_000_000));
@@ -491,7 +491,7 @@ fn receive_posted_early_causes_no_nak() {
 
 /// J-50: the message arrives before the settle time is over. Its sender retries once, after the settle time.
 #[test]
-fn receive_posted_late_causes_one_nak() {
+fn message_during_settle_time_causes_one_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     a.post_send(&[inline(b"hello")]);
@@ -503,7 +503,7 @@ fn receive_posted_late_causes_one_nak() {
 }
 
 #[test]
-fn error_completion_names_queue_and_request_offset() {
+fn error_cqe_has_wqe_offset_and_opcode_of_queue() {
     let (mut a, mut b) = pair(Caps::default());
     for _ in 0..5 {
         a.post_send(&[Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) }]);
@@ -625,7 +625,7 @@ fn library_queue_and_slot_sizes_are_used() {
 }
 
 #[test]
-fn every_request_gets_completion() {
+fn unsignalled_requests_complete_too_without_honour_c() {
     let (mut a, mut b) = pair(Caps::default());
     let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
     a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);

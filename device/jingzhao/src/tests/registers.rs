@@ -13,7 +13,7 @@ const OUTBOX_LOW: u32 = 0x2000;
 const _: () = assert!(OUTBOX == OUTBOX_LOW as u64);
 
 #[test]
-fn identity_matches_card() {
+fn pci_identity_and_bars_match_card() {
     let pci = JingZhao::new(setup(1, Options::default())).pci();
     assert_eq!((pci.vendor, pci.device, pci.class), (0x10ee, 0x7028, [2, 7, 0]));
     assert_eq!((pci.bars.len_of(Bar::Bar0), pci.bars.len_of(Bar::Bar2)), (1 << 20, 8 << 20));
@@ -34,7 +34,7 @@ fn both_hcr_addresses_alias() {
 }
 
 #[test]
-fn command_completes_within_its_store() {
+fn command_completes_before_store_of_command_word_returns() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0x18), 0, "after reset");
     machine.write32(0, 0x10, OUTBOX_LOW);
@@ -57,7 +57,7 @@ fn no_command_starts_without_go_bit() {
 }
 
 #[test]
-fn wide_write_sets_two_words_and_narrow_write_is_ignored() {
+fn eight_byte_store_sets_two_words_and_narrow_store_none() {
     let mut machine = powered_on(1, Options::default());
     let bar0 = Region::Bar(Bar::Bar0);
     let both = [OUTBOX.to_le_bytes(), [0, 0, 0xff, 0xff, 3, 0, 0x80, 0]].concat();
@@ -77,7 +77,7 @@ fn wide_write_sets_two_words_and_narrow_write_is_ignored() {
 }
 
 #[test]
-fn other_registers_except_init_done_read_as_zero() {
+fn undefined_registers_read_as_zero_and_init_done_as_one() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0xf20), 1);
     for offset in [0x1c, 0xf10, 0x1000, 0x5400, 0x8_001c, 0xf_0010, 0xf_fffc] {
@@ -88,7 +88,7 @@ fn other_registers_except_init_done_read_as_zero() {
 }
 
 #[test]
-fn either_reset_register_discards_everything() {
+fn either_reset_register_resets_hcr_objects_and_icm() {
     for register in [0xf10, 0xf_0010] {
         let mut machine = initialised(Options::default());
         machine.write32(0, register, 2);
@@ -104,7 +104,7 @@ fn either_reset_register_discards_everything() {
 }
 
 #[test]
-fn function_reset_discards_everything() {
+fn function_reset_requires_new_init_hca() {
     let mut machine = initialised(Options::default());
     machine.hca.reset();
     machine.hca.region_write(Region::Config, 4, &[6, 0]);

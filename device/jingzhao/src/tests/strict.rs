@@ -335,7 +335,7 @@ fn correct_driver_is_not_reported() {
 }
 
 #[test]
-fn each_violation_is_reported_alone() {
+fn violation_of_each_rule_is_reported_under_its_name_only() {
     let reported = |(rule, software): &Case| {
         let mut machine = machine();
         software(&mut machine);
@@ -364,7 +364,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn context_with_port_addresses_is_not_reported() {
+fn source_addresses_equal_to_those_of_port_are_not_reported() {
     let own = Identity::from_lid(Lid::new(1));
     let mut machine = machine();
     let [a, b, c, d, e, f] = own.mac.0;

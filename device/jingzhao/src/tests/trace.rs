@@ -59,7 +59,7 @@ fn bring_up_trace_matches_golden() {
 }
 
 #[test]
-fn bring_up_records_are_complete_json() {
+fn json_trace_of_bring_up_contains_mailbox_fields() {
     let text = traced(TraceFormat::Json, bring_up);
     let records: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

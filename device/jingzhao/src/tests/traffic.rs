@@ -136,7 +136,7 @@ fn send_completes_on_both_sides() {
 /// A peer may use the whole QPN, or the number in the context, from which the public driver omits the high bits. A
 /// packet with the number of an earlier QP at the same index is not accepted (section 4.3).
 #[test]
-fn connection_accepts_full_and_context_qpn() {
+fn connection_accepts_full_qpn_and_qpn_without_high_bits() {
     let successor = QPN + 0x1_0000;
     for (number, reached) in [(successor, true), (5, true), (QPN, false), (0xff_0005, false)] {
         let to_b = Qpc { remote_qpn: Qpn::new(number), ..qpc() };
@@ -204,7 +204,7 @@ fn wrong_key_causes_remote_access_error() {
 }
 
 #[test]
-fn foreign_domain_key_fails_send_and_flushes() {
+fn lkey_of_other_pd_fails_send_and_flushes_later_requests() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwMpt, 0, 5, &[]);
     let mut foreign = region(DATA_KEY, 4, DATA_VA, DATA_LEN, MptFlags::LOCAL_WRITE).emit();
@@ -291,7 +291,7 @@ fn full_cq_raises_event_and_fails_qp() {
 }
 
 #[test]
-fn qp_without_cq_loses_only_completions() {
+fn completions_of_qp_whose_cq_was_destroyed_are_lost() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwCq, 0, 1, &[]);
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -304,7 +304,7 @@ fn qp_without_cq_loses_only_completions() {
 }
 
 #[test]
-fn unmapped_icm_page_leaves_region_without_pages() {
+fn write_to_region_with_unmapped_mtt_fails() {
     let (mut a, mut b) = pair();
     assert_eq!(b.command_at(MTT, Op::UnmapIcm, 2, 1), 0);
     put_data(&mut a, 0, &[0xff; 4]);
@@ -315,7 +315,7 @@ fn unmapped_icm_page_leaves_region_without_pages() {
 }
 
 #[test]
-fn event_bit_reports_command_token() {
+fn command_with_event_bit_raises_event_with_its_token() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     let eqc = dump(

@@ -24,7 +24,7 @@ fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
 
 /// Trap M-7, and the interrupts that an armed EQ raises.
 #[test]
-fn commands_complete_by_event() {
+fn completed_command_raises_event_and_interrupt_of_armed_eq() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
@@ -46,7 +46,7 @@ fn commands_complete_by_event() {
 }
 
 #[test]
-fn rejected_command_completes_by_event() {
+fn rejected_command_raises_command_event() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     driver.create_eq(uar, 0, EventMask::COMMAND, RING);
@@ -92,7 +92,7 @@ fn complete(driver: &mut Driver, cqn: Cqn) {
 }
 
 #[test]
-fn unread_completion_fires_at_arming() {
+fn arming_cq_with_unread_completion_raises_event_at_once() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 2, EventMask::empty(), RING);
@@ -114,7 +114,7 @@ fn unread_completion_fires_at_arming() {
 
 /// Trap M-20: a doorbell in a UAR page other than that of the object is ignored.
 #[test]
-fn doorbells_require_page_of_object() {
+fn doorbell_in_other_uar_page_than_object_is_ignored() {
     let mut driver = initialised();
     let (uar, other) = (driver.alloc_uar(), driver.alloc_uar());
     let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
@@ -131,7 +131,7 @@ fn doorbells_require_page_of_object() {
 }
 
 #[test]
-fn doorbells_of_nothing_are_ignored() {
+fn doorbells_for_unknown_objects_are_ignored_and_counted() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     arm_eq(&mut driver, uar, Eqn::new(1), 0);

@@ -209,7 +209,7 @@ fn outputs_match_recorded_device() {
 
 /// When the driver is loaded again after an unload, the numbers of all objects start over.
 #[test]
-fn sequences_repeat_after_unload() {
+fn recorded_commands_repeat_with_same_numbers_after_unload() {
     let mut driver = powered_on_with(LID, Options::default());
     replay(&mut driver);
     replay(&mut driver);

@@ -77,7 +77,7 @@ fn random_commands_are_answered() {
 }
 
 #[test]
-fn random_mailboxes_are_survived() {
+fn device_works_after_random_mailbox_chains() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut driver = populated();
     let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
@@ -105,7 +105,7 @@ fn random_mailboxes_are_survived() {
 }
 
 #[test]
-fn random_stores_are_survived() {
+fn device_can_restart_after_random_bar_stores() {
     let mut random = Random(0x1234_5678_9abc_def1);
     let mut driver = populated();
     for _ in 0..20_000 {

@@ -58,7 +58,7 @@ fn enable_drops_all_objects() {
 }
 
 #[test]
-fn interface_steps_are_selectable() {
+fn set_issi_selects_supported_interface_step() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let query = |driver: &mut Driver| Issi::parse(&output(&driver.ok(&Command::QueryIssi(BARE))));
@@ -84,7 +84,7 @@ fn no_pages_are_requested() {
 
 /// Trap M-14: the driver gets back exactly the pages that it gave.
 #[test]
-fn given_pages_are_returned() {
+fn manage_pages_returns_given_pages_in_portions() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let list = pages(0x10_0000, 700);
@@ -111,7 +111,7 @@ fn given_pages_are_returned() {
 
 /// Trap M-13: current capabilities are returned as they were set.
 #[test]
-fn current_capabilities_are_those_set() {
+fn query_of_current_capabilities_returns_values_set() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let query = |current| Command::QueryHcaCap(Query { cap_type: 0, current }).emit(0);
@@ -149,7 +149,7 @@ fn health_registers_report_working_device() {
 
 /// Section 18.2: the device stops reporting the failure when the driver writes the queue address.
 #[test]
-fn injected_failure_ends_with_recovery() {
+fn injected_failure_is_reported_until_driver_recovers() {
     let mut driver = initialised();
     driver.hca.fail();
     assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 1);
@@ -162,7 +162,7 @@ fn injected_failure_ends_with_recovery() {
 }
 
 #[test]
-fn requested_state_resets_function() {
+fn reset_requested_by_nic_interface_state_disables_function() {
     let mut driver = initialised();
     driver.write(QUEUE_LOW, 0x700);
     assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 7);
@@ -172,7 +172,7 @@ fn requested_state_resets_function() {
 }
 
 #[test]
-fn device_reset_drops_everything() {
+fn device_reset_disables_hca_and_clears_registers() {
     let mut driver = initialised();
     driver.alloc_pd();
     driver.hca.reset();
@@ -183,7 +183,7 @@ fn device_reset_drops_everything() {
 }
 
 #[test]
-fn objects_are_reusable_fifty_times() {
+fn load_and_unload_can_be_repeated_fifty_times() {
     let mut driver = powered_on();
     for _ in 0..50 {
         driver.ok(&ENABLE);

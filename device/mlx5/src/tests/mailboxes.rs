@@ -32,7 +32,7 @@ fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
 
 /// Trap M-31: the driver may expect an output that is shorter than its header.
 #[test]
-fn output_can_be_shorter_than_header() {
+fn output_shorter_than_header_is_truncated() {
     let mut driver = powered_on();
     let enable = Command::EnableHca(Function { function: 0 }).emit(0);
     assert_eq!(driver.execute(&enable, 12), [0; 12]);
@@ -40,7 +40,7 @@ fn output_can_be_shorter_than_header() {
 }
 
 #[test]
-fn whole_output_is_written() {
+fn output_has_requested_length_and_zero_padding() {
     let mut driver = enabled();
     let output = driver.execute(&QUERY.emit(0), LONG);
     assert_eq!((output.len(), &output[LONG - 16..]), (LONG, &[0; 16][..]));
@@ -51,7 +51,7 @@ fn whole_output_is_written() {
 }
 
 #[test]
-fn slots_are_independent() {
+fn doorbell_executes_only_commands_of_its_slots() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.post(30, &Command::QueryIssi(BARE).emit(0), 112);
@@ -64,7 +64,7 @@ fn slots_are_independent() {
 }
 
 #[test]
-fn slot_of_driver_is_left_alone() {
+fn slot_owned_by_driver_is_ignored() {
     let mut driver = enabled();
     driver.post(3, &Command::Nop(BARE).emit(0), 16);
     let mut slot = Slot::parse(&output(&driver.peek(Layout::LARGE.slot(3), Slot::LEN)));
@@ -77,7 +77,7 @@ fn slot_of_driver_is_left_alone() {
 }
 
 #[test]
-fn unmapped_queue_is_ignored() {
+fn doorbell_without_mapped_command_queue_is_ignored() {
     let mut driver = enabled();
     driver.write(driver::QUEUE_HIGH, 1);
     driver.submit(u32::MAX);
@@ -109,7 +109,7 @@ fn invalid_slots_are_rejected() {
 
 /// In a circular chain, some block carries a number that is not its own.
 #[test]
-fn chains_cannot_loop() {
+fn circular_mailbox_chain_is_block_number_error() {
     let mut driver = enabled();
     let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
     driver.post(0, &set, 16);
@@ -121,7 +121,7 @@ fn chains_cannot_loop() {
 }
 
 #[test]
-fn chains_end_with_their_length() {
+fn mailbox_chain_must_be_as_long_as_command() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(link(Layout::LARGE.output(0, 3)), &[0; 8]);
@@ -133,7 +133,7 @@ fn chains_end_with_their_length() {
 }
 
 #[test]
-fn foreign_token_is_not_delivered() {
+fn mailbox_block_with_other_token_is_token_error() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(Layout::LARGE.output(0, 1) + 0x23d, &[0xee]);
@@ -163,7 +163,7 @@ fn short_inputs_are_rejected() {
 }
 
 #[test]
-fn user_contexts_are_unknown() {
+fn command_of_unknown_user_context_is_rejected() {
     let mut driver = initialised();
     let output = driver.execute(&Command::AllocPd(BARE).emit(7), 16);
     let header = OutputHeader::parse(&self::output(&output));

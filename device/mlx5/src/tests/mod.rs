@@ -145,7 +145,7 @@ impl Commands for Driver {
 
 /// Every opcode that the device does not execute is rejected as unknown.
 #[test]
-fn opcodes_of_other_port_type_are_unknown() {
+fn opcodes_that_device_does_not_execute_return_bad_op() {
     let mut driver = initialised();
     for opcode in Opcode::ALL.iter().filter(|opcode| !Command::OPCODES.contains(opcode)) {
         let output = driver.execute(&driver::bare(opcode.code()), 16);

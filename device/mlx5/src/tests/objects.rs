@@ -57,7 +57,7 @@ fn unknown_numbers_are_rejected() {
 }
 
 #[test]
-fn counter_sets_are_bounded() {
+fn alloc_q_counter_is_rejected_after_255_sets() {
     let mut driver = initialised();
     for set in 1..=255 {
         let output = driver.ok(&Command::AllocQCounter(BARE));
@@ -69,7 +69,7 @@ fn counter_sets_are_bounded() {
 }
 
 #[test]
-fn event_queues_are_checked() {
+fn create_eq_rejects_invalid_context_fields() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let list = pages(RING, 4);
@@ -92,7 +92,7 @@ fn event_queues_are_checked() {
 }
 
 #[test]
-fn completion_queues_are_checked() {
+fn create_cq_rejects_invalid_context_fields() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
@@ -116,7 +116,7 @@ fn completion_queues_are_checked() {
 }
 
 #[test]
-fn completion_queue_takes_named_moderation() {
+fn modify_cq_changes_only_fields_selected_in_mask() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
@@ -135,7 +135,7 @@ fn completion_queue_takes_named_moderation() {
 
 /// Section 9.5, and trap M-30: a resize fails if unread entries do not fit.
 #[test]
-fn completion_queue_moves_to_new_ring() {
+fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
     const NEW: u64 = 0x41_0000;
     let mut driver = initialised();
     let uar = driver.alloc_uar();
@@ -167,7 +167,7 @@ fn mkey(pd: Pdn, mode: AccessMode) -> CreateMkey {
 }
 
 #[test]
-fn memory_keys_are_listed_and_destroyed() {
+fn mkeys_appear_in_mr_rows_until_destroyed() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let mut physical = mkey(pd, AccessMode::Physical);
@@ -253,7 +253,7 @@ fn rmp(pd: Pdn) -> CreateRmp {
 
 /// Section 12.2: queries return the limit as it was set.
 #[test]
-fn rmp_returns_its_limit() {
+fn query_rmp_returns_limit_that_modify_rmp_set() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = pages(RING, 1);
@@ -283,7 +283,7 @@ fn rmp_returns_its_limit() {
 }
 
 #[test]
-fn xrc_srq_names_existing_objects() {
+fn create_xrc_srq_requires_existing_xrc_domain_and_cq() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
@@ -314,7 +314,7 @@ fn xrc_srq_names_existing_objects() {
 
 /// Section 12.3: with interface step 1, an ordinary SRQ is an RMP.
 #[test]
-fn basic_srqs_require_step_0() {
+fn create_srq_is_rejected_at_interface_step_1() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = pages(RING, 1);

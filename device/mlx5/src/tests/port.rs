@@ -44,7 +44,7 @@ fn port_is_active_without_a_command() {
 }
 
 #[test]
-fn management_classes_are_answered() {
+fn mad_ifc_answers_only_smp_and_performance_classes() {
     let mut driver = initialised();
     let answer = driver.ok(&Command::MadIfc(mad(1, 0xff90)));
     assert_eq!(answer[0x10 + 3..0x10 + 6], [0x81, 0, 0x0c], "unsupported attribute");
@@ -57,7 +57,7 @@ fn management_classes_are_answered() {
 
 /// Trap M-23 of the mlx5 interface.
 #[test]
-fn capability_mask_is_writable() {
+fn pcap_register_sets_port_capability_mask() {
     let mut driver = initialised();
     let (access, data) = pcap(0, 1, 0x0261_0a68);
     let written = driver.execute(&Command::AccessReg(access, Bytes::parse(&data)).emit(0), 36);

@@ -92,7 +92,7 @@ impl Objects {
 }
 
 #[test]
-fn new_qp_is_checked() {
+fn create_qp_rejects_invalid_context_fields() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     assert_eq!(all.refuse(QpContext { no_sq: true, ..all.of(Service::Xrc) }), Check::QpXrcd);
@@ -139,7 +139,7 @@ fn qp_passes_all_states() {
 
 /// Section 10.2: the driver compares the PSN that QUERY_QP returns with the one that it has set.
 #[test]
-fn datagram_qp_keeps_send_psn() {
+fn query_qp_of_datagram_qp_returns_send_psn_that_was_set() {
     let mut all = Objects::new();
     for service in [Service::Ud, Service::Qp0, Service::Qp1] {
         let context = all.of(service);
@@ -210,7 +210,7 @@ fn port_has_one_qp_of_each_management_kind() {
 }
 
 #[test]
-fn objects_of_qps_are_in_use() {
+fn objects_that_qp_uses_cannot_be_destroyed() {
     let mut all = Objects::new();
     let list = pages(QUEUES, 1);
     let queue = WorkQueue { pd: all.context.pd, record: RECORD, log_stride: 5, ..WorkQueue::default() };
@@ -240,7 +240,7 @@ fn objects_of_qps_are_in_use() {
 }
 
 #[test]
-fn datagram_qps_join_groups() {
+fn only_datagram_qps_can_join_multicast_groups() {
     const GID: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
     let mut all = Objects::new();
     let (ud, rc) = (all.of(Service::Ud), all.of(Service::Rc));
@@ -261,7 +261,7 @@ fn datagram_qps_join_groups() {
 
 /// A transition is checked against the state of the QP in the engine.
 #[test]
-fn state_of_engine_is_reported() {
+fn commands_use_state_to_which_engine_moved_qp() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     let qpn = all.create(rc);

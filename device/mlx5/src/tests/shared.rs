@@ -32,7 +32,7 @@ fn entries(cqes: &[Cqe]) -> Vec<u16> {
 }
 
 #[test]
-fn entries_are_taken_along_list() {
+fn srq_entries_are_consumed_along_linked_list() {
     let (mut a, mut b, _) = pair();
     for n in 0..20_u64 {
         b.post_shared(0x80, 64);
@@ -47,7 +47,7 @@ fn entries_are_taken_along_list() {
 }
 
 #[test]
-fn low_queue_is_reported_once() {
+fn srq_limit_event_is_raised_once() {
     let (mut a, mut b, srqn) = pair();
     (0..4).for_each(|_| b.post_shared(0, 64));
     let mut modify = ModifyRmp { srqn, has_limit: true, ..ModifyRmp::default() };
@@ -64,7 +64,7 @@ fn low_queue_is_reported_once() {
 /// Trap M-12: an SRQ is refilled without a doorbell. A QP in the error state leaves the entries of its SRQ to other
 /// QPs.
 #[test]
-fn refilled_queue_serves_waiting_message() {
+fn receive_posted_to_empty_srq_serves_waiting_message() {
     let (mut a, mut b, _) = pair();
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);
@@ -117,7 +117,7 @@ fn xrc_srq(user: &mut User, xrcd: XrcDomain) -> Srqn {
 }
 
 #[test]
-fn xrc_message_completes_at_its_srq() {
+fn xrc_message_completes_on_cq_of_its_srq() {
     let (mut a, mut b, srqn) = xrc();
     b.post_shared(0x40, 64);
     a.put(0, b"shared by many");

@@ -24,7 +24,7 @@ fn starting<'a>(records: &'a [String], start: &str) -> &'a str {
 }
 
 #[test]
-fn registers_have_names() {
+fn trace_shows_names_and_fields_of_registers() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let records = records(&mut driver, |driver| {
@@ -42,7 +42,7 @@ fn registers_have_names() {
 }
 
 #[test]
-fn commands_and_events_have_fields() {
+fn trace_shows_fields_of_commands_and_events() {
     let mut driver = initialised();
     let records = records(&mut driver, |driver| {
         let uar = driver.alloc_uar();

@@ -46,7 +46,7 @@ fn counters(entries: &[Cqe]) -> Vec<u16> {
 }
 
 #[test]
-fn send_completes_receive() {
+fn send_completes_with_expected_cqes_on_rc_and_uc() {
     for service in [Service::Rc, Service::Uc] {
         let (mut a, mut b) = User::pair(service);
         let message = pattern(1000, 3);
@@ -79,7 +79,7 @@ fn send_completes_receive() {
 }
 
 #[test]
-fn peers_write_read_and_modify_memory() {
+fn rdma_write_read_and_atomics_access_peer_memory() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let (to, from) = (pattern(5000, 1), pattern(3000, 2));
     a.put(0x100, &to);
@@ -148,7 +148,7 @@ fn inline_data_is_sent_from_wqe() {
 }
 
 #[test]
-fn datagram_has_header_area_and_source() {
+fn received_datagram_has_grh_area_and_source_in_cqe() {
     let (mut a, mut b) = User::pair(Service::Ud);
     b.post_recv(0x20, 140);
     let to =
@@ -188,7 +188,7 @@ fn unsignaled_requests_complete_silently() {
 
 /// Section 7: the doorbell record may announce more requests than the doorbells that have arrived.
 #[test]
-fn late_doorbells_have_no_effect() {
+fn doorbells_for_wqes_already_executed_have_no_effect() {
     let (mut a, mut b) = User::pair(Service::Rc);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let doorbells: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&a.send(0, 8))).collect();
@@ -201,7 +201,7 @@ fn late_doorbells_have_no_effect() {
 
 /// Trap M-16: the register receives a copy of the WQE in pieces of eight bytes.
 #[test]
-fn copy_of_wqe_in_register_rings_once() {
+fn wqe_copied_to_blueflame_register_executes_once() {
     let (mut a, mut b) = User::pair(Service::Rc);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -217,7 +217,7 @@ fn copy_of_wqe_in_register_rings_once() {
 
 /// Trap M-12: a receive is posted without a doorbell, after the message has arrived.
 #[test]
-fn receive_posted_after_message_is_found() {
+fn receive_posted_without_doorbell_is_found_after_message() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.put(0, b"patience");
     a.post(&a.send(0, 8));
@@ -230,7 +230,7 @@ fn receive_posted_after_message_is_found() {
 }
 
 #[test]
-fn wrong_remote_key_fails_and_flushes() {
+fn wrong_rkey_is_remote_access_error_and_flushes() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.post_recv(0, 8);
     b.post_recv(0, 8);
@@ -266,7 +266,7 @@ fn wrong_remote_key_fails_and_flushes() {
 }
 
 #[test]
-fn wrong_local_key_fails_at_its_side() {
+fn wrong_lkey_is_local_protection_error_on_its_side() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let mut data = a.data(0, 8);
     data.lkey = Lkey::new(0x900);
@@ -284,7 +284,7 @@ fn wrong_local_key_fails_at_its_side() {
 }
 
 #[test]
-fn long_message_fails_on_both_sides() {
+fn message_longer_than_receive_buffer_fails_on_both_sides() {
     let (mut a, mut b) = User::pair(Service::Rc);
     b.post_recv(0, 8);
     a.post(&a.send(0, 9));
@@ -295,7 +295,7 @@ fn long_message_fails_on_both_sides() {
 
 /// Trap M-1, and the other rules of section 11 for the format of a WQE.
 #[test]
-fn malformed_wqe_moves_queue_to_error() {
+fn malformed_wqe_is_local_qp_operation_error() {
     let (a, _) = User::pair(Service::Rc);
     let mut other_queue = a.send(0, 8).emit();
     other_queue[6] = 0x7f;
@@ -332,7 +332,7 @@ fn full_cq_fails_its_qps() {
 }
 
 #[test]
-fn doorbell_with_impossible_record_is_ignored() {
+fn doorbell_whose_record_exceeds_queue_is_ignored() {
     let (mut a, mut b) = User::pair(Service::Rc);
     for _ in 0..33 {
         a.post_without_doorbell(&a.send(0, 8));
@@ -362,7 +362,7 @@ fn completions_raise_events_when_armed() {
 }
 
 #[test]
-fn error_by_command_flushes_in_order() {
+fn move_to_err_by_command_flushes_requests_in_order() {
     let (mut a, mut b) = User::pair(Service::Rc);
     (0..2).for_each(|_| a.post_recv(0, 8));
     for _ in 0..3 {

@@ -113,7 +113,7 @@ fn registered_pages_serve_peers_until_invalidated() {
 }
 
 #[test]
-fn peer_invalidates_key_with_send() {
+fn send_with_invalidate_frees_key_of_peer() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let key = fast_register(&mut b, &mut a, AccessMode::Pages, &mtts());
     b.post_recv(0, 8);
@@ -127,7 +127,7 @@ fn peer_invalidates_key_with_send() {
 }
 
 #[test]
-fn ranges_of_other_keys_are_one_region() {
+fn key_over_ranges_of_other_keys_is_one_region() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let klm = |byte_count, offset| Klm { byte_count, key: b.key, va: Va::new(DATA_VA + offset) };
     let (mut context, list) =
@@ -148,7 +148,7 @@ fn ranges_of_other_keys_are_one_region() {
 
 /// The checks of a UMR, including those of trap M-5. Each failed check moves the QP to the error state.
 #[test]
-fn failed_checks_have_one_syndrome() {
+fn umr_that_fails_a_check_reports_window_bind_error() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
     let free = MkeyContext { free: true, ..MkeyContext::default() };
     for (control, of_data, is_refused) in [
@@ -216,7 +216,7 @@ fn window_is_bound_to_its_qp() {
 /// The kernel's UMR QP moves a key to the protection domain of a program. The list of pages is behind a key of the
 /// kernel's own domain.
 #[test]
-fn kernel_registers_key_for_program() {
+fn umr_qp_moves_free_key_to_pd_of_user_program() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));
     let context = kernel.context(Service::Umr);
     kernel.connect(&QpContext { receive_kind: 3, ..context }, 0);

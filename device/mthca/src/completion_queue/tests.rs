@@ -90,7 +90,7 @@ fn overrun_is_permanent() {
 }
 
 #[test]
-fn missing_buffer_is_reported_as_fault() {
+fn unwritable_cq_buffer_is_access_fault() {
     let mem = memory();
     let mut queue = queue(&mem);
     mem.read_only.set(true);
@@ -143,7 +143,7 @@ fn solicited_arming_does_not_replace_arming_for_any_entry() {
 }
 
 #[test]
-fn failure_counts_as_solicited() {
+fn error_cqe_counts_as_solicited() {
     let mem = memory();
     let mut queue = queue(&mem);
     queue.arm(&arm(ArmFor::Solicited, 0));

@@ -103,7 +103,7 @@ fn record_may_be_ahead_of_doorbells() {
 }
 
 #[test]
-fn next_doorbell_makes_up_for_lost_one() {
+fn doorbell_also_announces_wqes_of_lost_doorbells() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..3 {
@@ -135,7 +135,7 @@ fn ring_and_counters_wrap() {
 }
 
 #[test]
-fn excessive_counter_is_ignored() {
+fn doorbell_announcing_more_wqes_than_slots_is_rejected() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     assert_eq!(queue.accept_doorbell(&doorbell(0, 5, SEND, 32), Some(100)), Err(SqOverflowError(4)));

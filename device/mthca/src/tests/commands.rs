@@ -90,7 +90,7 @@ fn invalid_mpt_entries_are_rejected() {
 }
 
 #[test]
-fn eq_numbers_and_mappings_are_checked() {
+fn eq_commands_reject_invalid_number_size_or_state() {
     let mut driver = initialised();
     assert_eq!(status(&mut driver, 0x013, &eq_context(8, 0, 0x1100), 1), CmdStatus::BadResState);
     assert_eq!(status(&mut driver, 0x013, &eq_context(8, 0, 0x1100), 32), CmdStatus::BadIndex);

@@ -22,7 +22,7 @@ fn lid(dlid: u16) -> Address {
 }
 
 #[test]
-fn datagram_payload_follows_forty_bytes() {
+fn datagram_payload_follows_40_byte_grh_area() {
     let (mut a, mut b) = User::pair(UD);
     let message = pattern(200, 9);
     a.put(0, &message);
@@ -41,7 +41,7 @@ fn datagram_payload_follows_forty_bytes() {
 }
 
 #[test]
-fn grh_arrives_with_its_datagram() {
+fn grh_of_datagram_is_written_to_grh_area() {
     let (mut a, mut b) = User::pair(UD);
     let (own, peer) = (Identity::from_lid(Lid::new(1)).gid(), Identity::from_lid(Lid::new(2)).gid());
     b.post_recv(0, 240);
@@ -56,7 +56,7 @@ fn grh_arrives_with_its_datagram() {
 }
 
 #[test]
-fn foreign_datagrams_are_dropped() {
+fn datagrams_with_other_qkey_qpn_or_lid_are_dropped() {
     let (mut a, mut b) = User::pair(UD);
     b.post_recv(0, 240);
     a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
@@ -71,7 +71,7 @@ fn foreign_datagrams_are_dropped() {
 }
 
 #[test]
-fn invalid_datagrams_fail_and_queue_waits() {
+fn invalid_datagram_moves_send_queue_to_sqe() {
     let (mut a, mut b) = User::pair(UD);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 2049));
     exchange(&mut a, &mut b);
@@ -124,7 +124,7 @@ fn attach(user: &mut User) {
 }
 
 #[test]
-fn group_reaches_members_on_every_port() {
+fn multicast_datagram_reaches_members_on_every_port() {
     let (mut a, mut b) = User::pair(UD);
     attach(&mut a);
     attach(&mut b);
@@ -203,7 +203,7 @@ fn management_datagram_uses_software_headers() {
 }
 
 #[test]
-fn only_declared_qps_act_as_qp0_and_qp1() {
+fn only_qps_set_by_conf_special_qp_act_as_qp0_and_qp1() {
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(7, 0));
     assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());

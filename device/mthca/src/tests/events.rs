@@ -4,7 +4,7 @@ use super::*;
 
 /// The event is the port event of section 13.3.
 #[test]
-fn published_port_event_goes_to_mapped_queue() {
+fn port_change_event_goes_to_eq_that_map_eq_selected() {
     let mut driver = with_port();
     driver.hca.set_link(false);
     driver.hca.set_link(true);
@@ -43,7 +43,7 @@ fn armed_eq_interrupts_only_once() {
 }
 
 #[test]
-fn lost_events_are_reported_once_there_is_room() {
+fn eq_overflow_is_reported_once_space_returns() {
     let mut driver = with_port();
     let mut up = true;
     let mut change = |driver: &mut Driver| {
@@ -80,7 +80,7 @@ fn eq_without_region_loses_events_but_nothing_else() {
 }
 
 #[test]
-fn command_events_echo_whole_token() {
+fn command_event_carries_token_status_and_immediate_result() {
     let mut driver = initialised();
     driver.interface.events = command_events(0xffe1);
     for _ in 0..600 {

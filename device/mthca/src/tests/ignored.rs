@@ -65,7 +65,7 @@ fn ignored_doorbell_is_reported_with_qp_state() {
 }
 
 #[test]
-fn store_without_target_is_ignored() {
+fn store_to_unknown_object_or_register_is_ignored_with_reason() {
     let mut user = User::new(1);
     user.connect(&qpc(RC, 2));
     let doorbell = user.post_without_doorbell(&send(0, 8)).emit();

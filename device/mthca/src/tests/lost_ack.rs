@@ -44,7 +44,7 @@ fn records(written: &Written) -> Vec<String> {
 
 /// Run with HCAD_UPDATE_GOLDEN=1 to update the page. HCAD_CAPTURES=FOLDER keeps the captures in that folder.
 #[test]
-fn lost_ack_is_traced_to_its_request() {
+fn trace_and_capture_show_effect_of_lost_ack() {
     let kept = std::env::var_os("HCAD_CAPTURES");
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| kept.as_deref().map_or(folder.path(), Path::new).join(name);

@@ -33,7 +33,7 @@ fn events(user: &mut User) -> usize {
 }
 
 #[test]
-fn message_requires_no_trapping_store() {
+fn messages_complete_without_trapping_doorbell_stores() {
     let (mut a, mut b) = pair();
     for round in 0..30 {
         let message = pattern(1000, round);
@@ -73,7 +73,7 @@ fn any_word_polls_all_queues_of_page() {
 }
 
 #[test]
-fn one_word_covers_many_requests() {
+fn one_doorbell_word_announces_all_posted_requests() {
     let (mut a, mut b) = pair();
     (0..5).for_each(|_| b.post_recv(0x20, 64));
     let first = a.post_without_doorbell(&send(0x10, 64));
@@ -103,7 +103,7 @@ fn word_in_foreign_page_is_ignored() {
 
 /// Stores trap if the VMM has not mapped the pages, or has unmapped them.
 #[test]
-fn trapping_stores_still_notify_send_queue() {
+fn trapping_doorbell_store_works_if_pages_are_not_mapped() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     let doorbell = a.post_without_doorbell(&send(0x10, 64));
@@ -113,7 +113,7 @@ fn trapping_stores_still_notify_send_queue() {
 }
 
 #[test]
-fn excessive_record_is_ignored() {
+fn doorbell_record_exceeding_queue_length_is_ignored() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     a.set_posted(9);
@@ -180,7 +180,7 @@ fn cq_armed_by_record_raises_one_event() {
 
 /// If software arms again before it has received the pending event, it gets only that one event.
 #[test]
-fn repeated_arming_record_raises_no_second_event() {
+fn rearming_before_event_is_read_raises_no_second_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -200,7 +200,7 @@ fn repeated_arming_record_raises_no_second_event() {
 }
 
 #[test]
-fn missed_doorbells_are_not_violations() {
+fn doorbells_overwritten_in_mapped_page_are_not_violations() {
     let (mut a, mut b) = pair();
     for user in [&mut a, &mut b] {
         user.hca.set_strict(true);

@@ -34,7 +34,7 @@ fn port_state(driver: &mut Driver) -> (u8, u8) {
 }
 
 #[test]
-fn registration_queries_succeed_before_port_is_up() {
+fn queries_of_driver_registration_succeed_while_port_is_down() {
     let mut driver = initialised();
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn reset_enables_port_but_does_not_reconnect_cable() {
+fn reset_enables_disabled_port_but_keeps_link_of_host_down() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
@@ -190,7 +190,7 @@ fn set_ib_stores_capability_mask() {
 }
 
 #[test]
-fn received_mad_carries_lid_and_may_be_dropped() {
+fn mad_ifc_accepts_source_lid_and_rejects_vendor_classes() {
     let mut driver = initialised();
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);

@@ -120,7 +120,7 @@ fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Opt
 }
 
 #[test]
-fn published_probe_enables_events() {
+fn published_probe_sequence_enables_command_events() {
     let mut driver = powered_on();
     // The driver reuses mailboxes without clearing them.
     driver.poke(OUTBOX, &[0xff; 0x1000]);
@@ -151,7 +151,7 @@ fn published_unload_allows_second_probe() {
 
 /// Section 13.3: the seven words that issue a polled QUERY_FW, and its outbox.
 #[test]
-fn published_query_fw_is_answered() {
+fn published_query_fw_command_returns_published_outbox() {
     let mut driver = powered_on();
     for (offset, word) in (HCR..).step_by(4).zip([
         [0, 0, 0, 0],
@@ -192,7 +192,7 @@ fn reset_discards_everything_except_config_space() {
 
 /// Section 2.6: the error buffer reports a failure until the device is reset.
 #[test]
-fn failed_device_reports_until_reset() {
+fn catastrophic_error_is_reported_until_reset() {
     const CATASTROPHE: u64 = 0x8_3000;
     let mut driver = initialised();
     assert_eq!(driver.read(CATASTROPHE), 0);

@@ -74,7 +74,7 @@ fn absent_or_unmapped_pages_are_inaccessible() {
 }
 
 #[test]
-fn key_includes_generation() {
+fn memory_key_must_match_generation_bits() {
     let mut driver = with_port();
     // The key is that of slot 0x18 in section 13.3, whose bit 23 is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);

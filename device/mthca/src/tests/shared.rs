@@ -38,7 +38,7 @@ fn requests_are_taken_in_chain_order() {
 }
 
 #[test]
-fn low_queue_is_reported_once() {
+fn srq_limit_event_is_raised_once() {
     let (mut a, mut b) = pair();
     (0..4).for_each(|_| b.post_shared(0, 64));
     let arm = |user: &mut User, limit| assert_eq!(user.command(0x040, limit, SRQN).0, 0);
@@ -62,7 +62,7 @@ fn low_queue_is_reported_once() {
 }
 
 #[test]
-fn failed_qp_reports_last_wqe_reached() {
+fn move_to_err_of_srq_qp_raises_last_wqe_reached() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_shared(0, 64));
     b.ok(0x01e, &[], QPN);
@@ -80,7 +80,7 @@ fn failed_qp_reports_last_wqe_reached() {
 }
 
 #[test]
-fn unreadable_queue_is_reported_once() {
+fn unreadable_srq_raises_one_catastrophic_event() {
     let (mut a, mut b) = pair();
     b.post_shared(0, 64);
     b.ok(0x00f, &[], 0x23);

@@ -35,7 +35,7 @@ fn query_qp_returns_configured_and_current_values() {
 }
 
 #[test]
-fn zero_fields_in_context_keep_values() {
+fn modify_qp_changes_only_attributes_in_mask() {
     let mut user = User::new(1);
     user.connect(&qpc(UD, 2));
     let only = Qpc { qkey: Qkey::new(0x77), ..Qpc::default() };
@@ -115,7 +115,7 @@ fn reset_outbox_holds_context_if_requested() {
 }
 
 #[test]
-fn drained_send_queue_resumes() {
+fn qp_drained_in_sqd_resumes_on_sqd2rts() {
     let (mut a, mut b) = User::pair(RC);
     (0..2).for_each(|_| b.post_recv(0, 64));
     a.post(&send(0, 8));

@@ -478,7 +478,7 @@ fn teardown(user: &mut User) {
 }
 
 #[test]
-fn each_violation_is_reported_alone() {
+fn violation_of_each_rule_is_reported_under_its_name_only() {
     let reported = |(rule, software): &Case| {
         let (mut a, mut b) = pair();
         software(&mut a, &mut b);

@@ -92,7 +92,7 @@ fn inline_data_is_sent_from_wqe() {
 }
 
 #[test]
-fn empty_message_is_delivered() {
+fn zero_length_message_is_delivered() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 0);
     let mut wqe = send(0, 0);
@@ -103,7 +103,7 @@ fn empty_message_is_delivered() {
 }
 
 #[test]
-fn peers_write_read_and_modify_memory() {
+fn rdma_write_read_and_atomics_access_peer_memory() {
     let (mut a, mut b) = User::pair(RC);
     let (to, from) = (pattern(5000, 1), pattern(3000, 2));
     a.put(0x100, &to);
@@ -155,7 +155,7 @@ fn unsignalled_requests_complete_without_entry() {
 
 /// T51: the doorbell record may announce more requests than the doorbells that have arrived.
 #[test]
-fn late_doorbells_have_no_effect() {
+fn doorbells_for_wqes_already_executed_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
@@ -239,7 +239,7 @@ fn wrong_key_fails_request_and_flushes_rest() {
 }
 
 #[test]
-fn local_errors_report_syndrome_and_cause() {
+fn error_cqe_has_syndrome_and_vendor_code() {
     let failing = |wqe: &protocol::hca::mthca::wqe::SendWqe| {
         let (mut a, mut b) = User::pair(RC);
         b.post_recv(0, 16);
@@ -296,7 +296,7 @@ fn missing_receives_exhaust_rnr_retries() {
 }
 
 #[test]
-fn armed_cq_with_unread_entry_raises_event() {
+fn cq_raises_event_on_arming_with_unread_entry_or_new_one() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -372,7 +372,7 @@ fn resized_cq_continues_in_new_buffer() {
 }
 
 #[test]
-fn queue_without_region_fails_its_qp() {
+fn unreadable_send_queue_moves_qp_to_err() {
     let (mut a, mut b) = User::pair(RC);
     let doorbell = a.post_without_doorbell(&send(0, 8));
     // Invalidate the key of the queue's region.

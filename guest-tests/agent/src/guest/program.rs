@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_program_is_answer_not_failure() {
+    fn exit_status_of_failing_program_is_returned_as_result() {
         let end = run("cat; echo no >&2; exit 3", "yes", 10_000).unwrap();
         let expected =
             ProgramEnd { status: ExitStatus::Code(3), stdout: "yes".into(), stderr: "no\n".into() };
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_ended_or_silent_program_reports_stderr() {
+    fn ask_of_ended_program_reports_stderr_and_of_silent_times_out() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn seventh_word_starts_command() {
+    fn hcr_words_are_written_in_order_with_go_bit_last() {
         let registers = script(&[0x0080_9ffa, 0x0000_1ffa]);
         let command = Command {
             op: Op::MapIcm as u16,

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn full_write_mtt_fills_mailbox() {
+    fn write_mtt_inbox_does_not_exceed_mailbox() {
         assert_eq!(write_mtt(0, &[0; 600]).len(), MAILBOX);
     }
 

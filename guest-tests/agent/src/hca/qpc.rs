@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_mac_and_gid_fill_address_words() {
+    fn path_macs_and_ips_fill_address_words_of_context() {
         let mut image = Image::new(&fixed());
         let path = Path {
             dmac: Some([0x02, 0, 0, 0, 0x12, 0x34]),

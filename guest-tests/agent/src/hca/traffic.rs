@@ -568,7 +568,7 @@ mod tests {
     };
 
     #[test]
-    fn segments_cover_message_with_gaps() {
+    fn scatter_list_of_slot_covers_message_with_gaps() {
         let pieces: Vec<_> = SLOTS.pieces(5).collect();
         assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
         assert_eq!(SLOTS.watched(), 264);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_listed_messages_are_expected() {
+    fn kernel_messages_other_than_listed_ones_fail_scenario() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let usual = lines(&["mlx5_core 0000:01:00.0: firmware version: 16.35.3006", "virtio_net: other"]);
         judge(&usual, &[]).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn own_process_has_used_cpu_time() {
+    fn cpu_time_of_own_process_is_read_from_proc() {
         let effort = Effort::of_process(std::process::id()).unwrap();
         assert!(effort.ran > Duration::ZERO);
     }

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_test_results_name_module_and_reason() {
+    fn lists_of_expected_test_results_are_well_formed() {
         WITH_WINDOWS.check();
         WITHOUT_WINDOWS.check();
     }

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_of_station_have_distinct_addresses() {
+    fn addresses_of_station_derive_from_network_and_number() {
         assert_eq!(Address::on(0, 1).ipv4, "10.81.0.1");
         assert_eq!(Address::on(4094, 2).ipv4, "10.96.254.2");
         assert_eq!(Address::on(100, 3).ipv6, "fd81:64::3");

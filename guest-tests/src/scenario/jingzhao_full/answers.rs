@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn command_forms_are_unique() {
+    fn expected_answers_list_each_command_form_once() {
         assert_eq!(expected::all().count(), faithful().0.len());
     }
 

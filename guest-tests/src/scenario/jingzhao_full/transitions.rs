@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn device_must_allow_exactly_the_listed_transitions() {
+    fn transitions_that_differ_from_table_are_reported() {
         for service in [RC, UC, UD] {
             let outcomes = faithful(service);
             assert_eq!(outcomes.len(), 7 * 15 - if service == RC { 15 } else { 0 });

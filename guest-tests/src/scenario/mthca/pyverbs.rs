@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_test_results_name_module_and_reason() {
+    fn list_of_expected_test_results_is_well_formed() {
         KNOWN.check();
     }
 }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn two_disturbances_are_shorter_than_all_retries() {
+    fn two_longest_disturbances_fit_within_all_retries() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

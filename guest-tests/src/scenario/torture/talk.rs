@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_loss_fails_oldest_request_and_flushes_rest() {
+    fn peer_loss_must_fail_one_request_and_flush_later_ones() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);

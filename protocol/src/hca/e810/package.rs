@@ -117,7 +117,7 @@ mod tests {
     ];
 
     #[test]
-    fn find_returns_metadata() {
+    fn find_returns_version_and_name_of_package() {
         let metadata = Metadata::find(&BUFFER).unwrap();
         assert_eq!(metadata.version, [1, 3, 0, 0]);
         assert_eq!(&metadata.name[..15], b"hcad synthetic\0");

@@ -114,7 +114,7 @@ mod tests {
 
     /// The expected values were generated from the table of the specification by an independent program.
     #[test]
-    fn fields_match_interface_bits() {
+    fn receive_queue_context_fields_are_at_specified_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];
         let expected = RxContext {
             head: 0,

@@ -71,7 +71,7 @@ mod tests {
     /// The bytes are those of further contexts that the driver has sent: for the queue of a second VSI, and for a queue
     /// of a kernel with other addresses.
     #[test]
-    fn parses_contexts_of_other_queues() {
+    fn parses_recorded_contexts_of_second_vsi_and_other_kernel() {
         let second = context("00908e00000000000080020000000000008000031000");
         assert_eq!((second.ring, second.vsi, second.ring_len), (ring(0x4748_0000), 2, 256));
         assert_eq!((second.segmentation_queue, second.timestamps), (1, false));

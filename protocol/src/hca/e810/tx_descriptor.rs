@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_distinguished() {
+    fn filter_program_and_unknown_types_are_distinguished() {
         assert_eq!(descriptor(0, 8), TxDescriptor::FilterProgram);
         for kind in [2, 7, 9, 0xf] {
             assert_eq!(descriptor(0, kind.into()), TxDescriptor::Unknown(kind));

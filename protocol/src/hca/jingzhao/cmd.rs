@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn teardown_requires_mailbox_only_without_modifier() {
+    fn to_err_and_to_rst_need_mailbox_only_without_op_modifier() {
         for code in [0x01e, 0x021] {
             assert_eq!(status(&latched(code, 0, 5, 0, 0), true), CmdStatus::BadParam);
             assert_eq!(status(&latched(code, 1, 5, 0x1000, 0), true), CmdStatus::BadParam);

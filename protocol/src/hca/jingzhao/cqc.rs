@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn cq_context_fields_are_at_specified_offsets() {
         let cqc = Cqc {
             flags: CqFlags::new().with_status(STATUS_OVERFLOW).with_oi(true).with_state(1),
             start: 0x7f00_1234_5000,
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_accepts_or_rejects_any_mailbox(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
+        fn parsed_cq_context_of_any_mailbox_round_trips(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
             let mut inbox: [u8; 0x40] = transmute!(words);
             inbox[0x0c] = log;
             let cqc = Cqc::parse(&inbox, 16).unwrap();

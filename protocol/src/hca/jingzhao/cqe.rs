@@ -14,7 +14,7 @@ use crate::roce::{Imm, Opcode};
 
 /// Length of a CQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the owner byte, the last byte of a CQE. The device writes it last.
+/// Offset of the owner byte, which is the last byte of a CQE. The device writes it last.
 pub const OWNER: usize = 31;
 /// Bit of the owner byte that is set while the device owns the entry. The driver sets it after reading the CQE.
 pub const HARDWARE_OWNED: u8 = 0x80;
@@ -56,7 +56,7 @@ pub enum Outcome {
     },
     /// The work request failed.
     Error {
-        /// Reason of the failure.
+        /// Reason for the failure.
         syndrome: Syndrome,
         /// Vendor-specific syndrome, for diagnosis.
         vendor: u8,

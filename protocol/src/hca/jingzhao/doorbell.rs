@@ -114,7 +114,7 @@ pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {
     bytes.checked_rem(len.into()).and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// Returns the CQ number of an ARM_CQ write.
+/// Returns the Returns the CQ number of an ARM_CQ write.
 pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn second_slot_is_at_128_bytes() {
+    fn doorbell_head_counts_granules_or_slots() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0x4000), Some(128));
         assert_eq!(send(1).position(PositionUnit::Slot, 7, 0x4000), Some(128));
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_queue_has_no_position() {
+    fn doorbell_of_queue_without_slots_has_no_wqe_offset() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0), None);
         assert_eq!(send(8).position(PositionUnit::Slot, 200, 0x4000), None);
     }

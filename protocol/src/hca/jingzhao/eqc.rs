@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_are_at_offsets_28h_and_2ch() {
+    fn consumer_and_producer_index_are_at_offsets_28h_and_2ch() {
         let mut bytes = MAILBOX;
         bytes[0x2b] = 3;
         bytes[0x2f] = 4;
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_accepts_or_rejects_any_mailbox(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
+        fn parsed_eq_context_of_any_mailbox_round_trips(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
             let mut inbox: [u8; 0x40] = transmute!(words);
             inbox[0x0c] = log;
             let eqc = Eqc::parse(&inbox).unwrap();

@@ -14,7 +14,7 @@ use crate::ids::{Cqn, Qpn};
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the owner byte, the last byte of an EQE. Ownership works as for a CQE.
+/// Offset of the owner byte, which is the last byte of an EQE. Ownership works in the same way as for a CQE.
 pub const OWNER: usize = 31;
 
 /// Type of an event. The code is also its bit number in the masks of MAP_EQ.
@@ -134,7 +134,7 @@ pub enum Eqe {
     Qp {
         /// QP number, including the rolling high bits that the driver's allocator adds.
         qpn: Qpn,
-        /// Type of the event.
+        /// Returns the type of the event.
         event: QpEvent,
     },
     /// A command that requested an event has completed.
@@ -178,8 +178,8 @@ impl Eqe {
         }
     }
 
-    /// Parses an EQE as a driver does. `None` if the device owns it, or if it has a type or value that this device
-    /// never writes.
+    /// Parses an EQE as a driver does. `None` if the device owns the entry, or if the entry has a type or value that
+    /// this device never writes.
     pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
         if entry[OWNER] & HARDWARE_OWNED != 0 {
             return None;
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn events_match_interface_layout() {
+    fn eqes_match_specified_layout() {
         let (cqn, qpn) = (Cqn::new(0x01_0203), Qpn::new(0x0a_0b0c));
         let (cq, qp) = ([3, 2, 1, 0], [0x0c, 0x0b, 0x0a, 0]);
         let qp_event = |event| Eqe::Qp { qpn, event };
@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_accepts_or_rejects_any_entry(mut entry in prop::array::uniform32(any::<u8>()), code in 0u8..0x14) {
+        fn any_parsed_eqe_round_trips(mut entry in prop::array::uniform32(any::<u8>()), code in 0u8..0x14) {
             let _ = Eqe::parse(&entry);
             entry[1] = code;
             entry[OWNER] = 0;

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn index_masks_high_bits() {
+    fn table_index_omits_bits_above_table_size() {
         let qpc = Table { base: IcmAddr::new(0), log_entries: 16 };
         assert_eq!(qpc.index(0x7_0005), 5);
         let mpt = Table { base: IcmAddr::new(0), log_entries: 32 };
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_accepts_or_rejects_any_inbox(words in prop::array::uniform16(any::<u32>())) {
+        fn parsed_init_hca_inbox_round_trips(words in prop::array::uniform16(any::<u32>())) {
             let inbox: [u8; 0x40] = transmute!(words);
             if let Ok(init) = InitHca::parse(&inbox) {
                 prop_assert_eq!(InitHca::parse(&init.emit()), Ok(init));

@@ -11,7 +11,7 @@ pub struct MadIfc {
     /// LID of the port.
     pub lid: Lid,
     /// Whether the link is up. An active link is reported as port state active (4) and physical state link up (5), an
-    /// inactive one as port state down (1) and physical state polling (2).
+    /// inactive one as port state down (1) and inactive one as port state down (1) and physical state polling (2).
     pub link_up: bool,
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outbox_matches_interface_layout() {
+    fn mad_ifc_outbox_matches_specified_layout() {
         let mut expected = [0; MadIfc::LEN];
         expected[..4].copy_from_slice(&[0x12, 0x34, 4, 5]);
         let port = MadIfc { lid: Lid::new(0x1234), link_up: true };

@@ -31,7 +31,7 @@ const DEFAULT_RNR_RETRY: u8 = 7;
 /// QP context as stored by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredQpc {
-    /// Context image. The caller updates `state` and the live PSNs before it applies a command.
+    /// Context image. The caller brings `state` and the PSNs up to date before it applies a command.
     pub image: Qpc,
     /// Meaning that this QP's driver gives to the mask bits.
     numbering: Numbering,
@@ -84,7 +84,7 @@ impl StoredQpc {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Copies the fields that a command other than RST2INIT changes from `mailbox`.
+    /// Copies from `mailbox` the fields that a command other than RST2INIT changes.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_image_keeps_live_psns() {
+    fn rts2rts_with_original_context_keeps_current_psns() {
         let mut qpc = rts();
         qpc.image.next_send_psn = Psn::new(0x1234);
         qpc.image.unacked_psn = Psn::new(0x1200);
@@ -417,7 +417,7 @@ mod tests {
     const TO_SQD: [Transition; 3] = [Transition::Init2Rtr, Transition::Rtr2Rts, Transition::Rts2Sqd];
 
     #[test]
-    fn running_qp_changes_only_named_attributes() {
+    fn running_qp_changes_only_attributes_selected_in_mask() {
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let rts = full(Numbering::Document, service, &TO_RTS);
             let sqd = full(Numbering::Document, service, &TO_SQD);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn named_attribute_can_be_zero() {
+    fn attribute_selected_in_mask_can_be_set_to_zero() {
         let sqd = full(Numbering::Document, ServiceType::Rc, &TO_SQD);
         for transition in [Transition::Sqd2Sqd, Transition::Sqd2Rts] {
             let retries = Attributes::RNR_RETRY | Attributes::TIMEOUT | Attributes::RETRY_CNT;
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn named_address_vector_replaces_all_fields() {
+    fn address_vector_selected_in_mask_replaces_all_its_fields() {
         for (before, transition) in [
             (full(Numbering::Document, ServiceType::Rc, &TO_SQD), Transition::Sqd2Sqd),
             (full(Numbering::Document, ServiceType::Uc, &TO_SQD), Transition::Sqd2Rts),
@@ -481,7 +481,7 @@ mod tests {
     /// In the document, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver, they are the port,
     /// the timeout and the RNR retry count.
     #[test]
-    fn driver_numbering_determines_ambiguous_bit() {
+    fn driver_or_document_numbering_decides_meaning_of_mask_bit() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
         let given = |before: StoredQpc, bit: u32| {
             let mailbox = Qpc { opt_param_mask: 1 << bit, port: 1, ..Qpc::default() };
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn required_nonzero_attribute_needs_no_bit() {
+    fn required_attribute_is_set_without_mask_bit_if_nonzero() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap().image;
         let Qpc { mtu, remote_qpn, dlid, dest_ip, min_rnr_timer, recv_psn, .. } = others();
@@ -533,7 +533,7 @@ mod tests {
 
     /// UD QPs have neither the attribute [`Attributes::AV`] nor a path MTU attribute, but they use the fields of both.
     #[test]
-    fn ud_path_is_set_before_rtr() {
+    fn path_fields_of_ud_qp_are_set_only_up_to_rtr() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &ud).unwrap();
         let with_path = Qpc { service_level: 3, mtu: 5, log_max_msg: 11, ..ud };
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn psns_change_only_in_initial_transitions() {
+    fn psns_are_set_only_by_rst2init_init2rtr_and_rtr2rts() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         assert_eq!(init.image.recv_psn, Psn::new(0x200));
         let zero = Qpc { next_send_psn: Psn::new(0), recv_psn: Psn::new(0), ..image() };
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn service_is_fixed_after_reset() {
+    fn service_type_is_set_only_by_rst2init() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &ud).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &Qpc { service: 1, mtu: 0, ..image() }).unwrap();
@@ -584,14 +584,14 @@ mod tests {
     }
 
     #[test]
-    fn wrong_state_returns_bad_qpee_state() {
+    fn transition_from_wrong_state_returns_bad_qp_state() {
         let error = rts().modify(Transition::Init2Rtr, &image()).unwrap_err();
         assert_eq!(error.status, CmdStatus::BadQpState);
         assert_eq!(error.status.basic(), CmdStatus::BadParam);
     }
 
     #[test]
-    fn draining_counts_as_sqd() {
+    fn draining_qp_can_move_from_sqd_to_rts() {
         let mut qpc = rts().modify(Transition::Rts2Sqd, &image()).unwrap();
         qpc.image.state = QpState::Draining.code();
         assert_eq!(qpc.modify(Transition::Sqd2Rts, &image()).unwrap().image.state(), Some(QpState::Rts));
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_of_unset_retries_are_visible_in_query() {
+    fn query_qp_returns_defaults_of_retry_values_never_set() {
         let qpc = rts();
         assert_eq!(qpc.rnr_retry(), 7);
         assert_eq!(qpc.retry_count(), 7);

@@ -87,7 +87,7 @@ pub struct Mpt {
     pub flags: MptFlags,
     /// Size of the pages to which the MTT entries point.
     pub page_size: PageSize,
-    /// Shared value of L_Key and R_Key. Its low bits are the index of the entry.
+    /// Shared value of Shared value of L_Key and R_Key. Its low bits are the index of the entry.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_accepts_or_rejects_any_entry(words in prop::array::uniform16(any::<u32>())) {
+        fn parsed_mpt_entry_round_trips(words in prop::array::uniform16(any::<u32>())) {
             let inbox: [u8; 0x40] = transmute!(words);
             let mut usual = inbox;
             usual[4..8].copy_from_slice(&[0, 0, 0x10, 0]);

@@ -27,7 +27,7 @@ pub struct WriteMtt {
     pub pages: Vec<Iova>,
 }
 
-/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries, of which at most [`MAX_ENTRIES`] are read.
+/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries, of which at most [`MAX_ENTRIES`]
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_accepts_or_rejects_any_inbox(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
+        fn parsing_write_mtt_inbox_never_panics(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
             let _ = WriteMtt::parse(&inbox, n);
         }
 

@@ -20,7 +20,7 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 /// Length of a context image in bytes, in the mailbox and in ICM.
 pub const LEN: usize = 0xc0;
 /// Length in bytes of the part that the interface defines. In a mailbox, the remaining bytes are undefined; the device
-/// writes them as 0.
+/// writes them writes them as 0.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
 /// Offsets, within the context in ICM, of the words that the device updates.
@@ -323,7 +323,7 @@ impl Qpc {
     /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document places the five bits at the low end
     /// of the byte, whereas the public driver places them at the high end. If any of the low three bits is set, the
     /// code is taken from the low end. Of the other values, those from 20h are taken from the high end. The values 8,
-    /// 16 and 24 are ambiguous and follow the numbering of the QP's driver (J-14).
+    /// 16 and 24 are ambiguous and follow the values 8, 16 and 24 are ambiguous and follow the numbering of the QP's driver (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_unset_in_example_match_offsets() {
+    fn fields_unset_in_published_context_are_at_specified_offsets() {
         let qpc = Qpc {
             state: 7,
             flags_27_24: 0xa,
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_and_timeout_decode_at_either_end() {
+    fn rnr_retry_and_timeout_are_read_from_low_or_high_bits() {
         let rnr = |byte| Qpc { rnr_retry: byte, ..Qpc::default() }.rnr_retry_code();
         assert_eq!([rnr(0), rnr(7), rnr(3), rnr(0xe0), rnr(0x60)], [0, 7, 3, 7, 3]);
         for numbering in [Numbering::Document, Numbering::Driver] {
@@ -652,7 +652,7 @@ mod tests {
     /// In the document, these codes stand for 1 ms, 268 ms and 68 s. In the public driver, they stand for 8, 16 and 33
     /// us.
     #[test]
-    fn driver_numbering_determines_ambiguous_timeout() {
+    fn driver_numbering_puts_ack_timeout_in_high_five_bits() {
         let timeout =
             |byte, numbering| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
         assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Document)), [8, 16, 24]);

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn allows_exactly_the_listed_transitions() {
+    fn only_transitions_listed_in_section_10_2_are_allowed() {
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             for (state, expected) in STATES.into_iter().zip([
                 &[0x19, 0x1e, 0x21][..],

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn access_register_fields_are_at_specified_offsets() {
         let access = AccessReg { direction: 1, register: 0x5001, argument: 7 };
         assert_eq!(access.emit(), words(&[(4, 1), (8, 0x5001), (12, 7)]));
         let pcap = Pcap { port: 1, capability_mask: 0x0251_0a6a };

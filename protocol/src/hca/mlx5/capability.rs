@@ -25,7 +25,7 @@ codes! {
         /// Capabilities of atomic operations.
         Atomic = 3 "atomic",
         Roce = 4 "roce",
-        /// Flow tables of the NIC.
+        /// Whether the device has flow tables for the NIC.
         FlowTable = 7 "flow_table",
     }
 }
@@ -86,7 +86,7 @@ layout! {
     pub struct GeneralCaps[256] big_endian {
         /// Whether the device never requests pages. If so, the driver creates no EQ for page requests.
         @0x00[25]     page_requests_disabled: bool,
-        /// Log2 of the largest SRQ in entries.
+        /// Log2 of the maximum number of entries in an SRQ.
         @0x10[31:24]  log_max_srq_entries: u8,
         /// Log2 of the largest work queue of a QP: the send queue in 64-byte blocks, the receive queue in entries.
         @0x10[23:16]  log_max_qp_blocks: u8,
@@ -96,11 +96,11 @@ layout! {
         @0x14[20:16]  log_max_srqs: u8,
         /// Largest number of scatter entries with optimal performance.
         @0x18[31:24]  max_sgl_for_performance: u8,
-        /// Log2 of the largest CQ in entries.
+        /// Log2 of the maximum number of entries in a CQ.
         @0x18[23:16]  log_max_cq_entries: u8,
         /// Log2 of the number of CQs.
         @0x18[4:0]    log_max_cqs: u8,
-        /// Log2 of the largest EQ in entries.
+        /// Log2 of the maximum number of entries in an EQ.
         @0x1c[31:24]  log_max_eq_entries: u8,
         /// Log2 of the number of memory keys.
         @0x1c[21:16]  log_max_mkeys: u8,
@@ -116,11 +116,11 @@ layout! {
         @0x20[31:24]  max_indirection: u8,
         /// Whether the device supports KSM keys.
         @0x20[23]     fixed_buffer_size: bool,
-        /// Log2 of the largest memory region in bytes.
+        /// Log2 of the maximum length of a memory region in bytes.
         @0x20[22:16]  log_max_mr_size: u8,
         /// Whether the device reports the null key.
         @0x20[6]      null_mkey: bool,
-        /// Log2 of the longest KLM list in entries.
+        /// Log2 of the maximum number of entries in a KLM list.
         @0x20[5:0]    log_max_klm_list: u8,
         /// Whether the device supports RoCE acceleration.
         @0x28[22]     roce_acceleration: bool,
@@ -157,7 +157,7 @@ layout! {
         /// Type of the port; a value of [`PortType`].
         @0x34[9:8]    port_type: u8 => PortType::word,
         @0x34[7:0]    ports: u8,
-        /// Log2 of the largest message in bytes.
+        /// Log2 of the maximum length of a message in bytes.
         @0x38[28:24]  log_max_message: u8,
         /// Mask of supported static rates.
         @0x3c[31:16]  rate_support: u16 => Hex,
@@ -187,7 +187,7 @@ layout! {
         @0x40[1]      atomic: bool,
         /// Whether CQs can be set to ignore overruns.
         @0x44[31]     cq_ignore_overrun: bool,
-        /// Whether CQs can be resized.
+        /// Whether Whether CQs can be resized.
         @0x44[30]     cq_resize: bool,
         /// Whether CQs support moderation of their events.
         @0x44[29]     cq_moderation: bool,
@@ -213,7 +213,7 @@ layout! {
         @0x44[1]      uc: bool,
         /// Whether the device supports reliable connections.
         @0x44[0]      rc: bool,
-        /// Whether the device supports UAR pages of 4 KiB.
+        /// Whether the device supports Whether the device supports UAR pages of 4 KiB.
         @0x48[31]     uar_4k: bool,
         /// Log2 of the total size of all UAR pages in MiB.
         @0x48[21:16]  log_uar_size: u8,
@@ -260,7 +260,7 @@ codes! {
 }
 
 impl GeneralCaps {
-    /// Returns the capabilities of this device with an InfiniBand port. Current and maximum values are the same.
+    /// Returns the capabilities of this device with an InfiniBand port. Current and maximum values are the
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
@@ -272,7 +272,7 @@ impl GeneralCaps {
             log_max_cq_entries: 16,
             log_max_cqs: 16,
             log_max_eq_entries: 22,
-            // The driver of Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
+            // The driver of The driver of Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
             log_max_mkeys: 18,
             log_max_eqs: 6,
             max_indirection: 4,
@@ -417,7 +417,7 @@ mod tests {
 
     /// The bytes are from trace ib-1.
     #[test]
-    fn atomic_caps_keep_set_byte_order() {
+    fn current_atomic_caps_have_byte_order_that_was_set() {
         let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };
         assert_eq!(set.emit(), words(&[(0x08, 0x4000_0000)]));
         let current = AtomicCaps::largest().with_endianness(&set);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn op_mod_selects_type_and_values() {
+    fn op_mod_selects_capability_type_and_current_or_maximum() {
         let query = Query::parse(&[1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((query.cap_type(), query.current), (Some(CapType::Atomic), true));
         let unknown = Query { cap_type: 2, current: false };

@@ -49,7 +49,7 @@ layout! {
         @0x38         output_len: u32,
         /// Token of the command, which its mailbox blocks repeat.
         @0x3c[31:24]  token: u8 => Hex,
-        /// Checksum of the slot. The driver does not check it, and this device writes none.
+        /// Checksum of the slot. The driver does not check it, and this device does not compute it.
         @0x3c[23:16]  signature: u8 => Hex,
         /// Whether the command could be delivered to the device; a value of [`Delivery`], 0 on success.
         @0x3c[7:1]    delivery: u8,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_fields_match_interface_offsets() {
+    fn command_slot_fields_are_at_specified_offsets() {
         let slot = Slot {
             input_block: Iova::new(0x1_0000_0400),
             input: [0x11; 16],
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn block_fields_match_interface_offsets() {
+    fn mailbox_block_fields_are_at_specified_offsets() {
         let mut bytes = [0; Block::LEN];
         bytes[511] = 9;
         bytes[NEXT_BLOCK + 6] = 4;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_is_end_of_block() {
+    fn block_tail_has_fields_at_end_of_mailbox_block() {
         let mut bytes = [0; Block::LEN];
         bytes[NEXT_BLOCK..].copy_from_slice(&[0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 7, 0, 0x5a, 1, 2]);
         let block = Block::parse(&bytes);

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn q_counters_match_interface_offsets() {
+    fn q_counters_are_at_specified_offsets() {
         let counters =
             QCounters { out_of_buffer: 1, local_ack_timeout_err: 2, cq_overflow: 3, ..QCounters::default() };
         let bytes = counters.emit();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn vport_counters_match_interface_offsets() {
+    fn vport_counters_are_at_specified_offsets() {
         let rx_ib_unicast = TrafficCounter { packets: 1, bytes: 102 };
         let counters = VportCounters { rx_ib_unicast, ..VportCounters::default() };
         let bytes = counters.emit();

@@ -14,9 +14,9 @@ codes! {
     /// Size of the entries of a CQ.
     pub enum CqeSize(u8) {
         Bytes64 = 0 "64",
-        /// Entries of 128 bytes. The fields are in the second half.
+        /// Entries of Entries of 128 bytes. The fields are in the second half.
         Bytes128 = 1 "128",
-        /// Entries of 64 bytes at a distance of 128 bytes.
+        /// Entries of Entries of 64 bytes at a distance of 128 bytes.
         Bytes64Padded = 2 "64_padded",
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_fields_match_interface_offsets() {
+    fn cq_context_fields_are_at_specified_offsets() {
         let context = CqContext {
             cqe_size: 1,
             collapsed: true,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_at_end_of_large_entries() {
+    fn cqe_size_determines_stride_and_offset_of_fields() {
         assert_eq!((CqeSize::Bytes64.stride(), CqeSize::Bytes64.fields_at()), (64, 0));
         assert_eq!((CqeSize::Bytes128.stride(), CqeSize::Bytes128.fields_at()), (128, 64));
         assert_eq!((CqeSize::Bytes64Padded.stride(), CqeSize::Bytes64Padded.fields_at()), (128, 0));

@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_at_end_of_large_entry() {
+    fn fields_are_in_last_64_bytes_of_128_byte_cqe() {
         let (entry, stride) = Cqe::Resize.emit_entry(CqeSize::Bytes128, true);
         assert_eq!((stride, entry[0x7f], entry[0x3f]), (128, 0x51, 0));
         let (entry, stride) = Cqe::Resize.emit_entry(CqeSize::Bytes64, false);

@@ -118,7 +118,7 @@ impl SetDriverVersion {
 }
 
 layout! {
-    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability announces one of the keys.
+    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability announces one of the
     pub struct SpecialContexts[32] big_endian {
         /// Key for access by physical address, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn issi_fields_match_interface_offsets() {
+    fn query_issi_fields_are_at_specified_offsets() {
         let bytes = Issi { current: 1, supported: 2 }.emit();
         assert_eq!((bytes[0x0b], bytes[0x6f]), (1, 2));
         assert_eq!(SetIssi::parse(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).issi, 1);

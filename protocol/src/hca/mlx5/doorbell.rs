@@ -18,7 +18,7 @@ pub const BLUE_FLAME_LEN: u64 = 0x100;
 pub enum UarRegister {
     /// 20h: arms a CQ. The driver writes 8 bytes, or two halves of 4 bytes; `true` stands for the second half.
     ArmCq(bool),
-    /// 40h, 4 bytes: reports the consumer index of an EQ and arms it.
+    /// 40h, 4 bytes: reports the consumer index of an EQ and arms the EQ.
     ArmEq,
     /// 48h, 4 bytes: reports the consumer index of an EQ.
     UpdateEq,
@@ -58,7 +58,7 @@ layout! {
         @0x00[29:28]  sequence: u8,
         /// Whether only solicited completions and errors raise an event.
         @0x00[24]     solicited_only: bool,
-        /// Consumer index: the driver has read all earlier entries.
+        /// Consumer index. The driver has read all entries before it.
         @0x00[23:0]   consumer: u32,
         @0x04[23:0]   cqn: Cqn,
     }
@@ -68,7 +68,7 @@ layout! {
     /// The doorbell of an EQ.
     pub struct EqDoorbell[4] big_endian {
         @0x00[31:24]  eqn: Eqn,
-        /// Consumer index: the driver has read all earlier entries.
+        /// Consumer index. The driver has read all entries before it.
         @0x00[23:0]   consumer: u32,
     }
 }
@@ -94,7 +94,7 @@ layout! {
 layout! {
     /// Doorbell record of a CQ.
     pub struct CqRecord[8] big_endian {
-        /// Consumer index: the driver has read all earlier entries.
+        /// Consumer index. The driver has read all entries before it.
         @0x00[23:0]   consumer: u32,
         /// The same field as in [`ArmCq`].
         @0x04[29:28]  sequence: u8,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn send_registers_have_two_halves() {
+    fn each_send_register_has_two_buffers() {
         let send = |register, second, offset| Some(UarRegister::Send { register, second, offset });
         assert_eq!(UarRegister::at(0x800), send(0, false, 0));
         assert_eq!(UarRegister::at(0x908), send(0, true, 8));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn context_fields_match_interface_offsets() {
+    fn eq_context_fields_are_at_specified_offsets() {
         let context = EqContext {
             status: 9,
             ignore_overrun: true,

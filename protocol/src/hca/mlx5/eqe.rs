@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_match_interface_offsets() {
+    fn eqe_fields_are_at_specified_offsets() {
         // Example from section 22: the CQ of the UMR QP.
         check(Eqe::Completion(Cqn::new(0x43)), &[(0x38, 0x43)]);
         check(Eqe::CqError(Cqn::new(0x43), CqFault::Access), &[(0, 0x4_0000), (0x20, 0x43), (0x28, 2)]);

@@ -76,7 +76,7 @@ impl<'a> Bytes<'a> {
         Self(bytes)
     }
 
-    /// Returns the bytes in wire format.
+    /// Returns the list in wire format.
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }
@@ -163,7 +163,7 @@ macro_rules! commands {
                     }
                     $(Self::$name(..) => $output::parse(&padded(output)).describe(to),)*
                 }
-                // These are the pages that MANAGE_PAGES returns.
+                // The bytes after the fixed part are the addresses of the pages that MANAGE_PAGES returns.
                 if let (Self::ManagePages(..), Some(pages)) = (self, output.get(ManagedPages::LEN..)) {
                     Pages::parse(pages).show("pages", to);
                 }
@@ -190,7 +190,7 @@ macro_rules! commands {
 }
 
 /// Returns the first bytes of an output, padded with zeros. Padding is needed because a driver can request an output
-/// that is shorter than the layout.
+/// that is shorter that is shorter than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn mad_ifc_fields_are_at_specified_offsets() {
         let mut input = [0; MadIfc::LEN];
         input[..0x14].copy_from_slice(&[5, 0x0d, 0, 0, 0, 0, 0, 3, 0, 0x12, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1]);
         let command = MadIfc::parse(&input);

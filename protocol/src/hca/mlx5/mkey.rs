@@ -48,7 +48,7 @@ layout! {
         @0x00[18]     relaxed_write: bool,
         /// Whether a small fence is sufficient after a UMR that changes this key. Ignored.
         @0x00[16]     small_fence: bool,
-        /// Whether UMRs can change the key.
+        /// Whether Whether UMRs can change the key.
         @0x00[15]     umr_enabled: bool,
         /// Whether peers can execute atomic operations.
         @0x00[14]     atomic: bool,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn context_fields_match_interface_offsets() {
+    fn mkey_context_fields_are_at_specified_offsets() {
         let context = MkeyContext {
             relaxed_write: true,
             small_fence: true,
@@ -236,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_access_mode_has_no_name() {
+    fn unknown_access_mode_parses_to_none() {
         let context = MkeyContext { mode_high: 7, mode_low: 3, ..MkeyContext::default() };
         assert_eq!(context.access_mode(), None);
     }
 
     #[test]
-    fn zero_count_means_2_gib() {
+    fn klm_byte_count_of_zero_means_2_gib() {
         assert_eq!(Klm::default().len(), 1 << 31);
         let klm = Klm::parse(&words(&[(0, 0x20), (4, 0xf08), (8, 1), (12, 0x0da0_b010)]));
         assert_eq!((klm.len(), klm.key, klm.va), (0x20, 0xf08, Va::new(0x1_0da0_b010)));

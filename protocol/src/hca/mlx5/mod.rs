@@ -2,7 +2,7 @@
 //! `mlx5_ib` in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
 //!
 //! All multi-byte fields are big-endian, including those in registers and doorbell records. As in the interface
-//! document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
+//! document, document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
 //!
 //! # Spec
 //! mlx5 interface; each file cites its sections.
@@ -58,7 +58,7 @@ mod tests {
 
     /// Example from section 10.1: libmlx5 uses pages of 8 KiB and an offset of 32.
     #[test]
-    fn page_offset_counts_parts_of_page() {
+    fn page_offset_is_in_units_of_one_64th_page() {
         assert_eq!(page_offset(1, 32), 4096);
         assert_eq!(page_offset(4, 28), 28_672);
         assert_eq!(page_offset(0, 0), 0);

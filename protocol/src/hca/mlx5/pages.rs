@@ -63,7 +63,7 @@ impl crate::describe::Field for SignedCount {
 
 impl RequestedPages {
     /// Creates an output in which the device itself requests this number of pages. If the number is negative, the
-    /// device offers to return pages.
+    /// device device offers to return pages.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
@@ -99,14 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn negative_count_offers_pages() {
+    fn query_pages_count_may_be_negative() {
         let requested = RequestedPages::new(-16);
         assert_eq!(requested.emit()[0x0c..], [0xff, 0xff, 0xff, 0xf0]);
         assert_eq!(RequestedPages::parse(&requested.emit()).pages(), -16);
     }
 
     #[test]
-    fn manage_pages_fields_match_interface_offsets() {
+    fn manage_pages_fields_are_at_specified_offsets() {
         let give = ManagePages { operation: PageOperation::Give.code(), function: 3, count: 700 };
         assert_eq!(give.emit(), [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 2, 0xbc]);
         assert_eq!(ManagedPages { count: 2 }.emit()[8..12], [0, 0, 0, 2]);

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn address_path_fields_are_at_specified_offsets() {
         let path = Path {
             force_loopback: true,
             free_adaptive_routing: true,

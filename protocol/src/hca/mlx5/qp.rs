@@ -94,7 +94,7 @@ layout! {
         /// Type of the offload that the QP uses.
         @0x00[7:4]    offload: u8,
         @0x00[3:2]    end_padding: u8,
-        /// Whether WQEs have signatures. Not supported.
+        /// Whether Whether WQEs have signatures. Not supported.
         @0x04[31]     wqe_signatures: bool,
         /// Whether the QP is excluded from its own multicast datagrams.
         @0x04[30]     block_multicast_loopback: bool,
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_fields_match_interface_offsets() {
+    fn qp_context_fields_are_at_specified_offsets() {
         let primary = Path { lid: crate::ids::Lid::new(0x11), ack_timeout: 14, port: 1, ..Path::default() };
         let context = QpContext {
             state: 3,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_lengths_are_derived_from_geometry() {
+    fn queue_lengths_follow_from_log_sizes_in_qp_context() {
         let context =
             QpContext { log_rq_entries: 9, log_rq_stride: 0, log_sq_blocks: 2, ..QpContext::default() };
         assert_eq!((context.rq_len(), context.sq_len()), (0x2000, 0x100));

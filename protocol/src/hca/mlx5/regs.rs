@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn version_registers_match_interface() {
+    fn version_registers_have_specified_values() {
         assert_eq!(FirmwareVersion::THIS.registers(), (0x0023_0010, 0x0005_0bbe));
     }
 

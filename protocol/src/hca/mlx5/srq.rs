@@ -102,7 +102,7 @@ layout! {
         @0x10[29:24]  log_page_size: u8,
         /// User index that CQEs report. Unused in interface step 0.
         @0x10[23:0]   user_index: UserIndex,
-        /// Protection domain of the entries. The keys in XRC requests are also checked against it.
+        /// Protection domain in which the entries are accessed. The keys in XRC requests are also checked against it.
         @0x18[23:0]   pd: Pdn,
         /// Number of available entries below which an event is raised; 0 disables the event.
         @0x1c[31:16]  limit: u16,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn srq_fields_match_interface_offsets() {
+    fn srq_context_fields_are_at_specified_offsets() {
         let context = SrqContext {
             state: 15,
             signature: true,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn work_queue_fields_match_interface_offsets() {
+    fn work_queue_fields_are_at_specified_offsets() {
         let queue = WorkQueue {
             kind: 1,
             page_offset: 17,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_commands_match_interface_offsets() {
+    fn srq_limit_command_fields_are_at_specified_offsets() {
         let arm = ArmSrq { op_mod: 1, srqn: Srqn::new(0x10), limit: 3 };
         assert_eq!(arm.emit(), [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x10, 0, 0, 0, 3]);
         let modify = ModifyRmp { state: 1, srqn: Srqn::new(0x11), has_limit: true, ..ModifyRmp::default() };
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn link_names_next_entry() {
+    fn link_segment_contains_index_of_next_srq_wqe() {
         let link = LinkSegment::parse(&[0, 0, 0x12, 0x34, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((link.next, link.signature), (0x1234, 7));
     }

@@ -1,4 +1,4 @@
-//! QP state changes: which transitions are allowed, and which attributes each of them copies from the new context.
+//! QP state changes: which transitions are allowed, and which attributes each of them copies from the new
 //!
 //! For every command, the driver fills a new context and leaves the fields that its caller did not set at zero. A
 //! command therefore copies only the attributes of its transition and the attributes selected by the mask.
@@ -250,7 +250,7 @@ impl QpContext {
         if has(FixedAttributes::OBJECTS) {
             // Section 10.2: the UMR QP is created without a PD and receives it in this command. The command's doorbell
             // record and receive CQ are 0 for the UMR QP, and its user index is 0 for every QP. All of these keep their
-            // values from CREATE_QP.
+            // values these keep their values from CREATE_QP.
             self.pd = new.pd;
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;
@@ -382,7 +382,7 @@ mod tests {
 
     /// In trace ib-3, the commands for the UMR QP leave most of the context zero.
     #[test]
-    fn umr_qp_keeps_created_fields() {
+    fn transitions_of_umr_qp_set_only_pd_and_state() {
         let new = QpContext { pd: Pdn::new(3), send_cqn: Cqn::new(0x43), ..QpContext::default() };
         let init = run(&created(Service::Umr), Transition::Rst2Init, &new);
         assert_eq!(init, QpContext { pd: Pdn::new(3), state: 1, ..created(Service::Umr) });
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn connected_qp_copies_path_and_psns() {
+    fn init2rtr_of_rc_qp_sets_path_mtu_peer_and_receive_psn() {
         let path = Path { pkey_index: 7, lid: Lid::new(0x11), port: 9, ack_timeout: 3, ..Path::default() };
         let init =
             QpContext { state: 1, primary: Path { port: 1, ..Path::default() }, ..created(Service::Rc) };
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_qp_keeps_send_psn() {
+    fn rtr2rts_sets_only_send_psn_of_datagram_qp() {
         let init = QpContext { state: 1, qkey: Qkey::new(0xb1b), ..created(Service::Ud) };
         let new = QpContext {
             mtu: 5,
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_state_is_rejected() {
+    fn transition_from_wrong_state_is_rejected() {
         for transition in Transition::ALL {
             for state in 0..16 {
                 let qp = QpContext { state, ..created(Service::Rc) };

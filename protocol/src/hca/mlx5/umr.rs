@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn control_fields_match_interface_offsets() {
+    fn umr_control_fields_are_at_specified_offsets() {
         let control = UmrControl {
             inline: true,
             check_used: true,

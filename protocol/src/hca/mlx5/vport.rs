@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn vport_context_fields_are_at_specified_offsets() {
         let context = VportContext {
             has_smi: true,
             grh_required: true,

@@ -22,7 +22,7 @@ pub struct QueryFw {
     /// Log2 of the number of outstanding commands with completion events.
     pub log_max_commands: u8,
     /// Bus address of BAR0. The firmware reports registers by bus address: Linux uses only the offset within the BAR,
-    /// but iPXE uses the full address.
+    /// but but iPXE uses the full address.
     pub bar0: u64,
 }
 
@@ -100,7 +100,7 @@ pub struct DevLim {
     pub log_max_eqs: u8,
     /// Number of MTT entries reserved for the device, starting at 0.
     pub log_reserved_mtts: u8,
-    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that entry 1 is
+    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that entry 1 is entry 1 is
     /// never used; its key marks the end of scatter lists.
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn cq_context_fields_are_at_specified_offsets() {
         let expected = Cqc {
             start: 0x12_3450_0000,
             log_entries: 11,

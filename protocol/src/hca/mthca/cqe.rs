@@ -30,7 +30,7 @@ pub enum Outcome {
     Failed {
         /// Whether the work request was in the send queue.
         send: bool,
-        /// Reason of the failure.
+        /// Reason for the failure.
         syndrome: Syndrome,
         /// Vendor-specific syndrome, 0 if there is none.
         vendor: u8,
@@ -58,7 +58,7 @@ pub struct Received {
     pub byte_len: u32,
 }
 
-/// Immediate data or P_Key index. Both are reported in the same field.
+/// Immediate data, or index of the P_Key. Both are reported in the same field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ImmOrPkey {

@@ -118,7 +118,7 @@ pub struct ArmCq {
     pub arm_for: Option<ArmFor>,
     /// CQ number, including the generation in the bits above the table size.
     pub cqn: Cqn,
-    /// Consumer index: the driver has read all earlier entries.
+    /// Consumer index. The driver has read all entries before it.
     pub consumer: u32,
     /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
     /// discard stale doorbells. This device does not, because a stale doorbell only causes a spurious event.
@@ -138,7 +138,7 @@ impl ArmCq {
     }
 
     /// Parses the last arm request from a doorbell record. `None` if the record is of another kind, which is the case
-    /// until the CQ is armed for the first time.
+    /// until until the CQ is armed for the first time.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn page_has_two_registers() {
+    fn uar_page_has_send_and_arm_cq_registers() {
         for register in [UarRegister::Send, UarRegister::ArmCq] {
             assert_eq!(UarRegister::at(register.offset()), Some((register, false)));
         }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn bit_7_selects_msix() {
+    fn bit_7_of_interrupt_field_selects_msix() {
         let with = |interrupt| {
             let mut inbox = INBOX;
             inbox[0x17] = interrupt;

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn eqe_fields_are_at_specified_offsets() {
         check(Eqe::Completion(Cqn::new(0x11)), &[(7, 0x11)]);
         check(Eqe::PortChange { port: 1, active: false }, &[(1, 0x09), (3, 0x01), (0x0c, 0x10)]);
         let command = Eqe::Command { token: 0x1234, status: 0x10, out_param: 0x0102_0304_0506_0708 };

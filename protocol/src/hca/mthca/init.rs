@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_tables_larger_than_dev_lim() {
+    fn init_hca_accepts_tables_up_to_absolute_limits() {
         for (at, accepted) in
             [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20)]
         {

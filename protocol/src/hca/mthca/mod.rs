@@ -3,7 +3,7 @@
 //!
 //! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type holds its
 //! value. The public type has `parse` or `emit`, or both, as far as a device requires them. `parse` rejects the same
-//! values as the device, with the same status ([`CmdError`](super::status::CmdError)).
+//! values as the device, with values as the device, with the same status ([`CmdError`](super::status::CmdError)).
 //!
 //! All multi-byte fields are big-endian, including registers.
 //!

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn sqd_err_and_reset_copy_nothing() {
+    fn moves_to_sqd_err_and_reset_ignore_mailbox() {
         let rts = after(
             &after(&init(), Transition::Init2Rtr, QpAttributes::empty()),
             Transition::Rtr2Rts,
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_command_in_wrong_state() {
+    fn transition_from_wrong_state_is_rejected() {
         let status = |qpc: &Qpc, transition| {
             qpc.modify(transition, &command(QpAttributes::empty())).map_err(|error| error.status)
         };
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn context_is_preceded_by_mask() {
+    fn modify_qp_mailbox_has_mask_before_context() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

@@ -216,7 +216,7 @@ mod tests {
     };
 
     #[test]
-    fn path_fields_match_interface_offsets() {
+    fn address_path_fields_are_at_specified_offsets() {
         #[rustfmt::skip]
         let bytes = [
             0x01, 0x00, 0x00, 0x02, 0xe0, 0x83, 0x12, 0x34, 0x70, 0x05, 0x03, 0x40, 0x67, 0x89, 0xab, 0xcd,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn address_vector_begins_with_pd() {
+    fn address_vector_begins_with_port_and_pd() {
         let vector = AddressVector { port: 1, pd: Pdn::new(0x2345), address: ADDRESS };
         let mut bytes = vector.emit();
         assert_eq!(bytes[..12], [0x01, 0x00, 0x23, 0x45, 0, 0x83, 0x12, 0x34, 0, 0x05, 0, 0x40]);

@@ -52,7 +52,7 @@ mod tests {
 
     /// Example from section 14.3, last line.
     #[test]
-    fn set_ib_carries_complete_mask() {
+    fn set_ib_contains_complete_capability_mask() {
         let mut inbox = [0; SetIb::LEN];
         inbox[4..8].copy_from_slice(&[0x02, 0x51, 0x0a, 0x68]);
         let expected = SetIb { reset_qkey_violations: false, capabilities: 0x0251_0a68 };

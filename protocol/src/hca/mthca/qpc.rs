@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn qp_context_fields_are_at_specified_offsets() {
         let bytes = image(&[
             (0x00, 0x3000_1900),
             (0x08, 0x9f2b_4301),
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_7_is_mlx() {
+    fn service_type_7_is_mlx() {
         assert_eq!(QpKind::from_code(7), Some(QpKind::Mlx));
         assert_eq!(QpKind::Mlx.service(), ServiceType::Ud);
         assert_eq!(QpKind::from_code(2), None);

@@ -150,7 +150,7 @@ mod tests {
     ];
 
     #[test]
-    fn fields_match_interface_offsets() {
+    fn srq_context_fields_are_at_specified_offsets() {
         let srqc = Srqc {
             log_slots: 8,
             srqn: Srqn::new(0x11),

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Destination and source address, without EtherType.
+/// Destination and source MAC address, which an EtherType follows.
 const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
 fn frame(parts: &[&[u8]]) -> Vec<u8> {
@@ -128,14 +128,15 @@ fn fragment_has_no_transport() {
 }
 
 #[test]
-fn atomic_fragment_keeps_transport() {
+fn transport_of_ipv6_atomic_fragment_is_parsed() {
     let ip = ip(&frame(&[&ipv6(44, &[&[6, 0, 0, 0, 0, 0, 0, 9][..], &transport(20)].concat())]));
     assert_eq!((ip.fragment, ip.extensions, ip.transport), (false, true, Transport::Tcp(PORTS)));
 }
 
 #[test]
 fn later_fragment_is_not_parsed_as_header() {
-    // A fragment from the middle of a destination options header. Its first bytes resemble an extension header.
+    // This is a fragment from the middle of a destination options header. Its first bytes look like an extension
+    // header.
     let payload = [&[60, 0, 0x00, 0x10, 0, 0, 0, 9][..], &[6, 0, 0, 0, 0, 0, 0, 0], &transport(20)].concat();
     let ip = ip(&frame(&[&ipv6(44, &payload)]));
     assert_eq!((ip.protocol, ip.payload_at, ip.transport), (60, 62, Transport::Other));
@@ -146,7 +147,7 @@ fn follows_extension_headers_to_transport() {
     let hop_by_hop = [60, 0, 5, 2, 0, 0, 1, 0];
     let destination = [43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let routing = [51, 0, 4, 0, 0, 0, 0, 0];
-    // Payload length 4 stands for six 4-byte words.
+    // The length field of the authentication header is 4, which stands for six 4-byte words.
     let authentication = [&[17, 4, 0, 0][..], &[0; 20]].concat();
     let payload = [&hop_by_hop[..], &destination, &routing, &authentication, &transport(8)].concat();
     let ip = ip(&frame(&[&ipv6(0, &payload)]));
@@ -155,7 +156,7 @@ fn follows_extension_headers_to_transport() {
 }
 
 #[test]
-fn pending_routing_header_hides_transport() {
+fn transport_behind_routing_header_with_segments_left_is_hidden() {
     let ip = ip(&frame(&[&ipv6(43, &[&[17, 0, 4, 1, 0, 0, 0, 0][..], &transport(8)].concat())]));
     assert_eq!((ip.protocol, ip.transport), (43, Transport::Other));
 }
@@ -194,7 +195,7 @@ fn rejects_truncated_header_or_tag() {
     }
 }
 
-/// ICMPv6 echo request from ::1 to ::1, with a checksum computed by hand.
+/// An ICMPv6 echo request from ::1 to ::1. Its checksum was computed by hand.
 #[test]
 fn correct_checksum_sums_to_zero() {
     let address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];

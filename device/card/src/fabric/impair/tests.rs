@@ -66,13 +66,13 @@ fn nth_rule_hits_nth_matching_frame() {
 }
 
 #[test]
-fn count_hits_consecutive_frames() {
+fn rule_with_nth_and_count_hits_consecutive_frames() {
     assert_eq!(dropped(r#"{"direction": "tx", "action": "drop", "nth": 2, "count": 3}"#, 8), [2, 3, 4]);
     assert_eq!(dropped(r#"{"direction": "tx", "action": "drop"}"#, 3), [1, 2, 3]);
 }
 
 #[test]
-fn every_selector_must_match() {
+fn rule_applies_only_if_every_selector_matches() {
     let frame = frame("rc_ack");
     let (ethernet, v6) = (&ARP[..], self::frame("v6_rc_ack"));
     for (selectors, roce, arp, over_ipv6) in [
@@ -96,7 +96,7 @@ fn every_selector_must_match() {
 }
 
 #[test]
-fn peer_is_source_of_received_frames() {
+fn peer_selects_source_address_of_received_frames() {
     let rule = r#"{"direction": "rx", "action": "drop", "peer": "10.77.0.1"}"#;
     let mut impairments = rules(&[rule]);
     assert_eq!(impairments.apply_rules(T0, Direction::Tx, &frame("rc_ack"), Origin::Own), Verdict::Pass);
@@ -104,7 +104,7 @@ fn peer_is_source_of_received_frames() {
 }
 
 #[test]
-fn probability_is_exact_and_seeded() {
+fn probability_and_seed_determine_dropped_frames() {
     let rule =
         |seed| format!(r#"{{"direction": "tx", "action": "drop", "probability": 0.05, "seed": {seed}}}"#);
     let hits = dropped(&rule(7), 20_000);
@@ -119,7 +119,7 @@ fn probability_is_exact_and_seeded() {
 }
 
 #[test]
-fn equal_seeds_hit_different_frames() {
+fn rules_with_equal_seeds_hit_different_frames() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "drop", "probability": 0.1, "seed": 1}"#,
         r#"{"direction": "tx", "action": {"duplicate": {}}, "probability": 0.1, "seed": 1}"#,
@@ -130,7 +130,7 @@ fn equal_seeds_hit_different_frames() {
 }
 
 #[test]
-fn duplicate_is_sent_at_once_or_later() {
+fn duplicate_is_sent_at_once_or_after_delay() {
     let frame = frame("rc_read_request");
     let at_once = r#"{"direction": "tx", "action": {"duplicate": {}}}"#;
     assert_eq!(send(&mut rules(&[at_once]), T0, &frame), [frame.clone(), frame.clone()]);
@@ -145,7 +145,7 @@ fn duplicate_is_sent_at_once_or_later() {
 }
 
 #[test]
-fn delayed_frames_keep_order_without_rule() {
+fn delayed_frames_leave_in_order_after_rule_is_cleared() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let frames = ["rc_send_first", "rc_send_middle", "rc_send_last"].map(frame);
     for frame in &frames {
@@ -224,7 +224,7 @@ fn ce_mark_leaves_icrc_valid() {
 }
 
 #[test]
-fn rules_combine_and_describe_effects() {
+fn effects_of_several_rules_combine_and_are_described() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "mark_ce"}"#,
         r#"{"direction": "tx", "action": {"delay": {"us": 7}}}"#,
@@ -247,7 +247,7 @@ fn rules_combine_and_describe_effects() {
 }
 
 #[test]
-fn held_frames_are_bounded() {
+fn delayed_frames_past_8192_are_dropped() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let lost = (0..10_000)
         .filter(|_| match impairments.apply_rules(T0, Direction::Tx, &ARP, Origin::Own) {
@@ -259,7 +259,7 @@ fn held_frames_are_bounded() {
 }
 
 #[test]
-fn rules_have_ids_and_limit() {
+fn rules_get_unique_ids_up_to_limit() {
     let rule = r#"{"direction": "tx", "action": "drop"}"#;
     let mut impairments = rules(&vec![rule; MAX_RULES]);
     let one_more = Rule::try_from(serde_json::from_str::<RuleEntry>(rule).unwrap()).unwrap();
@@ -271,7 +271,7 @@ fn rules_have_ids_and_limit() {
 }
 
 #[test]
-fn invalid_rule_is_rejected_by_key() {
+fn error_for_invalid_rule_names_its_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),

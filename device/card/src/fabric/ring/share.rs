@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn unsuitable_memory_is_rejected() {
+    fn memory_of_wrong_length_or_read_only_is_rejected() {
         let bytes = LEN.memory_len() as u64;
         for wrong in [0, 4096, bytes - 1, bytes + 1] {
             assert!(

@@ -99,7 +99,7 @@ impl Stranger {
 }
 
 #[test]
-fn members_find_each_other_in_any_order() {
+fn members_connect_in_any_order_of_joining() {
     for order in [[A, B, C], [C, B, A], [B, A, C]] {
         let folder = folder();
         let mut fabrics = order.map(|mac| join(&folder, mac));
@@ -143,7 +143,7 @@ fn returning_member_is_linked_again() {
 }
 
 #[test]
-fn mac_belongs_to_one_member() {
+fn second_member_with_same_mac_is_rejected() {
     let folder = folder();
     let _a = join(&folder, A);
     let error = RingFabric::join(folder.path(), &of(A)).unwrap_err();
@@ -170,7 +170,7 @@ fn only_sleeping_member_is_woken() {
 }
 
 #[test]
-fn full_ring_blocks_sole_member_for_timeout() {
+fn full_ring_blocks_sender_until_timeout_then_drops_frames() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
@@ -202,7 +202,7 @@ fn full_ring_blocks_sole_member_for_timeout() {
 }
 
 #[test]
-fn slow_member_delays_no_other() {
+fn slow_member_does_not_delay_others() {
     let folder = folder();
     let (mut a, mut b, mut c) = (join(&folder, A), join(&folder, B), join(&folder, C));
     settle(&mut [&mut a, &mut b, &mut c]);
@@ -235,7 +235,7 @@ fn frames_with_foreign_source_are_dropped() {
 }
 
 #[test]
-fn invalid_memory_ends_only_its_link() {
+fn invalid_ring_head_closes_only_that_link() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
@@ -268,7 +268,7 @@ fn resizable_memory_is_refused() {
 }
 
 #[test]
-fn silent_and_invalid_connections_are_replaced() {
+fn silent_and_invalid_connections_do_not_block_new_member() {
     let folder = folder();
     let mut a = join(&folder, A);
     let path = socket_path(folder.path(), A);
@@ -291,7 +291,7 @@ fn links(member: &RingFabric) -> Vec<MacAddr> {
 }
 
 #[test]
-fn caller_without_the_socket_is_refused() {
+fn process_without_socket_of_claimed_mac_is_rejected() {
     let folder = folder();
     let (mut b, mut c) = (join(&folder, B), join(&folder, C));
     settle(&mut [&mut b, &mut c]);
@@ -319,7 +319,7 @@ fn caller_without_the_socket_is_refused() {
 }
 
 #[test]
-fn owner_of_the_socket_replaces_a_pretender() {
+fn owner_of_socket_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
@@ -362,7 +362,7 @@ fn owner_of_the_socket_replaces_a_pretender() {
 }
 
 #[test]
-fn member_never_sends_from_anothers_ip() {
+fn frames_with_source_ip_of_another_member_are_dropped() {
     let folder = folder();
     let own =
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
@@ -408,7 +408,7 @@ fn member_never_sends_from_anothers_ip() {
 }
 
 #[test]
-fn dead_sockets_hide_no_member() {
+fn members_behind_thousand_dead_sockets_are_found() {
     let folder = folder();
     let dead = |n: u16| {
         let [hi, lo] = n.to_be_bytes();

@@ -85,7 +85,7 @@ mod tests {
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
     #[test]
-    fn token_proves_its_member_until_linked() {
+    fn token_is_valid_only_for_its_member_until_spent() {
         let mut tokens = Tokens::default();
         let (of_a, of_b) = (tokens.make(A), tokens.make(B));
         assert!(of_a.is_some() && of_a != of_b);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_calls_is_bounded() {
+    fn tokens_are_limited_per_member_and_in_total() {
         let mut tokens = Tokens::default();
         let first = tokens.make(B);
         for _ in 0..1000 {

@@ -95,7 +95,7 @@ fn inbound_frame_is_captured_before_impairment() {
 
 /// Rules change when and how a frame is sent, but not its origin. The fabric must still not flood an answer.
 #[test]
-fn impaired_answer_is_not_flooded() {
+fn impaired_reply_is_still_marked_as_reply() {
     for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {
         let mut hca = ready();
         add(&mut hca, &format!(r#"{{"direction": "tx", "action": {action}}}"#));

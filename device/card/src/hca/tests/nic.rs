@@ -145,7 +145,7 @@ const ARP_REQUEST: [u8; 42] = [
 ];
 
 #[test]
-fn nic_answers_no_host_protocols() {
+fn port_with_nic_leaves_arp_to_guest() {
     let mut hca = nic(2);
     hca.handle_frame(&ARP_REQUEST);
     assert!(turns(&mut hca).concat().is_empty());
@@ -212,7 +212,7 @@ fn loopback_disconnects_port_from_wire() {
 }
 
 #[test]
-fn active_rdma_half_receives_roce() {
+fn roce_frames_go_to_rdma_while_rdma_is_enabled() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     let roce = roce_for_lid_1();
@@ -293,7 +293,7 @@ fn nic_frames_are_unmodified_and_length_checked() {
 }
 
 #[test]
-fn engine_and_nic_alternate_within_bound() {
+fn engine_and_nic_alternate_after_at_most_32_frames() {
     let mut hca = nic(9);
     // The doorbell sends one packet from QP 1 to LID 1. Its length differs from that of the NIC's frames.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -334,7 +334,7 @@ fn long_frames_are_limited_per_turn() {
 }
 
 #[test]
-fn replayed_turns_match_socket_turns() {
+fn recorded_turns_replay_with_same_number_of_frames() {
     let records = recorded(|| {
         let mut hca = nic_with_long_frames().with_turn_bytes(usize::MAX);
         let recorder = record().unwrap();
@@ -345,7 +345,7 @@ fn replayed_turns_match_socket_turns() {
 }
 
 #[test]
-fn nic_deadline_fires() {
+fn nic_deadline_is_handled_when_due() {
     let mut hca = nic(2);
     let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
     assert_eq!(hca.next_deadline(), None);
@@ -394,7 +394,7 @@ fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
 }
 
 #[test]
-fn nic_and_rdma_never_spoof_sources() {
+fn nic_and_rdma_frames_with_foreign_source_ip_are_dropped() {
     let identity = |lid| Identity::from_lid(Lid::new(lid));
     let folder = tempfile::tempdir().unwrap();
     let mut networks = Networks::default();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_answers_sweep_once() {
+    fn only_first_response_of_node_to_sweep_is_accepted() {
         let mut requests = OpenRequests::default();
         let tid = requests.start_sweep();
         for lid in [PEER, OTHER] {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn open_request_is_not_repeated() {
+    fn outstanding_request_is_repeated_only_after_timeout() {
         let mut requests = OpenRequests::default();
         let first = requests.open(at(0), PEER, DESCRIPTION).unwrap();
         assert_eq!(requests.open(at(2), PEER, DESCRIPTION), None);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn open_requests_are_bounded_and_expire() {
+    fn outstanding_requests_are_limited_and_expire() {
         let mut requests = OpenRequests::default();
         let asked = |requests: &mut OpenRequests, now| {
             (1..10_000).filter(|lid| requests.open(now, Lid::new(*lid), DESCRIPTION).is_some()).count()

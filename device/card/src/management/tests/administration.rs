@@ -127,7 +127,7 @@ fn path(dgid: [u8; 16], sgid: [u8; 16]) -> [u8; 64] {
 
 /// mthca interface, section 9.4: the LID of the destination is derived from its GID.
 #[test]
-fn path_follows_from_gid() {
+fn path_record_query_derives_lid_from_gid() {
     let mut management = open(1);
     let found = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_2, GID_1)));
     assert_eq!(status(&found), 0);
@@ -147,7 +147,7 @@ fn path_follows_from_gid() {
 
 /// Without a source and a destination, a subnet of n ports would have n times n paths.
 #[test]
-fn path_table_has_one_source() {
+fn get_table_of_paths_returns_paths_of_one_source() {
     let mut management = open(1);
     let mut paths = |mask, record: [u8; 64]| {
         let table = answer(&mut management, sa(GET_TABLE, PATH, mask, &record));
@@ -176,7 +176,7 @@ trait Tap: Sized {
 impl Tap for Vec<u8> {}
 
 #[test]
-fn configured_peer_found_by_any_address() {
+fn path_query_finds_configured_peer_by_either_gid() {
     let peer = Identity {
         mac: MacAddr([0x52, 0x54, 0, 1, 2, 3]),
         ipv4: "192.0.2.9".parse().unwrap(),
@@ -211,7 +211,7 @@ fn unknown_address_returns_no_record() {
 }
 
 #[test]
-fn unknown_requests_return_their_status() {
+fn unsupported_sa_requests_return_specified_status() {
     let mut management = open(1);
     let mut ask = |mad| status(&answer(&mut management, mad));
     assert_eq!(ask(sa(GET, 0x36, 0, &[])), 0x000c, "VLArbitrationTableRecord");
@@ -265,7 +265,7 @@ fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
 }
 
 #[test]
-fn single_segment_is_first_and_last() {
+fn rmpp_response_of_one_segment_is_first_and_last() {
     let mut management = open(1);
     let table = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 1]));
     assert_eq!((table[3], status(&table)), (0x92, 0));
@@ -285,7 +285,7 @@ fn single_segment_is_first_and_last() {
 }
 
 #[test]
-fn long_table_is_windowed_and_retransmitted() {
+fn long_rmpp_response_is_windowed_and_retransmitted() {
     let mut management = open(200);
     // PortInfo of the HCA and of 201 switch ports: 202 records of 72 bytes in 73 segments.
     let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
@@ -322,7 +322,7 @@ fn long_table_is_windowed_and_retransmitted() {
 }
 
 #[test]
-fn unacknowledged_table_is_abandoned() {
+fn unacknowledged_rmpp_response_is_abandoned() {
     let mut management = open(1);
     answer(&mut management, sa(GET_TABLE, 0x11, 0, &[]));
     let sent: Vec<_> = (1..10)

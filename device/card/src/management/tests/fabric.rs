@@ -229,7 +229,7 @@ fn silent_node_ages_out() {
 }
 
 #[test]
-fn responses_to_guest_reach_guest() {
+fn responses_to_requests_of_guest_reach_guest() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
@@ -306,7 +306,7 @@ fn unsolicited_response_is_ignored() {
 
 /// A forged source must not make this HCA send more than its sender does.
 #[test]
-fn wire_datagram_causes_at_most_one() {
+fn received_mad_causes_at_most_one_mad_to_its_source() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
     (directed[6], directed[7]) = (1, 1);
     directed[32..36].fill(0xff);
@@ -356,7 +356,7 @@ fn sweeps_run_without_requests() {
 
 /// A peer that invents HCAs cannot lock out a real one.
 #[test]
-fn invented_nodes_do_not_displace_real_ones() {
+fn forged_node_reports_do_not_displace_responding_nodes() {
     let mut management = open(1);
     let settled = |management: &mut Management, lid: u16| {
         let (_, mut requests) = arrive(management, lid, QP0, node_info(1), false);
@@ -412,7 +412,7 @@ fn switch_reports_zero_counters() {
 /// A guest's OpenSM stays in STANDBY only if it finds a master with its own SM_Key, by default 1, and the highest
 /// priority.
 #[test]
-fn guest_opensm_finds_higher_priority_master() {
+fn sm_info_of_switch_reports_master_of_highest_priority() {
     let mut fabric = Fabric::new(&[(1, true)]);
     let info = fabric.directed(&[1], 0x20, 0).unwrap();
     assert_eq!(status(&info), 0x8000);

@@ -100,7 +100,7 @@ fn directed_route_answer_keeps_route() {
 /// IBTA volume 1, section 14.2.4: with protection level 1, any request may Get, but only a request with the
 /// M_Key may Set or receive the key.
 #[test]
-fn m_key_protects_port() {
+fn set_port_info_requires_m_key_once_it_is_configured() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
@@ -219,7 +219,7 @@ fn counters_count_since_reset() {
 }
 
 #[test]
-fn violation_counters_reset_to_zero() {
+fn port_info_qkey_violations_reset_to_zero() {
     let mut management = open(1);
     let counters = Counters { pkey_violations: 5, qkey_violations: 70_000, ..Counters::default() };
     let view = View { counters, ..at(0) };

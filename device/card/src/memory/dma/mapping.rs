@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_of_zeros_replaces_mapping() {
+    fn zeros_replace_mapping_without_changing_client_file() {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 0x3000).unwrap();
         let mapping = Mapping::new(&file, 0x3000, 0x1000, true).unwrap();

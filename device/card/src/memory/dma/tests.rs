@@ -260,7 +260,7 @@ fn file_is_unmapped_with_last_range() {
 }
 
 #[test]
-fn blocked_function_keeps_its_map() {
+fn dma_map_is_kept_while_dma_is_blocked() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -396,7 +396,7 @@ fn unmap_beyond_range_limit_is_rejected() {
 }
 
 #[test]
-fn inaccessible_ranges_are_limited_too() {
+fn ranges_without_descriptor_count_towards_range_limit() {
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 48, RO, None).unwrap();
     let refused = (0..100_000).find(|hole| memory.unmap(iova((2 * hole + 1) * PAGE_LEN), PAGE_LEN).is_err());
@@ -464,7 +464,7 @@ fn mapped_file_holds_no_descriptor() {
 }
 
 #[test]
-fn truncated_file_is_lost_to_its_client() {
+fn access_to_truncated_file_fails_and_other_files_stay_usable() {
     let (cut, whole) = (memfd_create("cut", MemfdFlags::CLOEXEC).unwrap(), memfd(4));
     ftruncate(&cut, 4 * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
@@ -496,7 +496,7 @@ fn truncated_file_is_lost_to_its_client() {
 
 /// If each lost page were replaced separately, it would add two mappings to the 65,530 that Linux permits.
 #[test]
-fn lost_file_stays_one_mapping() {
+fn truncated_file_is_replaced_by_a_single_mapping() {
     const PAGES: u64 = 40_000;
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
@@ -513,7 +513,7 @@ fn lost_file_stays_one_mapping() {
 }
 
 #[test]
-fn lost_file_is_not_accessed_again() {
+fn truncated_file_is_not_accessed_again_after_first_fault() {
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 4 * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
@@ -530,7 +530,7 @@ fn lost_file_is_not_accessed_again() {
 }
 
 #[test]
-fn missing_huge_page_is_lost() {
+fn fault_on_missing_huge_page_fails_access() {
     // A kernel without huge pages cannot create such a file.
     let Ok(fd) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else { return };
     ftruncate(&fd, 1 << 30).unwrap();
@@ -542,7 +542,7 @@ fn missing_huge_page_is_lost() {
 }
 
 #[test]
-fn unsafe_file_system_needs_permission() {
+fn file_not_on_tmpfs_is_rejected_unless_configured() {
     let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let sysfs = std::fs::File::open("/sys/kernel/uevent_seqnum").unwrap();
     let mut memory = GuestMemory::default();
@@ -620,7 +620,7 @@ mod remembered_windows {
     }
 
     #[test]
-    fn blocked_function_ignores_cached_windows() {
+    fn cached_windows_are_not_used_while_dma_is_blocked() {
         let mut memory = GuestMemory::default();
         memory.map(iova(0), PAGE_LEN, RW, Some((numbered(1, 5), 0))).unwrap();
         assert_eq!(byte_at(&memory, 0), Some(5));

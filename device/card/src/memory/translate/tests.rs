@@ -63,7 +63,7 @@ fn segments(
 }
 
 #[test]
-fn published_addresses_translate_as_published() {
+fn published_virtual_addresses_translate_to_bus_addresses() {
     let (keys, pages) = published();
     for (va, bus) in [
         (0x7f00_1234_5678, 0x2_0000_1678),
@@ -103,7 +103,7 @@ fn unwritten_page_fails_only_its_accesses() {
 }
 
 #[test]
-fn checks_run_in_specified_order() {
+fn access_checks_key_pd_rights_and_bounds_in_order() {
     let (keys, pages) = published();
     let dma = GuestMemory::default();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
@@ -171,7 +171,7 @@ fn each_page_size_uses_own_mask() {
 }
 
 #[test]
-fn offsets_count_from_first_byte() {
+fn offsets_and_zero_based_addresses_start_at_first_byte() {
     let (keys, pages) = published();
     let relative = AccessTarget::offset(PD, KEY, 0x988);
     assert_eq!(segments(&keys, &pages, relative, 1), Ok(vec![(0x2_0000_2000, 1)]));
@@ -231,7 +231,7 @@ fn swapped() -> (GuestMemory, KeyTable, Pages) {
 }
 
 #[test]
-fn copies_cross_pages() {
+fn reads_and_writes_cross_page_boundaries() {
     let (dma, keys, pages) = swapped();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     access.write(at(0xffe), b"abcd", Access::LocalWrite).unwrap();
@@ -384,7 +384,7 @@ mod cached_translations {
     const FIRST: u64 = 0x7000_0800;
 
     #[test]
-    fn hits_equal_fresh_lookups() {
+    fn cache_hits_equal_fresh_lookups() {
         let (keys, pages, dma) =
             (table([region()]), VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
@@ -409,7 +409,7 @@ mod cached_translations {
     }
 
     #[test]
-    fn hits_check_initiator_and_rights() {
+    fn cache_hits_check_initiator_and_rights() {
         let (keys, pages, dma) =
             (table([region()]), VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };

@@ -137,7 +137,7 @@ fn fast_registration_validates_new_key_only() {
 }
 
 #[test]
-fn registered_key_needs_invalidation_first() {
+fn fast_registered_key_must_be_invalidated_before_reuse() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(register(&mut keys, fast(FAST | 1)), Ok(()));
     assert_eq!(register(&mut keys, fast(FAST | 2)), Err(AccessError::Valid));
@@ -154,7 +154,7 @@ fn registered_key_needs_invalidation_first() {
 }
 
 #[test]
-fn fast_registration_reports_each_error() {
+fn fast_registration_rejects_each_invalid_key_length_or_right() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
         // This key has the same index in this table, but would have another one in a larger table.
@@ -174,7 +174,7 @@ fn fast_registration_reports_each_error() {
 }
 
 #[test]
-fn command_registered_region_rejects_work_requests() {
+fn region_registered_by_command_cannot_be_invalidated() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(invalidate(&mut keys, OWNER, REGION), Err(AccessError::Kind));
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(REGION)), Err(AccessError::Kind));
@@ -182,7 +182,7 @@ fn command_registered_region_rejects_work_requests() {
 }
 
 #[test]
-fn peer_invalidates_key_with_remote_rights() {
+fn peer_may_invalidate_only_key_with_remote_rights() {
     let mut keys = table(WindowKind::Type2B);
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST)), Err(AccessError::Invalid));
     register(&mut keys, FastRegister { rights: Rights::LOCAL_WRITE, ..fast(FAST | 1) }).unwrap();
@@ -224,7 +224,7 @@ fn window_exposes_part_of_region() {
 }
 
 #[test]
-fn type_1_checks_pd_type_2_qp() {
+fn type_1_window_checks_pd_and_type_2b_window_checks_qp() {
     let first = START + 0x1000;
     for (kind, neighbour) in [(WindowKind::Type1, Ok(())), (WindowKind::Type2B, Err(AccessError::Qp))] {
         let mut keys = table(kind);
@@ -235,7 +235,7 @@ fn type_1_checks_pd_type_2_qp() {
 }
 
 #[test]
-fn zero_based_ranges_count_from_first_byte() {
+fn zero_based_addresses_start_at_first_byte() {
     let mut keys = table(WindowKind::Type1);
     bound(&mut keys, Bind { zero_based: true, ..bind(WINDOW | 1, WindowKind::Type1) }).unwrap();
     let part = bus(&keys, OWNER, REGION, START + 0x1004, Access::RemoteRead);
@@ -246,7 +246,7 @@ fn zero_based_ranges_count_from_first_byte() {
 }
 
 #[test]
-fn type_1_window_rebinds_and_unbinds() {
+fn type_1_window_can_be_rebound_and_unbound() {
     let mut keys = table(WindowKind::Type1);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type1)).unwrap();
     let again = Bind { va: Va::new(START), ..bind(WINDOW | 2, WindowKind::Type1) };
@@ -260,7 +260,7 @@ fn type_1_window_rebinds_and_unbinds() {
 }
 
 #[test]
-fn type_2_window_needs_invalidation_first() {
+fn type_2_window_must_be_invalidated_before_next_bind() {
     let mut keys = table(WindowKind::Type2B);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
     assert_eq!(bound(&mut keys, bind(WINDOW | 2, WindowKind::Type2B)), Err(AccessError::Valid));
@@ -276,7 +276,7 @@ fn type_2_window_needs_invalidation_first() {
 }
 
 #[test]
-fn bind_reports_each_error() {
+fn bind_rejects_each_invalid_window_parent_right_or_range() {
     let ours = bind(WINDOW | 1, WindowKind::Type1);
     let mut keys = table(WindowKind::Type1);
     let read_only = MemoryRegion {
@@ -311,7 +311,7 @@ fn bind_reports_each_error() {
 }
 
 #[test]
-fn region_with_bound_windows_stays() {
+fn region_with_bound_windows_cannot_be_removed() {
     let mut keys = table(WindowKind::Type2B);
     register(&mut keys, fast(FAST | 1)).unwrap();
     keys.allocate(allocated(0x400, Purpose::Window(WindowKind::Type1))).unwrap();
@@ -329,7 +329,7 @@ fn region_with_bound_windows_stays() {
 }
 
 #[test]
-fn rebound_window_counts_once() {
+fn window_rebound_repeatedly_counts_once_at_its_region() {
     let mut keys = table(WindowKind::Type1);
     for generation in 1..4 {
         bound(&mut keys, bind(WINDOW | generation, WindowKind::Type1)).unwrap();
@@ -382,7 +382,7 @@ fn expected(pages: Pages, nth: u64) -> u64 {
 proptest! {
     /// Tests any byte of any region, and of any window on it, with all kinds of page lists.
     #[test]
-    fn bytes_are_where_page_lists_say(
+    fn registered_addresses_translate_through_any_page_list(
         pages in pages(),
         start in 0..1u64 << 40,
         len in 1..1u64 << 40,

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_costs_only_its_sender() {
+    fn flood_exhausts_reply_limit_of_its_sender_only() {
         let mut limit = AnswerLimit::default();
         let flood = || std::iter::repeat_n(FLOODER, 500);
         assert_eq!(taken(&mut limit, Instant::ZERO, flood()), 100);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_senders_share_all_buckets() {
+    fn replies_to_random_senders_are_limited_in_total() {
         let mut limit = AnswerLimit::default();
         let invented = (0..100_000_u32).map(|n| {
             let [a, b, c, d] = n.to_be_bytes();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_neighbour_is_never_requested_or_replaced() {
+    fn static_neighbour_is_never_requested_or_replaced() {
         let mut table = Neighbours::default();
         table.resolve(at(0), IP);
         table.fix(IP, mac(2));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn fixing_an_address_overrides_learned_mac() {
+    fn ip_of_static_neighbour_is_rejected_from_other_macs() {
         let mut table = Neighbours::default();
         assert!(!table.is_anothers(IP, mac(3)) && !table.is_anothers(IP, mac(3)));
         table.fix(IP, mac(2));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_replaces_quietest_neighbour() {
+    fn full_neighbour_table_keeps_static_and_newest_entries() {
         let mut table = Neighbours::default();
         table.fix(IP, mac(2));
         for n in 0..5000u32 {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn old_frames_are_dropped() {
+    fn frames_waiting_too_long_for_resolution_are_dropped() {
         let mut waiting = Waiting::default();
         waiting.push(at(0), A, vec![0; 60]);
         waiting.push(at(100), A, vec![1; 60]);

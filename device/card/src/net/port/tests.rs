@@ -89,7 +89,7 @@ fn roce_packets_are_delivered() {
 
 /// A hub or a bridge may reflect a host's own multicasts. Members of the group would then receive them twice.
 #[test]
-fn reflections_are_dropped_loopback_is_not() {
+fn frames_with_own_source_mac_are_dropped_unless_looped_back() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
     for frame in [roce("rc_write_only"), datagram_to_group(), arp_request(), our_own_solicitation()] {
         assert_eq!(drop_reason(own(frame)), DropReason::Reflected);
@@ -159,14 +159,14 @@ fn unknown_neighbours_are_resolved_by_arp() {
 }
 
 #[test]
-fn own_address_is_not_learned() {
+fn arp_request_claiming_own_address_is_dropped() {
     let mut rival = arp_request();
     rival[28..32].copy_from_slice(&[10, 77, 0, 2]);
     assert_eq!(drop_reason(rival), DropReason::BadSource);
 }
 
 #[test]
-fn arp_probes_are_answered_not_learned() {
+fn arp_probes_are_answered_but_not_learned() {
     let mut probe = arp_request();
     probe[28..32].fill(0);
     let mut port = port();
@@ -202,7 +202,7 @@ fn answer_queue_is_bounded() {
 }
 
 #[test]
-fn flood_draws_bounded_answers() {
+fn replies_to_one_sender_are_rate_limited() {
     for question in [ping(), arp_request(), ping6(), solicitation(), unicast_solicitation(), probe6()] {
         let mut port = port();
         let flood = vec![question.clone(); 250];
@@ -331,7 +331,7 @@ fn invalid_source_addresses_are_dropped() {
 }
 
 #[test]
-fn configured_ip_requires_its_mac() {
+fn packet_from_configured_ip_requires_configured_mac() {
     let mut port = port();
     let (configured, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     port.add_static_neighbour(&configured);
@@ -376,7 +376,7 @@ fn invalid_solicitations_are_dropped() {
 
 /// IEEE 802.1Q-2018, section 6.9: VLAN ID 0 does not denote a VLAN.
 #[test]
-fn priority_tags_are_removed_vlans_dropped() {
+fn priority_tag_is_removed_and_vlan_tagged_frame_dropped() {
     let tagged = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     let mut port = port();
     for frame in [roce("rc_write_only"), ping(), arp_request(), solicitation()] {
@@ -415,7 +415,7 @@ fn multicast_needs_matching_group_addresses() {
 }
 
 #[test]
-fn each_drop_has_its_reason() {
+fn dropped_frames_are_counted_by_reason() {
     let edit = |mut frame: Vec<u8>, at: usize, byte: u8| {
         frame[at] = byte;
         frame
@@ -605,7 +605,7 @@ fn unknown_ipv6_neighbours_are_resolved() {
 }
 
 #[test]
-fn unsolicited_and_own_advertisements_are_ignored() {
+fn advertisements_for_other_or_own_address_are_ignored() {
     let mut port = Port::new(Identity::from_lid(Lid::new(9)));
     let frame = replace_mac(advertisement(), 0, mac(9));
     answers(&mut port, &[frame]);

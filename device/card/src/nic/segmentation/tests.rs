@@ -127,7 +127,7 @@ proptest! {
 
 /// In a VXLAN tunnel, both the outer and the inner frame of each segment must be valid.
 #[test]
-fn tunnel_headers_are_adjusted() {
+fn segments_in_vxlan_tunnel_have_valid_headers() {
     let vxlan = [0x08, 0, 0, 0, 0, 0, 7, 0];
     for inner in all() {
         for outer in [Headers { v6: false, udp: true }, Headers { v6: true, udp: true }] {

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_share_one_bounded_wait() {
+    fn waits_for_directory_locks_share_one_time_limit() {
         let (mut waited, start) = (Waited { since: None, total: Duration::ZERO }, Instant::now());
         assert_eq!(waited.left(start), LOCK_TIMEOUT);
         waited.total += LOCK_TIMEOUT / 4;
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_file_is_left_alone() {
+    fn regular_file_at_socket_path_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "x").unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn probing_disturbs_no_server() {
+    fn probe_of_socket_in_use_does_not_connect_to_its_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let live = Listener::bind(&path).unwrap();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn inherited_descriptors_are_validated() {
+    fn inherited_descriptor_must_be_unix_stream_socket() {
         use std::os::fd::IntoRawFd;
         use std::os::unix::net::UnixDatagram;
 

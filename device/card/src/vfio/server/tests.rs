@@ -244,12 +244,12 @@ fn malformed_version_is_rejected() {
 }
 
 #[test]
-fn second_version_is_rejected() {
+fn second_version_message_is_rejected() {
     assert_eq!(Bench::new().call(1, b"\0\0\x01\0{}\0").error, errno(libc::EINVAL));
 }
 
 #[test]
-fn regions_and_interrupts_are_described() {
+fn info_replies_describe_regions_and_interrupts() {
     let mut bench = Bench::new();
     assert_eq!(bench.call(4, &words(&[16, 0, 0, 0])).payload, words(&[16, 3, 9, 5]));
     assert_eq!(bench.call(4, &words(&[15, 0, 0, 0])).error, errno(libc::EINVAL));
@@ -422,7 +422,7 @@ fn longest_message_is_accepted() {
 }
 
 #[test]
-fn slow_reader_is_not_served() {
+fn client_that_reads_no_replies_is_not_served() {
     let mut bench = Bench::new();
     let request = message(1, 9, 0, &access(2, 0, 1 << 16, &[]));
     let mut sent = 0;

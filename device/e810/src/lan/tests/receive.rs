@@ -124,7 +124,7 @@ impl Entry {
 const PLAIN: RxOffload = RxOffload { strip_tag: false, hash: None };
 
 #[test]
-fn descriptors_match_scapy() {
+fn receive_descriptors_report_checksums_and_types_of_scapy() {
     for vector in vectors() {
         let mut bench = Bench::enabled();
         let frame = bytes(&vector.frame);
@@ -155,7 +155,7 @@ fn hash_is_reported_with_valid_bit() {
 }
 
 #[test]
-fn tag_is_stripped_on_request() {
+fn vlan_tag_is_stripped_if_vsi_enables_stripping() {
     let tagged = [&[2; 12][..], &[0x81, 0x00, 0x60, 0x05, 0x08, 0x06], &[9; 60]].concat();
     let mut bench = Bench::enabled();
     bench.receive_frame(&tagged, PLAIN);
@@ -171,7 +171,7 @@ fn tag_is_stripped_on_request() {
 }
 
 #[test]
-fn context_selects_field_for_stripped_tag() {
+fn queue_context_selects_descriptor_field_of_stripped_tag() {
     let mut words = context(RING, RING_LEN, 1536, Split::No, true);
     words[3] &= !(1 << (119 - 96));
     let mut bench = Bench::new();
@@ -246,7 +246,7 @@ fn frame_without_buffer_is_dropped() {
 }
 
 #[test]
-fn check_sequence_is_kept_on_request() {
+fn crc_is_kept_in_buffer_if_queue_context_disables_strip() {
     let mut bench = Bench::new();
     bench.enable(context(RING, RING_LEN, 1536, Split::No, false));
     // IEEE 802.3: the CRC-32 of "123456789" is CBF43926.
@@ -277,7 +277,7 @@ fn header_split_uses_header_buffer() {
 }
 
 #[test]
-fn context_takes_effect_on_enable() {
+fn queue_context_takes_effect_when_queue_is_enabled() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 60], PLAIN);
     bench.write(Register::QrxCtrl(QUEUE), 0);

@@ -141,7 +141,7 @@ fn transmitted_frames_match_scapy() {
 
 /// The device ignores any previous content of the checksum field.
 #[test]
-fn checksums_are_computed_from_scratch() {
+fn checksum_offload_ignores_previous_checksum_field() {
     let checksums = |vector: &Vector| vector.mss.is_none() && vector.command & TCP != 0;
     for vector in vectors().iter().filter(|vector| checksums(vector)) {
         let mut bench = Bench::new();
@@ -220,7 +220,7 @@ fn ring_wraps_repeatedly() {
 }
 
 #[test]
-fn partial_frame_waits_for_doorbell() {
+fn frame_is_sent_when_tail_passes_its_last_descriptor() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     ring.frame(&bench, &[7; 90], 30, EOP | RS, 0);
@@ -275,7 +275,7 @@ fn longest_frame_is_sent_with_tags() {
 }
 
 #[test]
-fn removed_queue_is_inert() {
+fn removed_queue_ignores_doorbells_and_writes_nothing() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     let place = ring.frame(&bench, &[1; 64], 64, EOP | RS, 0);

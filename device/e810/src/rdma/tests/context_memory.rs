@@ -19,7 +19,7 @@ fn word(driver: &mut Driver, offset: u64) -> u64 {
 
 /// The expected words are those of section 11.2.
 #[test]
-fn fpm_limits_match_interface() {
+fn query_fpm_returns_limits_of_section_11_2() {
     let mut driver = started();
     driver.start_cqp();
     let query = FpmCommand { buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
@@ -78,7 +78,7 @@ fn rejects_objects_past_address_space() {
 }
 
 #[test]
-fn segment_update_changes_pbles() {
+fn pbles_are_read_through_current_segment_descriptors() {
     let mut driver = brought_up();
     driver.bus.poke(PBLE_SEGMENT + 8, &0x1234_5000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x1234_5000));

@@ -107,7 +107,7 @@ fn unknown_operation_fails_with_major_code() {
 }
 
 #[test]
-fn operation_in_unmapped_memory_fails() {
+fn operation_with_unmapped_buffer_fails() {
     let mut driver = started();
     driver.start_cqp();
     let beyond = QueryFeatures { len: 272, buffer: Iova::new(1 << 40) };
@@ -164,7 +164,7 @@ fn armed_cq_raises_one_event() {
 }
 
 #[test]
-fn arming_cq_with_unread_entry_fires_at_once() {
+fn arming_cq_with_unread_entry_raises_event_at_once() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
     // Software has not read the entry yet.

@@ -52,7 +52,7 @@ fn arp_entry_exists_until_deleted() {
 }
 
 #[test]
-fn address_handle_holds_destination() {
+fn address_handle_keeps_path_until_destroyed() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(AH));
     let handle = *rdma(&mut driver).paths.handle(AhIndex::new(1)).unwrap();
@@ -135,7 +135,7 @@ fn group_accepts_reordered_modify() {
 
 /// "2c nodes" of section 16.3, and the operations recorded on driver unload.
 #[test]
-fn leaf_returns_queue_set_handle() {
+fn adding_leaf_node_returns_queue_set_handle() {
     let node = |word| wqe(&[(24, word), (32, 0x0001_0001_0000_0000)]);
     let mut driver = brought_up();
     assert_eq!(driver.perform_well(&node(0xc800_002c_0000_0000)), 0);
@@ -157,7 +157,7 @@ fn leaf_returns_queue_set_handle() {
 }
 
 #[test]
-fn event_queues_exist_until_destroyed() {
+fn rejects_creating_existing_or_destroying_unknown_event_queue() {
     let mut driver = brought_up();
     let ceq = |ceq| CreateCeq { ceq, entries: 16, ring: Iova::new(0x90_0000), ..CreateCeq::default() };
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(CqpErrorCode::Exists));
@@ -194,7 +194,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
 
 /// "0a register MR" of section 16.3, with another page.
 #[test]
-fn contiguous_region_reads_its_memory() {
+fn contiguous_region_checks_bounds_pd_and_stag() {
     const VA: u64 = 0x55ec_bd10_3000;
     let mut driver = brought_up();
     let register = wqe(&[
@@ -276,7 +276,7 @@ fn allocated_stag_is_invalid_until_registered() {
 }
 
 #[test]
-fn statistics_take_1024_bytes() {
+fn gather_statistics_writes_1024_bytes() {
     let mut driver = brought_up();
     driver.bus.poke(RDMA_BUFFER, &[0xff; 1032]);
     let gather = GatherStatistics { buffer: Iova::new(RDMA_BUFFER), ..GatherStatistics::default() };

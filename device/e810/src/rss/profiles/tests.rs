@@ -97,7 +97,7 @@ fn words_are_hashed_in_programmed_order() {
 }
 
 #[test]
-fn vsi_hashes_its_programmed_words() {
+fn vsi_in_hash_profile_hashes_words_of_profile() {
     let mut vsis = Vsis::default();
     let parameters = VsiParameters { kind: 2, ..VsiParameters::default() };
     vsis.add(&parameters, &mut VsiContext::default().emit()).unwrap();

@@ -129,7 +129,7 @@ fn rejected_rule_reports_status_and_earlier_rules_apply() {
 }
 
 #[test]
-fn rules_of_one_command_are_aligned() {
+fn rule_with_odd_header_length_is_padded_to_even_offset() {
     let mut driver = Driver::new();
     let mut odd = Rule::mac(ME, to_vsi(1)).bytes(0);
     odd[14] = 15;
@@ -156,7 +156,7 @@ fn rejects_rules_past_limit() {
 }
 
 #[test]
-fn freeing_list_removes_its_members() {
+fn freed_vsi_list_is_empty_when_allocated_again() {
     let mut driver = Driver::new();
     let list = driver.allocate(3);
     driver.list(3, list, &[1, 2]).unwrap();

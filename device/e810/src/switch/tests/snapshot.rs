@@ -24,7 +24,7 @@ fn row(rule: u16, recipe: RuleRecipe, action: RuleAction, vsis: &[u16]) -> RuleR
 }
 
 #[test]
-fn rows_show_keys_and_actions() {
+fn rule_rows_show_match_fields_and_actions() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1) | LOOPBACK));
     driver.admit(5, &[1, 2]);
@@ -61,7 +61,7 @@ fn rows_show_keys_and_actions() {
 }
 
 #[test]
-fn rows_show_vsis_and_scheduler() {
+fn vsi_and_scheduler_rows_are_listed_from_given_start() {
     let mut driver = Driver::new();
     driver.update(2, |context| context.switch.vlan_prune = true);
     let vsis: Vec<_> = driver.0.vsi_rows(0).map(|(_, row)| (row.vsi, row.vlan_prune, row.loopback)).collect();

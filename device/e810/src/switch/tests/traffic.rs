@@ -3,7 +3,7 @@ use super::*;
 const NOBODY: [u16; 0] = [];
 
 #[test]
-fn without_rules_vsi_receives_nothing_and_sends_everything() {
+fn vsi_without_rules_receives_nothing_and_sends_to_wire_only() {
     let driver = Driver::new();
     for dst in [ME, GROUP, MacAddr::BROADCAST] {
         assert_eq!(driver.receivers(&Frame::to(dst)), NOBODY);
@@ -258,7 +258,7 @@ fn anti_spoof_rejects_foreign_source() {
 }
 
 #[test]
-fn vlan_mode_rejects_forbidden_frames() {
+fn frame_tagging_forbidden_by_vlan_mode_is_discarded() {
     let mut driver = Driver::new();
     driver.update(1, |context| context.vlan.transmit = 1);
     assert_eq!(driver.send(&Frame::to(PEER)), Ok((true, vec![])));

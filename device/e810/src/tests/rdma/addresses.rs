@@ -83,7 +83,7 @@ fn connection_drops_packets_to_other_addresses() {
 }
 
 #[test]
-fn connection_to_own_device_works() {
+fn two_sides_of_connection_may_be_on_same_device() {
     let mut driver = opened(1);
     let context = QpContext { destination_ip: ip(1), send_psn: Psn::new(0x2000), ..context(1) };
     driver.set_neighbour(2, mac(1));

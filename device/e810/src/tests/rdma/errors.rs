@@ -30,7 +30,7 @@ fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
 }
 
 #[test]
-fn invalid_lkey_fails_queue_until_flush() {
+fn invalid_lkey_raises_event_and_completes_nothing_until_flush() {
     let mut pair = Pair::connected();
     let bad = pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -44,7 +44,7 @@ fn invalid_lkey_fails_queue_until_flush() {
 }
 
 #[test]
-fn flushing_empty_queues_writes_nothing() {
+fn flush_of_empty_work_queues_writes_no_cqe() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -73,7 +73,7 @@ const PERIOD_US: u64 = 10_000;
 /// The kernel itself completes WQEs posted to a flushed queue pair, and may already have destroyed the queue
 /// pair.
 #[test]
-fn privileged_queue_pairs_are_flushed_only_on_request() {
+fn requests_posted_in_error_by_kernel_qp_wait_for_flush() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -117,7 +117,7 @@ fn requests_posted_in_error_state_are_flushed() {
 
 /// The receive that failed still counts as posted. Software completes it when it flushes the queue.
 #[test]
-fn oversized_message_fails_both_sides() {
+fn message_longer_than_receive_buffer_fails_both_sides() {
     let mut pair = Pair::connected();
     let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -131,7 +131,7 @@ fn oversized_message_fails_both_sides() {
 }
 
 #[test]
-fn unwritable_receive_fails_both_sides() {
+fn receive_buffer_with_invalid_lkey_fails_both_sides() {
     let mut pair = Pair::connected();
     let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0x1234_5600, 64)]);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -188,7 +188,7 @@ fn wrong_response_length_fails_queue() {
 
 /// Section 13.2: the timeout is 16.8 ms at first, and doubles with each of seven retries.
 #[test]
-fn silent_peer_exhausts_doubling_timeouts() {
+fn silent_peer_fails_send_after_eight_doubling_timeouts() {
     let mut pair = Pair::connected();
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
@@ -225,7 +225,7 @@ fn wait_us(pair: &mut Pair, us: u64) {
 
 /// Section 13.2: `rdma_cm` connections rely on an RNR timer of 655 ms, which the context does not contain.
 #[test]
-fn late_receive_succeeds_with_few_retries() {
+fn receive_posted_200_ms_late_succeeds_with_five_rnr_retries() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 5);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
     for wait in [640, 2560, 10_240, 40_960] {
@@ -240,7 +240,7 @@ fn late_receive_succeeds_with_few_retries() {
 }
 
 #[test]
-fn invalid_datagrams_fail() {
+fn datagram_with_wrong_handle_length_or_pd_fails_locally() {
     let to = u64::from(QPN.get()) << 32 | 0x1111_1111;
     for (change, len, code) in [
         (None, 64, 0x406),
@@ -325,7 +325,7 @@ fn qp_access_flags_restrict_rights_of_keys() {
 
 /// A datagram without a posted receive, or with another Q_Key, is lost.
 #[test]
-fn undeliverable_datagrams_are_dropped() {
+fn datagram_without_receive_or_with_wrong_qkey_is_dropped() {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
     let to = |qkey: u64| u64::from(QPN.get()) << 32 | qkey;

@@ -148,7 +148,7 @@ fn send_with_invalidate_reports_key() {
 /// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. Section 14.1
 /// has a single code for all causes.
 #[test]
-fn send_with_invalid_key_fails_both_sides() {
+fn send_with_invalidate_of_invalid_key_fails_both_sides() {
     let unknown = 0x1234_5600;
     let private = rights(StagRights::LOCAL_READ);
     for (wqe, key) in [
@@ -218,7 +218,7 @@ fn access_after_invalidation_is_rejected() {
 }
 
 #[test]
-fn window_grants_its_range() {
+fn memory_window_grants_access_only_to_its_range() {
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
     pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET + 0x1000, 64, StagRights::REMOTE_WRITE));

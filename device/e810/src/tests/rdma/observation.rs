@@ -34,7 +34,7 @@ fn qp_row_shows_peer_and_counters() {
 }
 
 #[test]
-fn tables_list_cqs_and_event_queues() {
+fn cq_and_eq_rows_show_size_and_state() {
     let mut pair = Pair::connected();
     pair.a.arm_cq(SEND_CQ, 1 << 14);
     let cqs = rows::<CqRow>(&pair.a);
@@ -47,7 +47,7 @@ fn tables_list_cqs_and_event_queues() {
 }
 
 #[test]
-fn tables_list_memory_and_control_queue() {
+fn mr_handle_and_cqp_rows_show_objects_until_cqp_is_destroyed() {
     let mut pair = Pair::connected();
     register(&mut pair.a, 0x1234_5601, SOURCE, 0x1000, StagRights::REMOTE_WRITE);
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));

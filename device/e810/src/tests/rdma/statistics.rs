@@ -55,7 +55,7 @@ fn writes_and_reads_count_on_both_sides() {
 
 /// Forbidden requests are rejected with a NAK and count as protocol errors.
 #[test]
-fn protocol_violations_are_counted() {
+fn message_rejected_with_nak_counts_as_protocol_error() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));

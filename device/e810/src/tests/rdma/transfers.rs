@@ -115,7 +115,7 @@ fn rings_wrap_repeatedly() {
 
 /// Section 13.4: the device publishes its index before it goes idle.
 #[test]
-fn shadow_area_holds_consumer_index() {
+fn qp_shadow_area_holds_index_of_consumed_wqes() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.put_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -126,7 +126,7 @@ fn shadow_area_holds_consumer_index() {
 }
 
 #[test]
-fn requests_before_rts_are_sent() {
+fn request_posted_in_sqd_is_sent_in_rts() {
     let mut pair = Pair::connected();
     let context = context(1);
     assert_eq!(pair.a.modify_qp(QPN, QpKind::Rc, QpState::Sqd, &context).error, None);
@@ -142,7 +142,7 @@ fn requests_before_rts_are_sent() {
 }
 
 #[test]
-fn receive_posted_after_send_is_used() {
+fn send_succeeds_if_receive_is_posted_after_rnr_nak() {
     let mut pair = Pair::connected();
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     pair.settle();
@@ -184,7 +184,7 @@ fn resized_cq_starts_new_ring() {
 
 /// The rule is in section 12.3.
 #[test]
-fn arm_with_unread_entry_fires_once() {
+fn cq_armed_with_unread_entry_raises_one_event() {
     const NEXT: u64 = 1 << 14;
     const ONLY_SOLICITED: u64 = 1 << 15;
     let mut pair = Pair::connected();
@@ -219,7 +219,7 @@ fn arm_with_unread_entry_fires_once() {
 
 /// The rule is in section 12.2.
 #[test]
-fn cq_overflow_is_reported_once_and_stops_qp() {
+fn full_cq_raises_one_overflow_event_and_gets_no_more_cqes() {
     let mut pair = Pair::connected();
     for _ in 0..300 {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -274,7 +274,7 @@ fn datagram_completion_reports_source() {
 /// Section 13.6, and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range, and is
 /// formed by folding the high bits of the flow label into its low bits.
 #[test]
-fn datagram_carries_class_label_and_port() {
+fn datagram_has_traffic_class_flow_label_and_derived_udp_port() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);
     for (label, port) in [(0, 0xc000), (1, 0xc001), (0x4001, 0xc000), (0xf_ffff, 0xffc0_u16)] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
@@ -406,7 +406,7 @@ fn write_with_immediate_consumes_receive() {
 }
 
 #[test]
-fn read_fills_all_its_fragments() {
+fn read_response_is_scattered_to_all_fragments() {
     let mut pair = with_regions();
     let data = pattern(100_000, 4);
     pair.b.poke(TARGET + 3, &data);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_halve_rate_down_to_minimum() {
+    fn each_cnp_halves_rate_down_to_minimum() {
         let mut pace = Pace::new(at(0));
         pace.on_notification(at(0));
         assert_eq!(pace.rate, LINE_RATE / 2);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_and_pauses_average_to_rate() {
+    fn paced_sending_averages_to_allowed_rate() {
         let mut pace = Pace::new(at(0));
         for _ in 0..8 {
             pace.on_notification(at(0));

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_in_one_round_trip_count_once() {
+    fn losses_in_one_round_trip_halve_window_once() {
         let mut window = Window::new(128);
         assert!(window.on_loss(100));
         assert!(!window.on_loss(90));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn window_widens_by_one_per_acknowledged_window() {
+    fn window_grows_by_one_packet_per_acknowledged_window() {
         let mut window = Window::new(16);
         window.on_loss(16);
         for expected in 9..=16 {

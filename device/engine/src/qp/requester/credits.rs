@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn late_credits_never_lower_the_limit() {
+    fn late_ack_never_lowers_credit_limit() {
         let mut credits = Credits::default();
         assert_eq!(credits.beyond(1000), 0);
         credits.update(3, u32::MAX);

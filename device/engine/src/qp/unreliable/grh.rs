@@ -73,7 +73,7 @@ mod tests {
 
     /// A widely used example header; its checksum is 0xb861.
     #[test]
-    fn checksum_matches_known_header() {
+    fn ipv4_header_checksum_matches_known_example() {
         let header =
             [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         assert_eq!(checksum(&header), 0xb861);

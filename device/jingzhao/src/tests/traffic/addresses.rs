@@ -52,7 +52,7 @@ fn kinds(frames: &[Vec<u8>]) -> Vec<EtherType> {
 }
 
 #[test]
-fn ipv4_peer_is_resolved_before_packets() {
+fn packets_wait_for_arp_resolution_of_ipv4_peer() {
     let image = |other: &Identity| Qpc { dest_ip: other.ipv4.to_bits(), ..qpc() };
     let [mut a, mut b] = strangers(identities(), image);
     let frames = write_and_read(&mut a, &mut b);

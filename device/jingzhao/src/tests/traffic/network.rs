@@ -14,7 +14,7 @@ fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn connection_works_beside_nic_on_network() {
+fn rc_connection_is_undisturbed_by_nic_on_same_network() {
     let mut networks = Networks::default();
     let mut join = |lid| networks.network("a").join(&Identity::from_lid(Lid::new(lid))).unwrap();
     let (mut ends, mut nic) = ([join(1), join(2)], join(3));

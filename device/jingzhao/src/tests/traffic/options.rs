@@ -137,7 +137,7 @@ fn rnr_timer_zero_replaces_only_code_0() {
 /// J-29: from code 6 on, the notes list times as multiples of 10 us, in an order of their own. Packets use the IBTA
 /// codes.
 #[test]
-fn rnr_timer_table_maps_notes_to_ibta() {
+fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
     const NOTES: [u32; 16] = [256, 384, 512, 768, 1024, 1536, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192];
     for (code, time) in (6..).zip(NOTES) {
@@ -156,7 +156,7 @@ fn rnr_timer_table_maps_notes_to_ibta() {
 
 /// Tests the option of decision J-47.
 #[test]
-fn qp_access_overrides_region_rights() {
+fn qp_access_option_forbids_operation_regardless_of_region() {
     const WRITE: u8 = 0x08;
     const READ: u8 = 0x10;
     for (json, refused) in [
@@ -238,7 +238,7 @@ fn ud_grh_reserves_40_bytes() {
 
 /// Section 6.5: the user library leaves stale bytes in the address fields of the unit.
 #[test]
-fn ud_addresses_tolerates_stale_units() {
+fn ud_addresses_option_off_uses_lid_instead_of_stale_addresses() {
     let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];
     let (mut a, _) = datagram_pair("{}");
     send(&mut a, 0, 0x0a, &[ud_unit(2), data_unit(0, 8)]);

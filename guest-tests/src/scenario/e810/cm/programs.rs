@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_lines_are_distinguished_from_names() {
+    fn command_lines_of_cm_programs_contain_addresses() {
         assert_eq!(MCKEY.name(Network::V4), "mckey -m 239.1.1.1 -s -C 10");
         let [server, client] = UDADDY.lines(Network::V4, "10.0.0.1", "10.0.0.2");
         assert_eq!(server, "udaddy -b 10.0.0.2 -C 20 -S 1024");

@@ -57,7 +57,7 @@ mod tests {
 
     /// The bytes are those of the third record of 000B in `probe-synth-fd.aq.gz`.
     #[test]
-    fn record_matches_recorded_bytes() {
+    fn capability_record_matches_recorded_bytes() {
         let mut golden = [0; 32];
         golden[..8].copy_from_slice(&[0x41, 0, 1, 0, 0x10, 0, 0, 0]);
         let queues = Capability { id: id::RX_QUEUES, major: 1, number: 16, ..Capability::default() };

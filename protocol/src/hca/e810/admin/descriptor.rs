@@ -121,7 +121,7 @@ mod tests {
     ];
 
     #[test]
-    fn command_holds_buffer_address() {
+    fn recorded_admin_descriptor_round_trips() {
         let command = Descriptor::parse(&COMMAND);
         assert_eq!(command.flags, Flags::BUFFER | Flags::INTERRUPT);
         assert_eq!((command.opcode, command.buffer_len), (0x0c43, 164));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn length_register_matches_driver() {
+    fn queue_length_register_parses_value_of_driver() {
         let length = QueueLength::parse(&0x8000_00c0_u32.to_le_bytes());
         assert_eq!(length, QueueLength { entries: 192, enable: true, ..QueueLength::default() });
     }

@@ -62,7 +62,7 @@ mod tests {
 
     /// The bytes are those of 0107 in `probe-synth-fd.aq.gz`.
     #[test]
-    fn address_matches_recorded_response() {
+    fn manage_mac_read_response_matches_recorded_bytes() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };
         assert_eq!(entry.emit(), [0, 0, 2, 0xe8, 0x10, 0, 0, 1]);
         let answer = ReadMac { flags: LAN_ADDRESS_VALID, count: 1 };

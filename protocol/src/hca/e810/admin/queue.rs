@@ -101,7 +101,7 @@ mod tests {
 
     /// The test uses a recorded command for the queue of a second VSI, and the response that the driver accepted.
     #[test]
-    fn recorded_transmit_queue_gets_leaf() {
+    fn recorded_add_tx_queue_command_and_response_match() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x14), 1));
         let sent = "010000000000000000908e00000000000080020000000000\
@@ -121,7 +121,7 @@ mod tests {
 
     /// The test uses a recorded command, and the response that the driver accepted.
     #[test]
-    fn recorded_rdma_set_gets_leaf() {
+    fn recorded_add_rdma_qset_command_and_response_match() {
         let group = RdmaSetGroup::parse(&bytes("1800000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x18), 1));
         let set = AddRdmaSet::parse(&bytes("010000000000000000070000000004000000040000000000"));

@@ -64,7 +64,7 @@ mod tests {
 
     /// The bytes are those of 0B03 in `run73-all.aq.gz`.
     #[test]
-    fn parses_recorded_function_table() {
+    fn parses_recorded_lookup_table_parameters() {
         let parameters = TableParameters::parse(&[0x01, 0x80, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((parameters.vsi, parameters.vsi_valid), (1, true));
         assert_eq!((parameters.table(), parameters.function_entries()), (TableKind::Function, Some(2048)));

@@ -257,7 +257,7 @@ mod tests {
 
     /// The action is that of a VLAN rule in `run73-all.aq.gz`.
     #[test]
-    fn vlan_rule_prunes_both_directions() {
+    fn recorded_vlan_prune_action_parses_as_ingress_and_egress() {
         let action = SingleAction {
             kind: 2,
             lan: true,

@@ -101,7 +101,7 @@ mod tests {
 
     /// The words are those of the host context in `irdma-probe.cqp.gz`.
     #[test]
-    fn host_context_matches_driver() {
+    fn recorded_host_context_round_trips() {
         let mut bytes = [0; 64];
         bytes[..38].copy_from_slice(&[
             0x10, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0x1e, 0x47, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, //
@@ -117,7 +117,7 @@ mod tests {
 
     /// The expected words are those of section 10.4.
     #[test]
-    fn completion_matches_interface_words() {
+    fn cqp_completion_matches_words_of_section_10_4() {
         let codes = ErrorCodes { minor: 2, major: 0xffff };
         let done = Completion { cookie: 0x1234, value: 7, codes, index: 0x7ff, error: true, valid: true };
         let bytes = done.emit();

@@ -115,7 +115,7 @@ mod tests {
 
     /// The expected layout is that of the table in the specification.
     #[test]
-    fn other_fields_match_interface_bits() {
+    fn index_solicited_imm_and_tag_are_at_specified_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };
         assert_eq!(cqe.emit(), words(&[(24, 0x0040_7fff_0000_0000)]));
         let more =

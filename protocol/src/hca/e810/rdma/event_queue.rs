@@ -236,7 +236,7 @@ mod tests {
 
     /// The expected words are those of section 12.6.
     #[test]
-    fn event_matches_interface_words() {
+    fn async_event_matches_words_of_section_12_6() {
         let event = AsyncEvent {
             context: 0x1234,
             wqe: 3,

@@ -47,7 +47,7 @@ mod tests {
 
     /// The expected words are those of section 10.6; drivers display "1.70".
     #[test]
-    fn versions_match_interface_words() {
+    fn version_features_match_words_of_section_10_6() {
         let firmware = FirmwareFeature { minor: 70, major: 1, count: 2, kind: 0 };
         assert_eq!(u64::from_le_bytes(firmware.emit()), 0x0000_0002_0001_0046);
         let hardware = HardwareFeature { minor: 0, major: 2, kind: HARDWARE_VERSION };

@@ -229,7 +229,7 @@ mod tests {
     /// The test covers fields that the published contexts do not set. Their positions are those in the specification's
     /// table.
     #[test]
-    fn other_fields_match_interface_bits() {
+    fn fields_unset_in_published_contexts_are_at_specified_bits() {
         let context = QpContext::parse(&words(&[
             (0, 1 << 5 | 3 << 8 | 2 << 20),
             (24, 0x6a << 24),

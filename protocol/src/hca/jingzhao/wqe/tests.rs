@@ -253,7 +253,7 @@ fn published_receives_are_posted() {
 }
 
 #[test]
-fn reaped_library_slot_is_free() {
+fn slot_whose_first_bytes_were_cleared_is_free() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot, false));
@@ -272,7 +272,7 @@ fn linked_slot_without_data_is_free() {
 
 /// Drivers write the length, key and address of a unit in this order.
 #[test]
-fn unit_counts_after_all_words_are_written() {
+fn data_unit_counts_only_after_all_its_words_are_written() {
     let written = &RECV_LIBRARY[16..32];
     for words in [0..0, 0..4, 0..8, 0..16] {
         let mut slot = RECV_LIBRARY;
@@ -288,7 +288,7 @@ fn unit_counts_after_all_words_are_written() {
 }
 
 #[test]
-fn unit_with_untouched_key_counts_if_region_exists() {
+fn data_unit_with_key_ffffffff_counts_if_its_region_exists() {
     let unit = DataSegment { lkey: Lkey::new(u32::MAX), ..page_of_data() };
     let slot = RecvWqe { data: smallvec![unit] }.emit(48);
     assert_eq!(extent(&slot), (0, End::Untouched));
@@ -296,7 +296,7 @@ fn unit_with_untouched_key_counts_if_region_exists() {
 }
 
 #[test]
-fn empty_entry_and_list_count_as_written() {
+fn scatter_entry_at_address_0_and_empty_list_count_as_written() {
     let zero = DataSegment { va: Va::new(0), ..page_of_data() };
     let mut slot = RecvWqe { data: smallvec![zero] }.emit(64);
     slot[48..].copy_from_slice(&UNTOUCHED);
@@ -329,7 +329,7 @@ fn full_slot_needs_no_terminator() {
 
 proptest! {
     #[test]
-    fn parse_accepts_or_rejects_any_wqe(
+    fn any_parsed_send_wqe_round_trips(
         bytes in prop::collection::vec(any::<u8>(), 0..=1024), opcode: u8, service in 0u8..4
     ) {
         let service = ServiceType::from_code(service).unwrap_or(ServiceType::Rc);
@@ -354,7 +354,7 @@ proptest! {
     }
 
     #[test]
-    fn any_receive_slot_parses(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
+    fn parsing_any_receive_slot_never_panics(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
         let _ = RecvWqe::is_posted_without_valid_bit(&slot, first);
         let _ = RecvWqe::extent(&slot, |_| first);
         let _ = RecvWqe::parse(&slot);

@@ -70,7 +70,7 @@ impl ControlSegment {
 layout! {
     /// The segment that contains the destination XRC SRQ.
     pub struct XrcSegment[16] big_endian {
-        /// XRC SRQ of the peer.
+        /// XRC XRC SRQ of the peer.
         @0x00[23:0]  srqn: Srqn,
     }
 }

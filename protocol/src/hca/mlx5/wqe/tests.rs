@@ -98,7 +98,7 @@ fn atomic_requires_8_byte_result() {
 }
 
 #[test]
-fn datagram_segment_has_two_forms() {
+fn datagram_segment_has_short_and_long_form() {
     let short = bytes(&[0x0a, 0x8003, 8, 0, 0x8001_0000, 0, 1, 0x0385_0012, 4, 0x801, 0, 0x1000]);
     let send = round_trip(&short, Service::Qp1);
     let Operation::Datagram(to) = send.operation else { panic!("{send:?}") };

@@ -80,7 +80,7 @@ fn atomics_require_one_eight_byte_segment() {
 }
 
 #[test]
-fn datagram_address_has_48_bytes() {
+fn ud_address_segment_has_48_bytes() {
     let address = Address { dlid: Lid::new(2), ..Address::default() };
     let vector = AddressVector { port: 1, pd: Pdn::new(3), address };
     let to = UdSegment { vector, dqpn: Qpn::new(0x15), qkey: Qkey::new(0x1111_1111) };
@@ -112,7 +112,7 @@ fn inline_data_is_padded_to_granule() {
 type SmallVecOf = smallvec::SmallVec<[u8; 64]>;
 
 #[test]
-fn receive_ends_at_mark_or_slot_end() {
+fn receive_scatter_list_ends_at_end_key_or_slot_end() {
     let head = [0x00, 0x00, 0x01, 0x01, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
     let end = [0, 0, 0, 0, 0, 0, 0x01, 0x00, 0, 0, 0, 0, 0, 0, 0, 0];
     let parse = |parts: &[&[u8]]| RecvWqe::parse(&parts.concat()).unwrap();
@@ -128,7 +128,7 @@ fn receive_ends_at_mark_or_slot_end() {
 
 /// Example from section 14.2: QP0 sends with flags 20008h, and QP1 with 8h. Both WQEs include an ICRC placeholder.
 #[test]
-fn mad_drops_inline_icrc_placeholder() {
+fn inline_icrc_placeholder_of_mad_is_removed() {
     let mlx = [0, 0, 0, 0x8a, 0, 0, 0, 0x85, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
     let crc = [0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let wqe = MlxWqe::parse(&[mlx, DATA_BYTES, DATA_BYTES, DATA_BYTES, crc].concat()).unwrap();
@@ -151,7 +151,7 @@ fn mad_drops_inline_icrc_placeholder() {
 /// The layout is that of iPXE: one segment for the headers, and one for the payload followed by four bytes for the
 /// ICRC.
 #[test]
-fn mad_drops_icrc_placeholder_in_payload() {
+fn icrc_placeholder_at_end_of_mad_payload_is_removed() {
     let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
     let segment = |len| DataSegment { len, ..DATA };
     let parse = |parts: &[DataSegment]| {
@@ -166,7 +166,7 @@ fn mad_drops_icrc_placeholder_in_payload() {
 
 proptest! {
     #[test]
-    fn parse_accepts_or_rejects_any_bytes(
+    fn parsing_wqes_of_any_bytes_never_panics(
         bytes in prop::collection::vec(any::<u8>(), 0..1024),
         opcode: u8,
     ) {

@@ -48,7 +48,7 @@ fn frames_wrap_around_ring_end() {
 }
 
 #[test]
-fn missing_icrc_is_flagged() {
+fn ring_records_whether_icrc_was_left_out() {
     let (mut producer, mut consumer, _) = pair();
     let fields = [IcrcField::LeftOut, IcrcField::Computed, IcrcField::LeftOut];
     assert!(fields.iter().all(|icrc| producer.push(&[7; 100], *icrc).unwrap()));
@@ -132,7 +132,7 @@ fn invalid_lengths_are_rejected() {
 
 proptest! {
     #[test]
-    fn arbitrary_memory_never_panics(
+    fn corrupted_ring_memory_never_causes_panic(
         words in prop::collection::vec((0..LEN.memory_len() / 4, any::<u32>()), 0..64),
         counters in prop::collection::vec((0..8_usize, prop_oneof![0..200_000_u32, any::<u32>()]), 0..8),
         lengths in prop::collection::vec(0..12_000_usize, 0..40),

@@ -150,7 +150,7 @@ fn contiguous_ranges_form_one_segment() {
 }
 
 #[test]
-fn empty_ranges_and_holes() {
+fn list_skips_empty_ranges_and_fails_in_holes() {
     let [low, high] = low_and_high();
     let list = [
         range(9, 0, 0), // No access, so the unknown key is irrelevant.
@@ -168,7 +168,7 @@ fn empty_ranges_and_holes() {
 }
 
 #[test]
-fn fixed_ranges_are_indexed() {
+fn list_of_fixed_length_ranges_is_indexed_directly() {
     let high = contiguous(HIGH, 0, 0x2000, 0x8000);
     let list = [range(HIGH, 0x1000, 7), hole(7), range(HIGH, 0, 7)];
     let (keys, tables) = (table([high, fixed(OUTER, 0x4000, 0, 3)]), Tables::new(list));
@@ -181,7 +181,7 @@ fn fixed_ranges_are_indexed() {
 }
 
 #[test]
-fn missing_entry_ends_list() {
+fn access_at_missing_list_entry_is_unmapped() {
     let [low, high] = low_and_high();
     let tables = Tables::new([range(LOW, 0x1_0000, 0x10)]);
     let keys = table([low, high, indirect(OUTER, 0x20, 0, u32::MAX)]);
@@ -213,7 +213,7 @@ fn list_that_names_itself_is_rejected() {
 }
 
 #[test]
-fn listed_keys_are_checked() {
+fn listed_keys_are_checked_for_validity_pd_rights_and_bounds() {
     let of = |listed: Option<MemoryRegion>, access| {
         let tables = Tables::new([range(LOW, 0x1_0000, 0x10)]);
         let mut keys = table([indirect(OUTER, 0x10, 0, 1)]);
@@ -344,7 +344,7 @@ fn long_list_is_read_on_demand() {
 }
 
 #[test]
-fn search_is_limited() {
+fn number_of_list_entries_searched_is_limited() {
     #[derive(Clone, Copy)]
     struct Empty;
     impl PageTable for Empty {
@@ -373,7 +373,7 @@ fn memory() -> GuestMemory {
 }
 
 #[test]
-fn listed_key_change_fails_rest_of_message() {
+fn change_of_listed_key_takes_effect_at_next_access() {
     let dma = memory();
     let tables = Tables::new([range(LOW, 0, 0x10), range(HIGH, 0, 0x10)]);
     let regions =
@@ -439,7 +439,7 @@ fn list_change_invalidates_entries() {
 }
 
 #[test]
-fn hits_grant_no_more_than_listed_keys() {
+fn cached_list_grants_only_rights_of_listed_keys() {
     let dma = memory();
     let tables = Tables::new([range(LOW, 0, 0x10)]);
     let read_only = MemoryRegion { rights: Rights::empty(), ..contiguous(LOW, 0, 0x10, 0) };

@@ -133,7 +133,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 }
 
 #[test]
-fn answers_cost_no_third_party() {
+fn replies_go_only_to_sender_and_do_not_amplify() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
     // Each entry has a name, a frame, whether the frame is answered, and by how many bytes the answer may be
     // longer.
