@@ -175,14 +175,13 @@ build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }
 
-# The programs that the lab runs, without optimisation across crates; and guest-lab without any, as it mostly waits.
+# The programs of the lab. With the profile and the features of `cargo test`, they need no second build.
 build_lab() {
-    build --profile nolto --workspace --bin hcad --bin hcactl
-    build --workspace --all-features --bin guest-lab
+    build --workspace --all-features --bin hcad --bin hcactl --bin guest-lab
 }
 
 lab() {
-    HCAD_PROGRAMS=${HCAD_PROGRAMS:-$PWD/target/nolto} target/debug/guest-lab "$@"
+    target/debug/guest-lab "$@"
 }
 
 # ci/test checks for all its steps at once.
