@@ -33,6 +33,8 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit from the device's failure to the end of the recovery. The driver polls every two seconds.
 const RECOVERY: Duration = Duration::from_secs(40);
+/// A grace period in milliseconds that outlasts the scenario.
+const LONG_GRACE_PERIOD: u32 = 86_400_000;
 /// Interval between two polls for the end of the recovery.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -88,7 +90,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("devlink dev reload", &hint, probe.devlink_reload()).await?;
     report.case("unbind and bind", &hint, probe.rebind()).await?;
     report.case("function-level reset of an unbound device", &hint, probe.function_reset()).await?;
-    report.case("the driver recovers from a fatal error", &hint, probe.recovers()).await?;
+    report.case("the driver recovers from fatal errors", &hint, probe.recovers()).await?;
+    let title = "the driver unloads after a second fatal error within its grace period";
+    report.case(title, &hint, probe.gives_up()).await?;
     report.case("a failed device can be unloaded and loaded", &hint, probe.unloads_failed()).await?;
     let name = format!("{} unload and load cycles", CYCLES.times());
     report.case_within(CYCLES_TIMEOUT, &name, &hint, probe.cycles()).await?;
@@ -277,6 +281,7 @@ impl Probe {
     /// The driver finds the failure when it polls the health buffer, and starts the device again. The other device is
     /// not affected.
     async fn recovers(&mut self) -> Result<()> {
+        self.set_grace_period(0).await?;
         for device in [0, 1, 0] {
             self.expected_messages().await?;
             self.fail(device).await?;
@@ -286,6 +291,33 @@ impl Probe {
             messages::judge_recovery(&lines, &warnings)?;
         }
         self.devinfo().await
+    }
+
+    /// Within the grace period of its last recovery, the driver does not recover again. It unloads itself, and works
+    /// again after it is bound anew.
+    async fn gives_up(&mut self) -> Result<()> {
+        self.set_grace_period(LONG_GRACE_PERIOD).await?;
+        let function = self.functions[0].clone();
+        self.fail(0).await?;
+        self.await_message(messages::GIVES_UP).await?;
+        let gone = format!("while [ -e /sys/bus/pci/devices/{function}/infiniband ]; do sleep 0.1; done");
+        self.vm.run_within(PORT_TIMEOUT, &["sh", "-c", &gone]).await?;
+        self.driver(&function, "unbind").await?;
+        self.driver(&function, "bind").await?;
+        self.active().await?;
+        let (lines, warnings) = self.new_messages().await?;
+        messages::judge_unload(&lines, &warnings)
+    }
+
+    /// Sets the time in milliseconds after a recovery in which a further failure makes the driver give up. The default
+    /// is a minute (`mlx5_fw_fatal_reporter_pf_ops`, health.c). It lasts until the function is unbound.
+    async fn set_grace_period(&mut self, milliseconds: u32) -> Result<()> {
+        for function in self.functions.clone() {
+            let line =
+                format!("devlink health set pci/{function} reporter fw_fatal grace_period {milliseconds}");
+            self.sh(&line).await?;
+        }
+        Ok(())
     }
 
     async fn fail(&mut self, device: usize) -> Result<()> {
@@ -308,6 +340,7 @@ impl Probe {
 
     /// The driver is unloaded before or while it finds the failure.
     async fn unloads_failed(&mut self) -> Result<()> {
+        self.set_grace_period(0).await?;
         self.fail(1).await?;
         self.unload().await?;
         self.load().await?;

@@ -54,7 +54,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let mut pair = StockPair::start(lab, "mthca-perftest").await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
-    let mthca = pair.mthca();
+    let mthca = pair.perftest_device();
     for &(case, sizes) in CASES {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &mthca)).await?;
     }

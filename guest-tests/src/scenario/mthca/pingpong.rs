@@ -53,8 +53,8 @@ const CASES: &[&str] = &[
 ];
 
 /// Port on which servers wait for their clients.
-const PORT: u16 = 18515;
-const LIMIT: Duration = Duration::from_secs(60);
+pub(in super::super) const PORT: u16 = 18515;
+pub(in super::super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Violations that strict mode may report.
 const EXPLAINED: &[Explained] = &[];
