@@ -50,6 +50,7 @@ pub(crate) use self::mthca::RECORDS_LENT_AGAIN;
 use self::rxe_interop::Extent;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 use crate::times;
 
 /// A named group of cases.
@@ -275,6 +276,24 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(connectx::errors::run(lab, report)),
     },
     Scenario {
+        name: "connectx-storage",
+        about: "NVMe and NFS over RDMA between two ConnectX with IPoIB addresses: content, fio, loss, server failure",
+        pair: false,
+        alone: false,
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Core))
+        },
+    },
+    Scenario {
+        name: "connectx-storage-full",
+        about: "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
+        pair: false,
+        alone: false,
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
+        },
+    },
+    Scenario {
         name: "connectx-pyverbs",
         about: "rdma-core's device tests in a guest with mlx5_ib",
         pair: false,
@@ -342,42 +361,54 @@ pub const ALL: &[Scenario] = &[
         about: "NVMe and NFS over RDMA between two E810s with stock software: content, fio, loss, server failure",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Core)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Core))
+        },
     },
     Scenario {
         name: "e810-storage-nvme",
         about: "NVMe over RDMA with 512 MiB, minutes of fio, and a server that is killed",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Nvme)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nvme))
+        },
     },
     Scenario {
         name: "e810-storage-iser",
         about: "iSER with 512 MiB, minutes of fio, and a server that is killed",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Iser)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Iser))
+        },
     },
     Scenario {
         name: "e810-storage-nfs",
         about: "NFS over RDMA with 512 MiB, minutes of fio, and a server that is killed",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Nfs)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nfs))
+        },
     },
     Scenario {
         name: "e810-storage-sockets",
         about: "RDS and SMC sockets over RDMA between two E810s",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Sockets)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Sockets))
+        },
     },
     Scenario {
         name: "e810-storage-full",
         about: "all four e810-storage scenarios in the same guests",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Full)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Full))
+        },
     },
     Scenario {
         name: "e810-limits",
