@@ -238,7 +238,14 @@ pub const ALL: &[Scenario] = &[
         about: "Debian's mlx5_core and mlx5_ib bind to two ConnectX; reloads, resets, recovery, restarts",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(connectx::probe::run(lab, report)),
+        run: |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Core)),
+    },
+    Scenario {
+        name: "connectx-reloads",
+        about: "mlx5_core and mlx5_ib are unloaded and loaded 50 times, without leaking memory",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
     },
     Scenario {
         name: "connectx-pingpong",
