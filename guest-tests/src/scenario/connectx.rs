@@ -1,4 +1,22 @@
 //! Guests whose stock `mlx5_core` and `mlx5_ib` drive a ConnectX, verified with Debian's RDMA tools.
 
-mod messages;
+pub(super) mod cm;
+pub(super) mod errors;
+pub(super) mod messages;
+pub(super) mod perftest;
+pub(super) mod pingpong;
 pub(super) mod probe;
+pub(super) mod pyverbs;
+
+use anyhow::Result;
+
+use super::stock_pair::StockPair;
+use crate::daemon::HcaSpec;
+use crate::lab::Lab;
+use crate::testbed::kind::Device;
+
+/// Starts two guests with a ConnectX each, in strict mode.
+async fn start(lab: &Lab, scenario: &str) -> Result<StockPair> {
+    let strict = |spec| HcaSpec { strict: true, ..spec };
+    StockPair::start_of(Device::ConnectxIb, lab, lab.new_run(scenario)?, strict).await
+}

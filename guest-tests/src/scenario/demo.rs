@@ -97,7 +97,7 @@ async fn stock(lab: &Lab) -> Result<()> {
     }
     let command = "ib_write_bw -a -n 100";
     line(&format!("\n# {command}\n{BANDWIDTH_HEADING}"))?;
-    let device = pair.mthca();
+    let device = pair.perftest_device();
     for row in perftest::measure(&mut pair.ends(), command, &device).await? {
         // The columns are message size, number of messages, peak bandwidth, average bandwidth, and millions of messages
         // per second.

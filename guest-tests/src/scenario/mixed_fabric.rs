@@ -1,6 +1,6 @@
-//! Four endpoints that have nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA,
-//! a guest with `irdma` on an E810, and a guest with soft-RoCE on an ordinary NIC. Each pair communicates over every
-//! service that both support, and every byte is checked at both ends.
+//! Five endpoints that have nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA,
+//! a guest with `irdma` on an E810, a guest with `mlx5_ib` on a ConnectX, and a guest with soft-RoCE on an ordinary NIC.
+//! Each pair communicates over every service that both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};
@@ -14,12 +14,14 @@ use super::endpoint::{Endpoint, connect};
 use super::mthca::RECORDS_LENT_AGAIN;
 use super::pair::{Node, VFIO_MODULES};
 use super::rxe_interop::{boot_rxe, ip, mac};
-use super::stock_pair::load_mthca;
+use super::stock_pair::load;
 use crate::daemon::{Daemon, HcaSpec, Interface, Peer, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
+use crate::testbed::kind::Device;
+use crate::vm::Vm;
 
 /// Largest path MTU of `ib_mthca`.
 const MTU: u16 = 2048;
@@ -65,13 +67,14 @@ const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// The four endpoints, and their daemons.
+/// The endpoints, and their daemons.
 struct Fabric {
     mthca: Stock,
     jingzhao: Jingzhao<Node>,
     e810: Stock,
+    connectx: Stock,
     rxe: Stock,
-    daemons: [Daemon; 2],
+    daemons: [Daemon; 3],
     hint: String,
 }
 
@@ -79,13 +82,16 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mixed-fabric")?;
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut fabric = Fabric::start(lab, &run, hint.clone()).await.context(hint)?;
-    let Fabric { mthca, jingzhao, e810, rxe, hint, .. } = &mut fabric;
+    let Fabric { mthca, jingzhao, e810, connectx, rxe, hint, .. } = &mut fabric;
     for (number, &(service, cells)) in (1..).zip(CELLS) {
         let name = |pair: &str| format!("{service:?}, {pair}");
         let talk = Talk { service, cells, seed: number << 48 };
         report.case(&name("mthca and JingZhao"), hint, talk.run(mthca, jingzhao)).await?;
         report.case(&name("mthca and soft-RoCE"), hint, talk.run(mthca, rxe)).await?;
         report.case(&name("JingZhao and soft-RoCE"), hint, talk.run(jingzhao, rxe)).await?;
+        report.case(&name("ConnectX and mthca"), hint, talk.run(connectx, mthca)).await?;
+        report.case(&name("ConnectX and JingZhao"), hint, talk.run(connectx, jingzhao)).await?;
+        report.case(&name("ConnectX and soft-RoCE"), hint, talk.run(connectx, rxe)).await?;
     }
     for (number, &(service, cells)) in (0x11..).zip(E810_CELLS) {
         let name = |pair: &str| format!("{service:?}, {pair}");
@@ -93,6 +99,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         report.case(&name("E810 and mthca"), hint, talk.run(e810, mthca)).await?;
         report.case(&name("E810 and JingZhao"), hint, talk.run(e810, jingzhao)).await?;
         report.case(&name("E810 and soft-RoCE"), hint, talk.run(e810, rxe)).await?;
+        report.case(&name("E810 and ConnectX"), hint, talk.run(e810, connectx)).await?;
     }
     let hint = hint.clone();
     report.case("the daemons exit cleanly on SIGTERM", &hint, fabric.stop()).await
@@ -121,9 +128,9 @@ impl Talk {
 
 impl Fabric {
     async fn start(lab: &Lab, run: &RunDir, hint: String) -> Result<Self> {
-        let [mut mthca, mut jingzhao, mut e810] = HcaSpec::mesh()?;
+        let [mut mthca, mut jingzhao, mut e810, mut connectx] = HcaSpec::mesh()?;
         let [bind] = free_udp_ports()?;
-        let rxe_id = 4;
+        let rxe_id = 5;
         mthca.interface = Interface::Mthca;
         mthca.strict = true;
         mthca.explained = &RECORDS_LENT_AGAIN;
@@ -133,16 +140,19 @@ impl Fabric {
         jingzhao.options = json!({ "ud_grh": true });
         e810.interface = Interface::E810;
         e810.strict = true;
+        connectx.interface = Interface::ConnectxIb;
+        connectx.strict = true;
+        connectx.trace = lab.trace();
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
-        // Boot only two guests at a time, because four would overload a small host.
+        let connectx_daemon = Daemon::start(&lab.hcad()?, &connectx, run).await?;
+        // Boot only two guests at a time, because more would overload a small host.
         let (mthca, jingzhao) = tokio::try_join!(
             async {
-                let image = lab.debian_image(run).await?;
                 let hcas = vec![mthca_daemon.socket().to_owned()];
-                let mut vm = lab.boot(run, &image, Guest { name: "mthca", hcas, ..Guest::default() }).await?;
-                load_mthca(&mut vm).await?;
+                let guest = Guest { name: "mthca", hcas, ..Guest::default() };
+                let vm = infiniband_guest(lab, run, Device::Mthca, guest).await?;
                 Stock::open_infiniband("mthca", vm, "mthca0", ip(mthca.id)).await
             },
             async {
@@ -160,13 +170,19 @@ impl Fabric {
             },
             boot_rxe(lab, run, rxe_id, nic)
         )?;
-        Ok(Self { mthca, jingzhao, e810, rxe, daemons: [mthca_daemon, e810_daemon], hint })
+        let cards = vec![connectx_daemon.socket().to_owned()];
+        let guest = Guest { name: "connectx", cards, ..Guest::default() };
+        let vm = infiniband_guest(lab, run, Device::ConnectxIb, guest).await?;
+        let connectx = Stock::open_infiniband("connectx", vm, "mlx5_0", ip(connectx.id)).await?;
+        let daemons = [mthca_daemon, e810_daemon, connectx_daemon];
+        Ok(Self { mthca, jingzhao, e810, connectx, rxe, daemons, hint })
     }
 
     async fn stop(self) -> Result<()> {
-        let Self { mut mthca, mut jingzhao, mut e810, mut rxe, daemons, .. } = self;
+        let Self { mut mthca, mut jingzhao, mut e810, mut connectx, mut rxe, daemons, .. } = self;
         mthca.vm.kill().await?;
         e810.vm.kill().await?;
+        connectx.vm.kill().await?;
         rxe.vm.kill().await?;
         jingzhao.driver.vm.kill().await?;
         jingzhao.driver.daemon.stop().await?;
@@ -175,4 +191,13 @@ impl Fabric {
         }
         Ok(())
     }
+}
+
+/// Boots a guest with an InfiniBand HCA, and loads its drivers.
+async fn infiniband_guest(lab: &Lab, run: &RunDir, hca: Device, guest: Guest<'_>) -> Result<Vm> {
+    let image = lab.debian_image(run).await?;
+    let (least_cpus, least_memory_mib) = hca.least();
+    let mut vm = lab.boot(run, &image, Guest { least_cpus, least_memory_mib, ..guest }).await?;
+    load(&mut vm, hca).await?;
+    Ok(vm)
 }

@@ -51,6 +51,7 @@ use self::extent::Extent;
 pub(crate) use self::mthca::RECORDS_LENT_AGAIN;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 use crate::times;
 
 /// A named group of cases.
@@ -259,7 +260,74 @@ pub const ALL: &[Scenario] = &[
         about: "Debian's mlx5_core and mlx5_ib bind to two ConnectX; reloads, resets, recovery, restarts",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(connectx::probe::run(lab, report)),
+        run: |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Core)),
+    },
+    Scenario {
+        name: "connectx-reloads",
+        about: "mlx5_core and mlx5_ib are unloaded and loaded 50 times, without leaking memory",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
+    },
+    Scenario {
+        name: "connectx-pingpong",
+        about: "rdma-core's ping-pong programs, XRC's too, between two guests with mlx5_ib, with checked content",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::pingpong::run(lab, report)),
+    },
+    Scenario {
+        name: "connectx-perftest",
+        about: "perftest between two guests with mlx5_ib: every operation and service",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::perftest::run(lab, report, connectx::perftest::Extent::Core)),
+    },
+    Scenario {
+        name: "connectx-perftest-full",
+        about: "connectx-perftest with all sizes, both directions and many queue pairs; takes minutes",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::perftest::run(lab, report, connectx::perftest::Extent::Full)),
+    },
+    Scenario {
+        name: "connectx-cm",
+        about: "IPoIB in both modes, rdma_cm and subnet diagnostics between two guests with mlx5_ib",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::cm::run(lab, report)),
+    },
+    Scenario {
+        name: "connectx-errors",
+        about: "errors under mlx5_ib: status, event and kernel message; the driver is removed during traffic",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(connectx::errors::run(lab, report)),
+    },
+    Scenario {
+        name: "connectx-storage",
+        about: "NVMe and NFS over RDMA between two ConnectX with IPoIB addresses: content, fio, loss, server failure",
+        pair: false,
+        alone: false,
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Core))
+        },
+    },
+    Scenario {
+        name: "connectx-storage-full",
+        about: "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
+        pair: false,
+        alone: false,
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
+        },
+    },
+    Scenario {
+        name: "connectx-pyverbs",
+        about: "rdma-core's device tests in a guest with mlx5_ib",
+        pair: false,
+        alone: true,
+        run: |lab, report| Box::pin(connectx::pyverbs::run(lab, report)),
     },
     Scenario {
         name: "e810-probe",
@@ -336,42 +404,54 @@ pub const ALL: &[Scenario] = &[
         about: "NVMe and NFS over RDMA between two E810s with stock software: content, fio, loss, server failure",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Core)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Core))
+        },
     },
     Scenario {
         name: "e810-storage-nvme",
         about: "NVMe over RDMA with 512 MiB, minutes of fio, and a server that is killed",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Nvme)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nvme))
+        },
     },
     Scenario {
         name: "e810-storage-iser",
         about: "iSER with 512 MiB, minutes of fio, and a server that is killed",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Iser)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Iser))
+        },
     },
     Scenario {
         name: "e810-storage-nfs",
         about: "NFS over RDMA with 512 MiB, minutes of fio, and a server that is killed",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Nfs)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nfs))
+        },
     },
     Scenario {
         name: "e810-storage-sockets",
         about: "RDS and SMC sockets over RDMA between two E810s",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Sockets)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Sockets))
+        },
     },
     Scenario {
         name: "e810-storage-full",
         about: "all four e810-storage scenarios in the same guests",
         pair: false,
         alone: false,
-        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Full)),
+        run: |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Full))
+        },
     },
     Scenario {
         name: "e810-limits",
@@ -487,7 +567,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "mixed-fabric",
-        about: "ib_mthca, a JingZhao HCA, an E810 and soft-RoCE on one fabric, all pairs, with verified content",
+        about: "ib_mthca, JingZhao, E810, ConnectX and soft-RoCE on one fabric, all pairs, with verified content",
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(mixed_fabric::run(lab, report)),

@@ -9,18 +9,20 @@ use std::time::Duration;
 use agent::wire::Dmesg;
 use anyhow::{Context, Result, ensure};
 
+use super::connectx::messages;
 use super::perftest::{self, Device};
-use crate::daemon::{Daemon, Explained, HcaSpec, Interface, free_udp_ports};
+use crate::daemon::{Daemon, Explained, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
+use crate::testbed::kind;
 use crate::tools::{Ends, Exchange, await_text};
 use crate::vm::{Image, Vm};
 
 /// Name that the kernel gives to the first `ib_mthca` device.
 pub(super) const MTHCA: &str = "mthca0";
-/// Modules that tools need to use verbs, management datagrams and `rdma_cm` in user space.
-const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
+/// Modules that tools need for soft-RoCE.
+const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 pub(super) const ETHERNET_MTU: &str = "4200";
 /// Kernel messages of at least this severity count as errors.
@@ -40,6 +42,8 @@ pub(super) struct StockNode {
     pub(super) id: u16,
     /// IP address of the guest's Ethernet NIC.
     pub(super) ip: Ipv4Addr,
+    /// The HCA, with the driver that the guest loads for it.
+    hca: kind::Device,
     place: Place,
     /// Number of kernel warnings that have been checked already.
     old_warnings: usize,
@@ -55,10 +59,17 @@ struct Place {
 }
 
 impl Place {
-    fn guest(&self) -> Guest<'_> {
+    /// Returns the properties of a guest with this HCA.
+    fn guest(&self, hca: kind::Device) -> Guest<'_> {
+        let sockets = self.hcas.clone();
+        let (hcas, cards) = if hca.is_card() { (Vec::new(), sockets) } else { (sockets, Vec::new()) };
+        let (least_cpus, least_memory_mib) = hca.least();
         Guest {
             name: &self.name,
-            hcas: self.hcas.clone(),
+            hcas,
+            cards,
+            least_cpus,
+            least_memory_mib,
             nics: vec![self.nic.clone()],
             disks: self.disks.clone(),
             reboots: true,
@@ -97,37 +108,40 @@ impl StockPair {
         run: RunDir,
         change: impl Fn(HcaSpec) -> HcaSpec,
     ) -> Result<Self> {
-        let started = Self::start_in(lab, &run, change).await;
+        Self::start_of(kind::Device::Mthca, lab, run, change).await
+    }
+
+    /// Starts a pair whose guests have this HCA.
+    pub(super) async fn start_of(
+        hca: kind::Device,
+        lab: &Lab,
+        run: RunDir,
+        change: impl Fn(HcaSpec) -> HcaSpec,
+    ) -> Result<Self> {
+        let started = Self::start_in(hca, lab, &run, change).await;
         let (image, a, b) =
             started.with_context(|| format!("console output and logs are in {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
 
     async fn start_in(
+        hca: kind::Device,
         lab: &Lab,
         run: &RunDir,
         change: impl Fn(HcaSpec) -> HcaSpec,
     ) -> Result<(Image, StockNode, StockNode)> {
         let image = lab.debian_image(run).await?;
         let ports = free_udp_ports::<2>()?;
-        let specs = HcaSpec::pair()?.map(|spec| {
-            change(HcaSpec {
-                interface: Interface::Mthca,
-                // The tools transfer gigabytes, which is too much for a capture.
-                capture: false,
-                trace: lab.trace(),
-                ..spec
-            })
-        });
+        let [spec_a, spec_b] = HcaSpec::pair()?.map(|spec| change(spec_of(hca, lab, spec)));
         let wires = [ports, [ports[1], ports[0]]];
         let (a, b) = tokio::try_join!(
-            StockNode::start(lab, run, &image, &specs[0], wires[0], Vec::new()),
-            StockNode::start(lab, run, &image, &specs[1], wires[1], Vec::new())
+            StockNode::start(hca, lab, run, &image, &spec_a, wires[0], Vec::new()),
+            StockNode::start(hca, lab, run, &image, &spec_b, wires[1], Vec::new())
         )?;
         Ok((image, a, b))
     }
 
-    /// Loads `ib_mthca` in both guests, and waits until both ports are active.
+    /// Loads the drivers in both guests, and waits until both ports are active.
     pub(super) async fn load(&mut self) -> Result<()> {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
@@ -143,10 +157,13 @@ impl StockPair {
     }
 
     /// Returns the HCA that both guests have, for perftest.
-    pub(super) fn mthca(&self) -> Device {
+    pub(super) fn perftest_device(&self) -> Device {
         Device {
-            title: "ib_mthca",
-            names: [MTHCA.into(), MTHCA.into()],
+            title: match self.a.hca {
+                kind::Device::Mthca => "ib_mthca",
+                hca => hca.name(),
+            },
+            names: [self.a.rdma_device().into(), self.b.rdma_device().into()],
             server: self.b.ip.to_string(),
             slow: false,
         }
@@ -211,6 +228,7 @@ impl StockNode {
     /// Starts a single node with these additional disks. If `judged` is given, the node is in strict mode, and the
     /// given violations are permitted.
     pub(super) async fn start_alone(
+        hca: kind::Device,
         lab: &Lab,
         run: &RunDir,
         disks: Vec<PathBuf>,
@@ -218,13 +236,13 @@ impl StockNode {
     ) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let [spec, _] = HcaSpec::pair()?;
-        let spec = HcaSpec {
-            interface: Interface::Mthca,
-            capture: false,
-            trace: lab.trace(),
-            ..strict(judged, spec)
-        };
-        Self::start(lab, run, &image, &spec, free_udp_ports()?, disks).await
+        let spec = spec_of(hca, lab, strict(judged, spec));
+        Self::start(hca, lab, run, &image, &spec, free_udp_ports()?, disks).await
+    }
+
+    /// Returns the name that the kernel gives to the RDMA device.
+    pub(super) const fn rdma_device(&self) -> &'static str {
+        name_of(self.hca)
     }
 
     /// Kills the guest, then stops the daemon as an operator would.
@@ -235,6 +253,7 @@ impl StockNode {
 
     /// Starts a daemon and its guest. `wire` contains the UDP addresses of the NIC and of its peer.
     async fn start(
+        hca: kind::Device,
         lab: &Lab,
         run: &RunDir,
         image: &Image,
@@ -245,15 +264,15 @@ impl StockNode {
         let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
         let (nic, ip) = (nic(spec.id, wire), address(spec.id));
         let place = Place { name: spec.name.clone(), hcas: vec![daemon.socket().to_owned()], nic, disks };
-        let vm = lab.boot(run, image, place.guest()).await?;
-        let mut node = Self { vm, daemon, id: spec.id, ip, place, old_warnings: 0 };
+        let vm = lab.boot(run, image, place.guest(hca)).await?;
+        let mut node = Self { vm, daemon, id: spec.id, ip, hca, place, old_warnings: 0 };
         node.set_up().await?;
         Ok(node)
     }
 
     /// Boots a new guest that uses the same daemon.
     async fn boot_again(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
-        self.vm = lab.boot(run, image, self.place.guest()).await?;
+        self.vm = lab.boot(run, image, self.place.guest(self.hca)).await?;
         self.set_up().await
     }
 
@@ -267,11 +286,12 @@ impl StockNode {
     }
 
     pub(super) async fn load(&mut self) -> Result<()> {
-        load_mthca(&mut self.vm).await
+        load(&mut self.vm, self.hca).await
     }
 
+    /// Waits for a state of the port, which is given in sysfs notation.
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
-        port_is(&mut self.vm, state).await
+        port_is(&mut self.vm, self.hca, state).await
     }
 
     /// Returns whether the kernel logs the state of the port. Kernel 6.12 does not.
@@ -301,7 +321,11 @@ impl StockNode {
 
     async fn warnings(&mut self) -> Result<Vec<String>> {
         let lines = self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
-        Ok(lines.into_iter().filter(|line| !is_unanswered_sweep(line)).collect())
+        let is_normal = |line: &String| match self.hca {
+            kind::Device::ConnectxIb => messages::is_normal(line),
+            _ => false,
+        };
+        Ok(lines.into_iter().filter(|line| !is_unanswered_sweep(line) && !is_normal(line)).collect())
     }
 }
 
@@ -311,7 +335,7 @@ impl StockNode {
 /// arrives while QP0 has no agent is lost, and the kernel prints this message. No sender can avoid this, and it also
 /// happens on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
-    line.contains("infiniband mthca") && line.contains("Unable to find port agent")
+    line.contains("infiniband ") && line.contains("Unable to find port agent")
 }
 
 /// Returns the specification of an HCA. If `judged` is given, the HCA is in strict mode, and the given violations are
@@ -320,21 +344,40 @@ fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
 }
 
+/// Returns the settings of this kind of HCA. It has no capture, because the tools transfer gigabytes.
+fn spec_of(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    let interface = hca.interface().unwrap_or_default();
+    HcaSpec { interface, capture: false, trace: lab.trace(), ..spec }
+}
+
+/// Returns the name that the kernel gives to the first RDMA device of a driver.
+const fn name_of(hca: kind::Device) -> &'static str {
+    match hca.rdma_device() {
+        Some(name) => name,
+        None => "no driver",
+    }
+}
+
 /// Loads `ib_mthca` and the modules for tools, and waits until the device's port is active.
 pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
-    vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
-    port_is(vm, "4: ACTIVE").await
+    load(vm, kind::Device::Mthca).await
+}
+
+/// Loads an HCA's drivers and the modules for tools, and waits until the device's port is active.
+pub(super) async fn load(vm: &mut Vm, hca: kind::Device) -> Result<()> {
+    vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], hca.modules()].concat()).await?;
+    port_is(vm, hca, "4: ACTIVE").await
 }
 
 /// Creates the soft-RoCE device `rxe0` on a network device.
 pub(super) async fn add_soft_roce(vm: &mut Vm, netdev: &str) -> Result<()> {
-    vm.run(&[&["modprobe", "-a", "rdma_rxe"], MODULES].concat()).await?;
+    vm.run(&[&["modprobe", "-a"], SOFT_ROCE].concat()).await?;
     vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", netdev]).await.map(drop)
 }
 
-/// Waits until the port of `mthca0` is in the given state, such as `4: ACTIVE`.
-async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
-    let path = format!("/sys/class/infiniband/{MTHCA}/ports/1/state");
+/// Waits until the port of an HCA is in the given state, such as `4: ACTIVE`.
+async fn port_is(vm: &mut Vm, hca: kind::Device, state: &str) -> Result<()> {
+    let path = format!("/sys/class/infiniband/{}/ports/1/state", name_of(hca));
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 

@@ -39,6 +39,13 @@ const RECOVERY: &[&str] = &[
     "health recovery succeeded",
 ];
 
+/// Part of the message that a driver logs before it unloads itself.
+pub(super) const GIVES_UP: &str = "Driver is in error state. Unloading";
+
+/// Parts of further messages of a driver that unloads itself after a second failure within the grace period of its
+/// first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c), and is then removed (`mlx5_uninit_one`, main.c).
+const UNLOAD: &[&str] = &[GIVES_UP, "mlx5_uninit_one: interface is down, NOP"];
+
 /// Fails if there is an unexpected message that concerns the device, or an unexpected warning.
 pub(super) fn judge(lines: &[String], warnings: &[String]) -> Result<()> {
     judge_others(lines, warnings, &[])
@@ -49,8 +56,18 @@ pub(super) fn judge_recovery(lines: &[String], warnings: &[String]) -> Result<()
     judge_others(lines, warnings, RECOVERY)
 }
 
+/// Returns whether a message is expected of a device without an error.
+pub(in super::super) fn is_normal(line: &str) -> bool {
+    NORMAL.iter().any(|text| line.contains(text))
+}
+
+/// Does the same after a failure at which the driver unloads itself.
+pub(super) fn judge_unload(lines: &[String], warnings: &[String]) -> Result<()> {
+    judge_others(lines, warnings, &[RECOVERY, UNLOAD].concat())
+}
+
 fn judge_others(lines: &[String], warnings: &[String], also: &[&str]) -> Result<()> {
-    let is_known = |line: &&String| NORMAL.iter().chain(also).any(|text| line.contains(text));
+    let is_known = |line: &&String| is_normal(line) || also.iter().any(|text| line.contains(text));
     let about = lines.iter().filter(|line| SUBJECTS.iter().any(|text| line.contains(text)));
     let others: Vec<_> = about.chain(warnings).filter(|line| !is_known(line)).collect();
     ensure!(others.is_empty(), "the kernel logged unexpected messages:\n{others:#?}");

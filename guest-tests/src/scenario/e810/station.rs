@@ -1,4 +1,5 @@
-//! A guest with one NIC and IP addresses. The NIC is either a daemon's E810 or one that QEMU emulates.
+//! A guest with one NIC and IP addresses. The NIC is a daemon's E810, IPoIB on a daemon's ConnectX, or one that QEMU
+//! emulates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +14,10 @@ use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{Guest, Lab};
 use crate::qemu::Nic;
 use crate::run_dir::RunDir;
+use crate::scenario::connectx;
 use crate::scenario::rxe_interop::mac;
+use crate::scenario::stock_pair;
+use crate::testbed::kind;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
@@ -34,11 +38,12 @@ const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) vm: Vm,
-    /// The daemon that serves the NIC, if it is an E810.
+    /// The daemon that serves the NIC, if it is not emulated by QEMU.
     pub(super) daemon: Option<Daemon>,
     /// Number of the station on the fabric, from which its addresses are derived.
     pub(super) id: u16,
     pub(super) device: String,
+    hca: Option<kind::Device>,
     /// Number of kernel messages that have been checked already.
     judged: usize,
 }
@@ -92,11 +97,24 @@ impl Station {
         spec: &HcaSpec,
         guest: Guest<'_>,
     ) -> Result<Self> {
+        Self::with_hca(kind::Device::E810, lab, run, image, spec, guest).await
+    }
+
+    /// Boots a guest with an E810 or a ConnectX as a card, and the given configuration.
+    pub(super) async fn with_hca(
+        hca: kind::Device,
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        spec: &HcaSpec,
+        guest: Guest<'_>,
+    ) -> Result<Self> {
         let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
         let cards = vec![daemon.socket().to_owned()];
         let vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
-        let mut station = Self { vm, daemon: Some(daemon), id: spec.id, device: String::new(), judged: 0 };
-        station.start_e810().await?;
+        let (daemon, hca) = (Some(daemon), Some(hca));
+        let mut station = Self { vm, daemon, id: spec.id, device: String::new(), hca, judged: 0 };
+        station.start_hca().await?;
         Ok(station)
     }
 
@@ -112,7 +130,7 @@ impl Station {
         let daemon = self.daemon.as_ref().context("the station has no daemon")?;
         let cards = vec![daemon.socket().to_owned()];
         self.vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
-        self.start_e810().await
+        self.start_hca().await
     }
 
     /// Kills the guest without warning, and waits until its daemon has noticed. Until then, the guest's queue pairs
@@ -136,14 +154,26 @@ impl Station {
     ) -> Result<Self> {
         let module = nic.model.module();
         let vm = lab.boot(run, image, Guest { nics: vec![nic], ..shape(name) }).await?;
-        let mut station = Self { vm, daemon: None, id, device: String::new(), judged: 0 };
+        let mut station = Self { vm, daemon: None, id, device: String::new(), hca: None, judged: 0 };
         station.start(module).await?;
         Ok(station)
     }
 
-    async fn start_e810(&mut self) -> Result<()> {
+    async fn start_hca(&mut self) -> Result<()> {
+        if self.hca == Some(kind::Device::ConnectxIb) {
+            return self.start_ipoib().await;
+        }
         Package::Synthetic.install(&mut self.vm).await?;
         self.start("ice").await
+    }
+
+    async fn start_ipoib(&mut self) -> Result<()> {
+        self.judged = self.messages().await?.len();
+        stock_pair::load(&mut self.vm, kind::Device::ConnectxIb).await?;
+        load(&mut self.vm, &["ib_ipoib"]).await?;
+        self.device = "ib0".into();
+        let address = self.address(0);
+        bring_up(&mut self.vm, &self.device, &address).await
     }
 
     async fn start(&mut self, module: &str) -> Result<()> {
@@ -211,7 +241,10 @@ impl Station {
     }
 
     async fn messages(&mut self) -> Result<Vec<String>> {
-        warnings(&mut self.vm).await
+        let is_connectx = self.hca == Some(kind::Device::ConnectxIb);
+        let mut lines = warnings(&mut self.vm).await?;
+        lines.retain(|line| !(is_connectx && connectx::messages::is_normal(line)));
+        Ok(lines)
     }
 
     /// Shuts the guest down, then stops its daemon as an operator would.

@@ -1,4 +1,4 @@
-//! Storage over RDMA between two guests that each have an E810 and run Debian's kernel and tools. The tests cover NVMe
+//! Storage over RDMA between two guests that each have an E810 or a ConnectX and run Debian's kernel and tools. The tests cover NVMe
 //! over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Written data is read back without caches and compared at
 //! the other end, also over a lossy link and after an outage of the server.
 
@@ -17,10 +17,10 @@ use self::kernel::Config;
 use self::protocol::Protocol;
 use self::server::Place;
 use self::target::{Amount, Outage, Target};
-use super::roce;
 use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 
 /// Selects which part of the tests runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +38,18 @@ pub(in super::super) enum Extent {
 }
 
 impl Extent {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Core => "e810-storage",
-            Self::Nvme => "e810-storage-nvme",
-            Self::Iser => "e810-storage-iser",
-            Self::Nfs => "e810-storage-nfs",
-            Self::Sockets => "e810-storage-sockets",
-            Self::Full => "e810-storage-full",
-        }
+    /// Returns the name of the scenario with this HCA.
+    fn name(self, hca: Device) -> String {
+        let family = if hca == Device::ConnectxIb { "connectx" } else { "e810" };
+        let part = match self {
+            Self::Core => "",
+            Self::Nvme => "-nvme",
+            Self::Iser => "-iser",
+            Self::Nfs => "-nfs",
+            Self::Sockets => "-sockets",
+            Self::Full => "-full",
+        };
+        format!("{family}-storage{part}")
     }
 
     const fn protocols(self) -> &'static [Protocol] {
@@ -77,16 +80,16 @@ pub(super) struct Pair {
     pub(super) server: Station,
 }
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(extent.name())?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, extent: Extent) -> Result<()> {
+    let run = lab.new_run(&extent.name(hca))?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let place = Place::new(lab, &run, &image, extent.amount().mib()).context(hint.clone())?;
+    let place = Place::new(hca, lab, &run, &image, extent.amount().mib()).context(hint.clone())?;
     let [client, server] = place.pair().await.context(hint.clone())?;
     let mut pair = Pair { client, server };
     let start = async {
-        roce::start(&mut pair.client).await?;
-        roce::start(&mut pair.server).await
+        place.start_rdma(&mut pair.client).await?;
+        place.start_rdma(&mut pair.server).await
     };
     report.case("both ports are active", &hint, start).await?;
     for &protocol in extent.protocols() {

@@ -49,7 +49,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         let command = format!("{case} -c -d mthca0");
         report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
-    let device = pair.mthca();
+    let device = pair.perftest_device();
     for &(case, sizes) in PERFTESTS {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &device)).await?;
     }
@@ -66,7 +66,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         let name = format!("measurements with doorbells {title}");
         report.case(&name, &hint, take(&mut pair, &mut figures)).await?;
         taken.push(figures);
-        devices.push(perftest::Device { title, ..pair.mthca() });
+        devices.push(perftest::Device { title, ..pair.perftest_device() });
         report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await?;
     }
     let mut table = perftest::heading(&devices.iter().collect::<Vec<_>>());
@@ -93,7 +93,7 @@ async fn start(
 
 /// Measures each figure once.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
-    let device = pair.mthca();
+    let device = pair.perftest_device();
     for figure in FIGURES {
         figures.extend(figure.in_turns(&mut pair.ends(), &[&device]).await?);
     }

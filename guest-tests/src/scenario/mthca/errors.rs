@@ -16,9 +16,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
 /// A verbs program in each guest, with queue pairs that are connected to each other.
-struct Ends {
-    a: Side,
-    b: Side,
+pub(in super::super) struct Ends {
+    pub(in super::super) a: Side,
+    pub(in super::super) b: Side,
 }
 
 /// Violations that strict mode may report without failing the scenario.
@@ -30,38 +30,49 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     report.case("the path of a connection is migrated", &hint, migrated(&mut pair)).await?;
-    report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;
-    report.case("a WRITE beyond the region", &hint, out_of_bounds(&mut pair)).await?;
-    report.case("a SEND with a wrong L_Key", &hint, wrong_local_key(&mut pair)).await?;
-    report.case("a SEND longer than the receive request", &hint, too_long(&mut pair)).await?;
-    report.case("no receive request, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
-    report.case("the peer's QP does not exist", &hint, peer_gone(&mut pair)).await?;
-    report.case("CQ overflow", &hint, overrun(&mut pair)).await?;
-    report.case("the port goes down and comes up", &hint, port_down(&mut pair)).await?;
-    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
-    report.case("kill -9 of the server during traffic", &hint, server_killed(&mut pair)).await?;
-    report.case("kill -9 of the client during traffic", &hint, client_killed(&mut pair)).await?;
-    report.case("both devices still work", &hint, still_works(&mut pair)).await?;
-    report.case("no kernel warnings after kills", &hint, pair.no_warnings()).await?;
-    report.case("the peer's guest is killed", &hint, guest_dies(lab, &mut pair)).await?;
+    cases(lab, report, &hint, &mut pair, "CQ overrun on CQN").await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
+/// Cases for any InfiniBand HCA. If a CQ overflows, its driver logs one warning, which contains `overrun`.
+pub(in super::super) async fn cases(
+    lab: &Lab,
+    report: &mut Report,
+    hint: &str,
+    pair: &mut StockPair,
+    overrun: &str,
+) -> Result<()> {
+    report.case("a WRITE with a wrong key", hint, wrong_key(pair)).await?;
+    report.case("a WRITE beyond the region", hint, out_of_bounds(pair)).await?;
+    report.case("a SEND with a wrong L_Key", hint, wrong_local_key(pair)).await?;
+    report.case("a SEND longer than the receive request", hint, too_long(pair)).await?;
+    report.case("no receive request, RNR retries exhausted", hint, receiver_not_ready(pair)).await?;
+    report.case("the peer's QP does not exist", hint, peer_gone(pair)).await?;
+    report.case("CQ overflow", hint, overflow(pair, overrun)).await?;
+    report.case("the port goes down and comes up", hint, port_down(pair)).await?;
+    report.case("no kernel warnings", hint, pair.no_warnings()).await?;
+    report.case("kill -9 of the server during traffic", hint, server_killed(pair)).await?;
+    report.case("kill -9 of the client during traffic", hint, client_killed(pair)).await?;
+    report.case("both devices still work", hint, still_works(pair)).await?;
+    report.case("no kernel warnings after kills", hint, pair.no_warnings()).await?;
+    report.case("the peer's guest is killed", hint, guest_dies(lab, pair)).await
+}
+
 impl Ends {
-    async fn open(pair: &mut StockPair) -> Result<Self> {
+    pub(in super::super) async fn open(pair: &mut StockPair) -> Result<Self> {
         Self::open_with(pair, None).await
     }
 
     /// Opens both ends and connects them. The completion queue in guest a has the given capacity.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
-        let wanted =
-            |id, completions| SideOptions { completions, ..SideOptions::new("mthca0", PeerAddress::Lid(id)) };
-        let (wanted_a, wanted_b) = (wanted(pair.a.id, completions), wanted(pair.b.id, None));
+        let [wanted_a, wanted_b] =
+            [&pair.a, &pair.b].map(|node| SideOptions::new(node.rdma_device(), PeerAddress::Lid(node.id)));
+        let wanted_a = SideOptions { completions, ..wanted_a };
         let [a, b] = Side::pair((&mut pair.a.vm, wanted_a), (&mut pair.b.vm, wanted_b)).await?;
         Ok(Self { a, b })
     }
 
-    async fn close(self, pair: &mut StockPair) -> Result<()> {
+    pub(in super::super) async fn close(self, pair: &mut StockPair) -> Result<()> {
         self.a.verbs.close(&mut pair.a.vm).await?;
         self.b.verbs.close(&mut pair.b.vm).await
     }
@@ -139,7 +150,7 @@ async fn peer_gone(pair: &mut StockPair) -> Result<()> {
 }
 
 /// Overruns a completion queue. The driver rounds the requested capacity of 7 entries up to 8.
-async fn overrun(pair: &mut StockPair) -> Result<()> {
+async fn overflow(pair: &mut StockPair, message: &str) -> Result<()> {
     let ends = Ends::open_with(pair, Some(7)).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
     let requests: Vec<_> = (0..16).map(|_| ends.a.write(region.addr, region.rkey, 64)).collect();
@@ -148,15 +159,13 @@ async fn overrun(pair: &mut StockPair) -> Result<()> {
     ensure!(events.contains(&event::CQ_ERR), "events {events:?} without CQ_ERR");
     ends.close(pair).await?;
     let warnings = pair.a.new_warnings().await?;
-    ensure!(
-        warnings.len() == 1 && warnings[0].contains("CQ overrun on CQN"),
-        "the driver logged warnings: {warnings:?}"
-    );
+    ensure!(warnings.len() == 1 && warnings[0].contains(message), "the driver logged warnings: {warnings:?}");
     Ok(())
 }
 
 async fn port_down(pair: &mut StockPair) -> Result<()> {
-    let watch = tools::spawn(&mut pair.a.vm, "ibv_asyncwatch -d mthca0").await?;
+    let device = pair.a.rdma_device();
+    let watch = tools::spawn(&mut pair.a.vm, &format!("ibv_asyncwatch -d {device}")).await?;
     let vm = &mut pair.a.vm;
     tools::line(vm, watch, "async event FD", LIMIT).await?;
     pair.a.daemon.control(&["port", "down"]).await?;
@@ -171,7 +180,8 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
         return Ok(());
     }
     let messages = pair.a.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
-    let mut states = messages.iter().filter(|line| line.contains("mthca0: Port: 1 Link "));
+    let about = format!("{device}: Port: 1 Link ");
+    let mut states = messages.iter().filter(|line| line.contains(&about));
     ensure!(
         states.next_back().is_some_and(|line| line.ends_with("ACTIVE"))
             && states.next_back().is_some_and(|line| line.ends_with("DOWN")),
@@ -181,8 +191,8 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
 }
 
 /// Starts long-running programs and waits until traffic flows.
-async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
-    let command = "ib_write_bw -F -d mthca0 -s 65536 -D 60";
+pub(in super::super) async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
+    let command = &format!("ib_write_bw -F -d {} -s 65536 -D 60", pair.b.rdma_device());
     let before = sent(pair).await?;
     let server = tools::spawn(&mut pair.b.vm, command).await?;
     Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, command).await?;
@@ -223,8 +233,8 @@ async fn client_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-async fn still_works(pair: &mut StockPair) -> Result<()> {
-    let server = "ibv_rc_pingpong -d mthca0 -c".to_owned();
+pub(in super::super) async fn still_works(pair: &mut StockPair) -> Result<()> {
+    let server = format!("ibv_rc_pingpong -d {} -c", pair.b.rdma_device());
     let client = format!("{server} {}", pair.b.ip);
     let exchange = Exchange { server, client, ready: Ready::Tcp(PERFTEST_PORT), limit: LIMIT };
     pair.exchange(&exchange).await.map(drop)

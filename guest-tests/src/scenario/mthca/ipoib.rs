@@ -102,24 +102,13 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("both ports are active", &hint, pair.load()).await?;
     report.case("both interfaces have a carrier", &hint, both_up(&mut pair)).await?;
     pair.capture_on().await?;
-    for &(mode, mtu) in MODES {
-        report.case(&format!("{mode} mode"), &hint, switch(&mut pair, mode, mtu)).await?;
-        for &size in PINGS {
-            report.case(&format!("ping of {size} bytes, {mode} mode"), &hint, ping(&mut pair, size)).await?;
-        }
-        report.case(&format!("iperf3, {mode} mode"), &hint, iperf(&mut pair)).await?;
-    }
-    for &(server, client, ready) in CONNECTED {
-        report.case(client, &hint, connected(&mut pair, server, client, ready)).await?;
-    }
+    cases(report, &hint, &mut pair).await?;
     for &(command, expected) in DIAGNOSTICS {
         report.case(command, &hint, diagnose(&mut pair, command, expected)).await?;
     }
     report.case("ibping", &hint, ibping(&mut pair)).await?;
     pair.capture_off().await?;
-    for case in PERFTEST {
-        report.case(case, &hint, perftest(&mut pair, case)).await?;
-    }
+    perftests(report, &hint, &mut pair).await?;
     report
         .case("perfquery and hcactl report the same counters", &hint, super::counters::agree(&mut pair))
         .await?;
@@ -127,17 +116,40 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
+/// Cases for any InfiniBand HCA.
+pub(in super::super) async fn cases(report: &mut Report, hint: &str, pair: &mut StockPair) -> Result<()> {
+    for &(mode, mtu) in MODES {
+        report.case(&format!("{mode} mode"), hint, switch(pair, mode, mtu)).await?;
+        for &size in PINGS {
+            report.case(&format!("ping of {size} bytes, {mode} mode"), hint, ping(pair, size)).await?;
+        }
+        report.case(&format!("iperf3, {mode} mode"), hint, iperf(pair)).await?;
+    }
+    for &(server, client, ready) in CONNECTED {
+        report.case(client, hint, connected(pair, server, client, ready)).await?;
+    }
+    Ok(())
+}
+
+/// perftest programs that connect by `rdma_cm`, for any InfiniBand HCA.
+pub(in super::super) async fn perftests(report: &mut Report, hint: &str, pair: &mut StockPair) -> Result<()> {
+    for case in PERFTEST {
+        report.case(case, hint, perftest(pair, case)).await?;
+    }
+    Ok(())
+}
+
 /// Returns the address of a guest's `ib0`.
 fn address(node: &StockNode) -> String {
     format!("10.99.0.{}", node.id)
 }
 
-pub(super) async fn both_up(pair: &mut StockPair) -> Result<()> {
+pub(in super::super) async fn both_up(pair: &mut StockPair) -> Result<()> {
     tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
 }
 
 /// Configures an address on `ib0`, and waits until it can be used.
-pub(super) async fn up(node: &mut StockNode) -> Result<()> {
+pub(in super::super) async fn up(node: &mut StockNode) -> Result<()> {
     node.vm.run(&["modprobe", "ib_ipoib"]).await?;
     let address = format!("{}/24", address(node));
     node.vm.run(&["ip", "address", "add", &address, "dev", "ib0"]).await?;
@@ -192,17 +204,18 @@ pub(super) async fn connected(pair: &mut StockPair, server: &str, client: &str, 
 }
 
 async fn perftest(pair: &mut StockPair, case: &str) -> Result<()> {
-    let server = format!("{case} -F -d mthca0");
+    let server = format!("{case} -F -d {}", pair.b.rdma_device());
     let client = format!("{server} {}", address(&pair.b));
     let ready = if case.contains("-R") { Ready::Cm } else { Ready::Tcp(PERFTEST_PORT) };
     pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await.map(drop)
 }
 
-pub(super) async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&str]) -> Result<()> {
+pub(in super::super) async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&str]) -> Result<()> {
     let mut guids = Vec::new();
     let mut gids = Vec::new();
     for node in [&mut pair.a, &mut pair.b] {
-        let read = |file: &str| format!("/sys/class/infiniband/mthca0/{file}");
+        let device = node.rdma_device();
+        let read = |file: &str| format!("/sys/class/infiniband/{device}/{file}");
         let guid = node.vm.run(&["cat", &read("node_guid")]).await?;
         guids.push(guid.trim().replace(':', ""));
         gids.push(node.vm.run(&["cat", &read("ports/1/gids/0")]).await?.trim().to_owned());

@@ -64,7 +64,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     let mut pair = StockPair::start(lab, name).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
-    let mthca = pair.mthca();
+    let mthca = pair.perftest_device();
     for &(case, sizes) in extent.select([CASES, &[]], [CASES, MORE_CASES]).iter().copied().flatten() {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &mthca)).await?;
     }

@@ -59,8 +59,8 @@ const MORE_CASES: &[&str] = &[
 ];
 
 /// Port on which servers wait for their clients.
-const PORT: u16 = 18515;
-const LIMIT: Duration = Duration::from_secs(60);
+pub(in super::super) const PORT: u16 = 18515;
+pub(in super::super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &[];

@@ -8,6 +8,7 @@ use super::RECORDS_LENT_AGAIN;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 
 /// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &[
@@ -20,7 +21,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let run = lab.new_run("mthca-pyverbs")?;
     let hint = format!("console output, logs and the suite's output: {}", run.path().display());
     let tests = lab.rdma_core_tests().await?;
-    let mut node = StockNode::start_alone(lab, &run, vec![tests], Some(EXPLAINED))
+    let mut node = StockNode::start_alone(Device::Mthca, lab, &run, vec![tests], Some(EXPLAINED))
         .await
         .with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut node)).await?;

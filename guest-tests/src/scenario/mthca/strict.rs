@@ -15,6 +15,7 @@ use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::line_program::LineProgram;
 use crate::report::{Report, line};
+use crate::testbed::kind::Device;
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
 /// Time limit for a bug, including the steps that precede it: about forty commands in an emulated guest.
@@ -119,7 +120,7 @@ const fn meant(rule: &'static str) -> Explained {
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("strict-mthca")?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
-    let started = StockNode::start_alone(lab, &run, Vec::new(), Some(EXPLAINED)).await;
+    let started = StockNode::start_alone(Device::Mthca, lab, &run, Vec::new(), Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
     let driver = LineProgram::start(&mut node.vm, PROGRAM).await.with_context(|| hint.clone())?;
     report.case("a correct driver is not reported", &hint, expect_no_report(&mut node, driver)).await?;

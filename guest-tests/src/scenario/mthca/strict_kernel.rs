@@ -15,6 +15,7 @@ use super::strict::Violations;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 
 /// Directory of the driver in the Linux source tree.
 const DRIVER: &str = "drivers/infiniband/hw/mthca";
@@ -93,7 +94,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let hint = format!("console output, logs and the driver: {}", run.path().display());
     let module = lab.build_changed_driver(&run, DRIVER, plant).await.with_context(|| hint.clone())?;
     let disk = disk_of(&module).with_context(|| hint.clone())?;
-    let started = StockNode::start_alone(lab, &run, vec![disk], Some(EXPLAINED)).await;
+    let started = StockNode::start_alone(Device::Mthca, lab, &run, vec![disk], Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
     report.case("the unmodified driver is not reported", &hint, expect_no_report(&mut node)).await?;
     for planted in PLANTED {

@@ -10,6 +10,7 @@ use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::scenario::e810::roce;
 use crate::scenario::e810::station::{Station, judged, shape};
+use crate::testbed::kind::Device;
 use crate::vm::Image;
 
 /// Disk space for the file system's own data, in MiB.
@@ -18,6 +19,7 @@ const SPARE_MIB: u32 = 64;
 /// Everything that is needed to boot the server.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
+    hca: Device,
     lab: &'a Lab,
     run: &'a RunDir,
     image: &'a Image,
@@ -26,20 +28,27 @@ pub(super) struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// Creates the server's disk, which has room for `mib` MiB of data.
-    pub(super) fn new(lab: &'a Lab, run: &'a RunDir, image: &'a Image, mib: u32) -> Result<Self> {
+    pub(super) fn new(
+        hca: Device,
+        lab: &'a Lab,
+        run: &'a RunDir,
+        image: &'a Image,
+        mib: u32,
+    ) -> Result<Self> {
         let disk = run.scratch("disk");
         let file = File::create(&disk).with_context(|| format!("cannot create {}", disk.display()))?;
         file.set_len(u64::from(mib + SPARE_MIB) << 20)?;
-        Ok(Self { lab, run, image, disk })
+        Ok(Self { hca, lab, run, image, disk })
     }
 
     /// Boots a client, and the server with the disk.
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
-        let Self { lab, run, image, .. } = self;
-        let [client, server] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
+        let Self { hca, lab, run, image, .. } = *self;
+        let interface = hca.interface().unwrap_or_default();
+        let [client, server] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..judged(lab, spec) });
         let (client, server) = tokio::try_join!(
-            Station::with_e810(lab, run, image, &client, Vec::new()),
-            Station::with_e810_in(lab, run, image, &server, self.guest(&server.name)),
+            Station::with_hca(hca, lab, run, image, &client, shape(&client.name)),
+            Station::with_hca(hca, lab, run, image, &server, self.guest(&server.name)),
         )?;
         Ok([client, server])
     }
@@ -52,6 +61,14 @@ impl<'a> Place<'a> {
     pub(super) async fn kill(&self, server: &mut Station) -> Result<()> {
         let name = server.vm.name().to_owned();
         server.replace(self.lab, self.run, self.image, self.guest(&name)).await?;
-        roce::start(server).await
+        self.start_rdma(server).await
+    }
+
+    /// Waits until the port of a station is active. The RDMA driver of an E810 is not loaded before.
+    pub(super) async fn start_rdma(&self, station: &mut Station) -> Result<()> {
+        match self.hca {
+            Device::E810 => roce::start(station).await,
+            _ => Ok(()),
+        }
     }
 }

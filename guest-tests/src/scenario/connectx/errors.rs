@@ -1,0 +1,42 @@
+//! Checks that errors are reported as on hardware: by a completion status, an asynchronous event, or a kernel message.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::super::failing::{EVENT_LIMIT, event, status};
+use super::super::mthca::errors::{Ends, cases, still_works, traffic};
+use super::super::stock_pair::StockPair;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools;
+
+/// Time limit for unloading the drivers. Linux 6.12 destroys 6,100 keys (trap M-17).
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = super::start(lab, "connectx-errors").await?;
+    let hint = pair.hint();
+    report.case("both ports are active", &hint, pair.load()).await?;
+    cases(lab, report, &hint, &mut pair, "CQ error on CQN").await?;
+    report.case("the drivers are unloaded during traffic", &hint, unloaded(&mut pair)).await?;
+    report.case("no kernel warnings after the removal", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
+}
+
+/// The program receives a fatal event for its device, and the peer's requests fail because retries are exhausted.
+async fn unloaded(pair: &mut StockPair) -> Result<()> {
+    let [server, client] = traffic(pair).await?;
+    let ends = Ends::open(pair).await?;
+    pair.a.vm.run_within(UNLOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await?;
+    let events = ends.a.verbs.events(&mut pair.a.vm, EVENT_LIMIT).await?;
+    ensure!(events.contains(&event::DEVICE_FATAL), "events {events:?} without DEVICE_FATAL");
+    let vm = &mut pair.b.vm;
+    ends.b.post(vm, &[ends.b.send(64), ends.b.send(64)]).await?;
+    ends.b.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
+    tools::stop(&mut pair.a.vm, client).await?;
+    tools::stop(&mut pair.b.vm, server).await?;
+    ends.close(pair).await?;
+    pair.a.load().await?;
+    still_works(pair).await
+}

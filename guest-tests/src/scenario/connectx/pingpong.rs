@@ -1,0 +1,59 @@
+//! rdma-core's ping-pong programs between two guests. The programs check each message.
+
+use anyhow::Result;
+
+use super::super::mthca::pingpong::{LIMIT, PORT, ping_pong};
+use super::super::stock_pair::StockPair;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools::{Exchange, Ready};
+
+/// Programs with their arguments, apart from device and content check.
+const CASES: &[&str] = &[
+    "ibv_rc_pingpong",
+    "ibv_rc_pingpong -e",
+    "ibv_rc_pingpong -s 1 -n 2000 -e",
+    "ibv_rc_pingpong -s 4096 -m 256",
+    "ibv_rc_pingpong -s 4097 -m 4096 -g 0",
+    "ibv_rc_pingpong -s 65537 -m 1024 -n 200",
+    "ibv_rc_pingpong -s 3145728 -m 4096 -n 20",
+    "ibv_rc_pingpong -r 1 -n 300",
+    "ibv_uc_pingpong",
+    "ibv_uc_pingpong -s 4096 -m 512 -g 0 -e",
+    "ibv_uc_pingpong -s 65536 -m 4096 -n 100",
+    "ibv_ud_pingpong",
+    "ibv_ud_pingpong -s 4096 -g 0 -e",
+    "ibv_srq_pingpong",
+    "ibv_srq_pingpong -s 1 -q 1 -n 300",
+    "ibv_srq_pingpong -s 4096 -m 4096 -q 16 -e -g 0",
+    "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
+];
+/// The program of the XRC service. It has no content check, and reports only failed requests. The server serves one
+/// client.
+const XRC: &[&str] = &[
+    "ibv_xsrq_pingpong",
+    "ibv_xsrq_pingpong -n 500 -e",
+    "ibv_xsrq_pingpong -s 65537 -m 4096 -n 100",
+    "ibv_xsrq_pingpong -s 1 -m 256 -n 500 -g 0",
+];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = super::start(lab, "connectx-pingpong").await?;
+    let hint = pair.hint();
+    report.case("both ports are active", &hint, pair.load()).await?;
+    for case in CASES {
+        let command = format!("{case} -c -d {}", pair.a.rdma_device());
+        report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
+    }
+    for case in XRC {
+        report.case(case, &hint, xrc(&mut pair, case)).await?;
+    }
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
+}
+
+async fn xrc(pair: &mut StockPair, case: &str) -> Result<()> {
+    let server = format!("{case} -d {}", pair.b.rdma_device());
+    let client = format!("{server} {}", pair.b.ip);
+    pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await.map(drop)
+}

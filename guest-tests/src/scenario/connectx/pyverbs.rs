@@ -1,0 +1,93 @@
+//! rdma-core's own device tests with `mlx5_ib`, and the list of tests that this hardware cannot run or cannot pass.
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
+use super::super::stock_pair::StockNode;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::testbed::kind::Device;
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("connectx-pyverbs")?;
+    let hint = format!("console output, logs and the suite's output: {}", run.path().display());
+    let tests = lab.rdma_core_tests().await?;
+    let mut node = StockNode::start_alone(Device::ConnectxIb, lab, &run, vec![tests], Some(&[]))
+        .await
+        .with_context(|| hint.clone())?;
+    report.case("the port is active", &hint, prepare(&mut node)).await?;
+    suite::run(&mut node.vm, KNOWN, report, &hint, &run.file("suite.log")).await?;
+    let title = "the only kernel warnings are about rejected sizes of a CQ";
+    report.case(title, &hint, only_rejected_sizes(&mut node)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
+}
+
+/// A test resizes a CQ to fewer entries than are unread (trap M-30).
+async fn only_rejected_sizes(node: &mut StockNode) -> Result<()> {
+    let mut lines = node.new_warnings().await?;
+    lines.retain(|line| !line.contains("MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size"));
+    ensure!(lines.is_empty(), "the kernel logged warnings:\n{lines:#?}");
+    Ok(())
+}
+
+/// Loads the driver, waits for its port, and configures an address for `rdma_cm`.
+async fn prepare(node: &mut StockNode) -> Result<()> {
+    node.load().await?;
+    super::super::mthca::ipoib::up(node).await?;
+    suite::prepare(&mut node.vm).await
+}
+
+const KNOWN: Known = Known { device: "mlx5_0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
+
+const FAILURES: &[Failure] = &[];
+
+const NO_DM: &str = "device memory is not offered (mlx5 interface, section 6)";
+const NO_ODP: &str = "on-demand paging is not offered (mlx5 interface, section 6)";
+const NO_DMABUF: &str = "the guest has no GPU";
+const NO_FLUSH: &str = "mlx5_ib has no FLUSH";
+const IS_IB: &str = "the port is InfiniBand's";
+
+const SKIPS: &[Skip] = &[
+    skip("tests.test_addr.AHTest.test_create_ah_roce", "Link layer of port=1 is InfiniBand", IS_IB),
+    skip("tests.test_cuda_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
+    skip("tests.test_device.DMTest", "Device memory is not supported", NO_DM),
+    skip("tests.test_device.SharedDMTest", "Device memory is not supported", NO_DM),
+    skip(
+        "tests.test_device.DeviceTest.test_query_gid_ex_bad_flow",
+        "All gid indices populated",
+        "the driver makes a GID of the subnet's prefix and every entry of the table, used or not",
+    ),
+    skip("tests.test_flow", "Must be run by root on Ethernet link layer", IS_IB),
+    skip("tests.test_mr.DeviceMemoryAPITest", "Device memory is not supported", NO_DM),
+    skip("tests.test_mr.DeviceMemoryTest", "Device memory is not supported", NO_DM),
+    skip("tests.test_mr.DmaBufMRTest", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
+    skip("tests.test_mr.DmaBufTestCase", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
+    skip("tests.test_odp.OdpTestCase", "ODP is not supported", NO_ODP),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_with_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_no_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_with_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_query_raw_qp", "Ethernet link layer", IS_IB),
+    skip(
+        "tests.test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write",
+        "Extended QP is not supported on this device",
+        "libmlx5 has no atomic WRITE",
+    ),
+    skip("tests.test_qpex.QpExTestCase.test_qp_ex_rc_flush", "additional access flags 258", NO_FLUSH),
+    skip(
+        "tests.test_qpex.QpExTestCase.test_qp_ex_rc_flush_type_violate",
+        "additional access flags 258",
+        NO_FLUSH,
+    ),
+    skip("tests.test_rss_traffic", "Must be run by root on Ethernet link layer", IS_IB),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinned_test_results_name_module_and_reason() {
+        KNOWN.check();
+    }
+}
