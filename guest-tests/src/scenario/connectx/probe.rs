@@ -69,9 +69,9 @@ const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 /// Selects which part of the tests runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// All but many cycles.
+    /// All tests, but only a few cycles.
     Core,
-    /// Only many cycles.
+    /// Unloads and loads the drivers 50 times, and tests nothing else.
     Reloads,
 }
 

@@ -80,6 +80,16 @@ const SKIPS: &[Skip] = &[
         NO_FLUSH,
     ),
     skip("tests.test_rss_traffic", "Must be run by root on Ethernet link layer", IS_IB),
+    skip(
+        "tests.test_srq.SrqTestCase.test_resize_srq",
+        "SRQ resize is not supported",
+        "the driver has it not",
+    ),
+    skip(
+        "tests.test_tag_matching",
+        "Tag matching is not supported",
+        "the device does not offer it (section 6)",
+    ),
 ];
 
 #[cfg(test)]
