@@ -223,14 +223,14 @@ impl Vm {
     /// Loads modules and enters the root file system.
     async fn enter_root(&mut self, image: &Image) -> Result<()> {
         if !image.modules.is_empty() {
-            self.call(LoadModules { paths: image.modules.clone() })
+            self.call_within(PROGRAM_TIMEOUT, LoadModules { paths: image.modules.clone() })
                 .await
                 .context("cannot load kernel modules")?;
         }
         if image.disks.is_some() {
             // `Lab` defines the order of the disks.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
-            self.call(step).await.context("cannot mount the root filesystem")?;
+            self.call_within(PROGRAM_TIMEOUT, step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
         }
         Ok(())
