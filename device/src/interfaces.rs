@@ -16,7 +16,7 @@ use thiserror::Error;
 pub struct InterfaceInfo {
     /// Key in the configuration.
     pub key: &'static str,
-    /// Module of the front-end. It is also the name of the interface document in the book.
+    /// Crate of the front-end. It is also the name of the interface document in the book.
     pub module: &'static str,
     /// Name of the interface in documents. The code cites the document as "NAME interface".
     pub name: &'static str,
@@ -85,7 +85,7 @@ fn names(tables: &[&TableSpec]) -> String {
     tables.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Generates the configuration entry and [`ALL`] from one line per interface. The module of an interface provides
+/// Generates the configuration entry and [`ALL`] from one line per interface. The crate of an interface provides
 /// `Options`, and `Device`, which implements [`Interface`]. The configuration key is the name in `snake_case`, unless a
 /// `serde` attribute specifies another key.
 macro_rules! interfaces {

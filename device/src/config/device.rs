@@ -140,7 +140,7 @@ pub enum Doorbells {
     Mapped,
 }
 
-/// Destination, format and filter of a device's trace, see [`card::telemetry::trace`].
+/// Destination, format and filter of a device's trace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
