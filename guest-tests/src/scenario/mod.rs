@@ -73,564 +73,424 @@ type Run = for<'a> fn(&'a Lab, &'a mut Report) -> Pin<Box<dyn Future<Output = Re
 
 /// All scenarios, in the order of the help text.
 pub const ALL: &[Scenario] = &[
-    Scenario {
-        name: "boot",
-        about: "guests without an HCA boot and respond: a test of guest-lab itself",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(boot::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-probe",
-        about: "a stock kernel enumerates the HCA as specified, without a warning",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_probe::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-rc",
-        about: "RC traffic between two guests; every byte is compared at both ends",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_rc::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-errors",
-        about: "errors return the exact status or syndrome, and affect no other QP",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_errors::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-events",
-        about: "every event type arrives by MSI-X and is compared byte for byte; masks, arming, overflow",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_events::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-services",
-        about: "UC, UD and atomics between two guests, also under loss; contexts in memory",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_services::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-interface",
-        about: "the interface as drivers use it: queues, regions, registers, contexts, restarts",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_interface::run(lab, report)),
-    },
-    Scenario {
-        name: "jingzhao-full",
-        about: "every form of every command and every QP transition, compared with the tables of the interface",
-        pair: true,
-        alone: false,
-        run: |lab, report| Box::pin(jingzhao_full::run(lab, report)),
-    },
-    Scenario {
-        name: "rxe-interop",
-        about: "a JingZhao HCA and Linux's soft-RoCE exchange messages; every byte is compared at both ends",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Core)),
-    },
-    Scenario {
-        name: "rxe-interop-full",
-        about: "rxe-interop with every operation, path MTU and size; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Full)),
-    },
-    Scenario {
-        name: "rxe-ipv6",
-        about: "rxe-interop with RoCEv2 over IPv6",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Ipv6)),
-    },
-    Scenario {
-        name: "rxe-loss",
-        about: "rxe-interop on a link that drops, duplicates, reorders, corrupts and ECN-marks frames",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(rxe_interop::loss::run(lab, report)),
-    },
-    Scenario {
-        name: "fabric-mesh",
-        about: "eight HCAs on one fabric, all pairs, over UDP and within one process; peers join and leave",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(fabric_mesh::run(lab, report)),
-    },
-    Scenario {
-        name: "mthca-probe",
-        about: "Debian's ib_mthca binds and shows every attribute as on hardware; reloads, restarts, recovery",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "mthca-probe-full",
-        about: "mthca-probe with 50 unload and load cycles; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "mthca-pingpong",
-        about: "rdma-core's ping-pong programs between two guests with ib_mthca, with checked content",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::pingpong::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "mthca-pingpong-full",
-        about: "mthca-pingpong with more sizes, path MTUs and GIDs; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::pingpong::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "mthca-perftest",
-        about: "perftest between two guests with ib_mthca: every operation and service",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::perftest::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "mthca-perftest-full",
-        about: "mthca-perftest with all sizes, both directions and latencies; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::perftest::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "mthca-doorbells",
-        about: "ib_mthca with mapped doorbells: content, strict mode, and speed compared with trapped doorbells",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(mthca::doorbells::run(lab, report)),
-    },
-    Scenario {
-        name: "mthca-pyverbs",
-        about: "rdma-core's device tests in a guest with ib_mthca",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(mthca::pyverbs::run(lab, report)),
-    },
-    Scenario {
-        name: "mthca-ipoib",
-        about: "IPoIB, rdma_cm and infiniband-diags between two guests with ib_mthca",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::ipoib::run(lab, report)),
-    },
-    Scenario {
-        name: "mthca-opensm",
-        about: "opensm in a guest yields to the built-in subnet manager; traffic works even if opensm takes over",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::opensm::run(lab, report)),
-    },
-    Scenario {
-        name: "mthca-errors",
-        about: "errors under ib_mthca: status, event and kernel message as on hardware",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::errors::run(lab, report)),
-    },
-    Scenario {
-        name: "strict-mthca",
-        about: "strict mode reports each bug planted in a test driver, and nothing for a correct driver",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::strict::run(lab, report)),
-    },
-    Scenario {
-        name: "strict-mthca-kernel",
-        about: "strict mode reports each bug planted in Linux's ib_mthca, which is built from downloaded source",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mthca::strict_kernel::run(lab, report)),
-    },
-    Scenario {
-        name: "connectx-probe",
-        about: "Debian's mlx5_core and mlx5_ib bind to two ConnectX; reloads, resets, recovery, restarts",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Core)),
-    },
-    Scenario {
-        name: "connectx-reloads",
-        about: "mlx5_core and mlx5_ib are unloaded and loaded 50 times, without leaking memory",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
-    },
-    Scenario {
-        name: "connectx-pingpong",
-        about: "rdma-core's ping-pong programs, XRC's too, between two guests with mlx5_ib, with checked content",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::pingpong::run(lab, report)),
-    },
-    Scenario {
-        name: "connectx-perftest",
-        about: "perftest between two guests with mlx5_ib: every operation and service",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::perftest::run(lab, report, connectx::perftest::Extent::Core)),
-    },
-    Scenario {
-        name: "connectx-perftest-full",
-        about: "connectx-perftest with all sizes, both directions and many queue pairs; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::perftest::run(lab, report, connectx::perftest::Extent::Full)),
-    },
-    Scenario {
-        name: "connectx-cm",
-        about: "IPoIB in both modes, rdma_cm and subnet diagnostics between two guests with mlx5_ib",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::cm::run(lab, report)),
-    },
-    Scenario {
-        name: "connectx-errors",
-        about: "errors under mlx5_ib: status, event and kernel message; the driver is removed during traffic",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(connectx::errors::run(lab, report)),
-    },
-    Scenario {
-        name: "connectx-storage",
-        about: "NVMe and NFS over RDMA between two ConnectX with IPoIB addresses: content, fio, loss, server failure",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
+    Scenario::new(
+        "boot",
+        "guests without an HCA boot and respond: a test of guest-lab itself",
+        |lab, report| Box::pin(boot::run(lab, report)),
+    ),
+    Scenario::new(
+        "jingzhao-probe",
+        "a stock kernel enumerates the HCA as specified, without a warning",
+        |lab, report| Box::pin(jingzhao_probe::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "jingzhao-rc",
+        "RC traffic between two guests; every byte is compared at both ends",
+        |lab, report| Box::pin(jingzhao_rc::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "jingzhao-errors",
+        "errors return the exact status or syndrome, and affect no other QP",
+        |lab, report| Box::pin(jingzhao_errors::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "jingzhao-events",
+        "every event type arrives by MSI-X and is compared byte for byte; masks, arming, overflow",
+        |lab, report| Box::pin(jingzhao_events::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "jingzhao-services",
+        "UC, UD and atomics between two guests, also under loss; contexts in memory",
+        |lab, report| Box::pin(jingzhao_services::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "jingzhao-interface",
+        "the interface as drivers use it: queues, regions, registers, contexts, restarts",
+        |lab, report| Box::pin(jingzhao_interface::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "jingzhao-full",
+        "every form of every command and every QP transition, compared with the tables of the interface",
+        |lab, report| Box::pin(jingzhao_full::run(lab, report)),
+    )
+    .pair(),
+    Scenario::new(
+        "rxe-interop",
+        "a JingZhao HCA and Linux's soft-RoCE exchange messages; every byte is compared at both ends",
+        |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Core)),
+    ),
+    Scenario::new(
+        "rxe-interop-full",
+        "rxe-interop with every operation, path MTU and size; takes minutes",
+        |lab, report| Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Full)),
+    ),
+    Scenario::new("rxe-ipv6", "rxe-interop with RoCEv2 over IPv6", |lab, report| {
+        Box::pin(rxe_interop::run(lab, report, rxe_interop::Extent::Ipv6))
+    }),
+    Scenario::new(
+        "rxe-loss",
+        "rxe-interop on a link that drops, duplicates, reorders, corrupts and ECN-marks frames",
+        |lab, report| Box::pin(rxe_interop::loss::run(lab, report)),
+    ),
+    Scenario::new(
+        "fabric-mesh",
+        "eight HCAs on one fabric, all pairs, over UDP and within one process; peers join and leave",
+        |lab, report| Box::pin(fabric_mesh::run(lab, report)),
+    )
+    .alone(),
+    Scenario::new(
+        "mthca-probe",
+        "Debian's ib_mthca binds and shows every attribute as on hardware; reloads, restarts, recovery",
+        |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "mthca-probe-full",
+        "mthca-probe with 50 unload and load cycles; takes minutes",
+        |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "mthca-pingpong",
+        "rdma-core's ping-pong programs between two guests with ib_mthca, with checked content",
+        |lab, report| Box::pin(mthca::pingpong::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "mthca-pingpong-full",
+        "mthca-pingpong with more sizes, path MTUs and GIDs; takes minutes",
+        |lab, report| Box::pin(mthca::pingpong::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "mthca-perftest",
+        "perftest between two guests with ib_mthca: every operation and service",
+        |lab, report| Box::pin(mthca::perftest::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "mthca-perftest-full",
+        "mthca-perftest with all sizes, both directions and latencies; takes minutes",
+        |lab, report| Box::pin(mthca::perftest::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "mthca-doorbells",
+        "ib_mthca with mapped doorbells: content, strict mode, and speed compared with trapped doorbells",
+        |lab, report| Box::pin(mthca::doorbells::run(lab, report)),
+    )
+    .alone(),
+    Scenario::new("mthca-pyverbs", "rdma-core's device tests in a guest with ib_mthca", |lab, report| {
+        Box::pin(mthca::pyverbs::run(lab, report))
+    })
+    .alone(),
+    Scenario::new(
+        "mthca-ipoib",
+        "IPoIB, rdma_cm and infiniband-diags between two guests with ib_mthca",
+        |lab, report| Box::pin(mthca::ipoib::run(lab, report)),
+    ),
+    Scenario::new(
+        "mthca-opensm",
+        "opensm in a guest yields to the built-in subnet manager; traffic works even if opensm takes over",
+        |lab, report| Box::pin(mthca::opensm::run(lab, report)),
+    ),
+    Scenario::new(
+        "mthca-errors",
+        "errors under ib_mthca: status, event and kernel message as on hardware",
+        |lab, report| Box::pin(mthca::errors::run(lab, report)),
+    ),
+    Scenario::new(
+        "strict-mthca",
+        "strict mode reports each bug planted in a test driver, and nothing for a correct driver",
+        |lab, report| Box::pin(mthca::strict::run(lab, report)),
+    ),
+    Scenario::new(
+        "strict-mthca-kernel",
+        "strict mode reports each bug planted in Linux's ib_mthca, which is built from downloaded source",
+        |lab, report| Box::pin(mthca::strict_kernel::run(lab, report)),
+    ),
+    Scenario::new(
+        "connectx-probe",
+        "Debian's mlx5_core and mlx5_ib bind to two ConnectX; reloads, resets, recovery, restarts",
+        |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Core)),
+    ),
+    Scenario::new(
+        "connectx-reloads",
+        "mlx5_core and mlx5_ib are unloaded and loaded 50 times, without leaking memory",
+        |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
+    ),
+    Scenario::new(
+        "connectx-pingpong",
+        "rdma-core's ping-pong programs, XRC's too, between two guests with mlx5_ib, with checked content",
+        |lab, report| Box::pin(connectx::pingpong::run(lab, report)),
+    ),
+    Scenario::new(
+        "connectx-perftest",
+        "perftest between two guests with mlx5_ib: every operation and service",
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "connectx-perftest-full",
+        "connectx-perftest with all sizes, both directions and many queue pairs; takes minutes",
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "connectx-cm",
+        "IPoIB in both modes, rdma_cm and subnet diagnostics between two guests with mlx5_ib",
+        |lab, report| Box::pin(connectx::cm::run(lab, report)),
+    ),
+    Scenario::new(
+        "connectx-errors",
+        "errors under mlx5_ib: status, event and kernel message; the driver is removed during traffic",
+        |lab, report| Box::pin(connectx::errors::run(lab, report)),
+    ),
+    Scenario::new(
+        "connectx-storage",
+        "NVMe and NFS over RDMA between two ConnectX with IPoIB addresses: content, fio, loss, server failure",
+        |lab, report| {
             Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Core))
         },
-    },
-    Scenario {
-        name: "connectx-storage-full",
-        about: "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
+    ),
+    Scenario::new(
+        "connectx-storage-full",
+        "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
+        |lab, report| {
             Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
         },
-    },
-    Scenario {
-        name: "connectx-pyverbs",
-        about: "rdma-core's device tests in a guest with mlx5_ib",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(connectx::pyverbs::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-probe",
-        about: "Debian's ice binds to two E810s with each kind of DDP package; reloads, resets, restarts, link changes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::probe::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "e810-probe-full",
-        about: "e810-probe with 50 unload and load cycles; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::probe::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "e810-selftest",
-        about: "the self-test of Debian's ice passes, online and offline; its loopback works",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::selftest::run(lab, report)),
-    },
-    Scenario {
-        name: "dpdk",
-        about: "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::dpdk::run(lab, report)),
-    },
-    Scenario {
-        name: "netboot",
-        about: "iPXE boots a guest over the E810 and the InfiniHost by DHCP and TFTP, and Linux then drives the card",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(netboot::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-rdma-probe",
-        about: "Debian's irdma binds to an E810: active port, tools, GIDs, reloads, resets, link changes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::rdma_probe::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-pingpong",
-        about: "rdma-core's ping-pong programs between two E810s with Debian's irdma, with checked content",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::pingpong::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "e810-pingpong-full",
-        about: "e810-pingpong with more sizes and combinations; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::pingpong::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "e810-cm",
-        about: "rdma_cm between E810s and with soft-RoCE: streams, datagrams, multicast over IPv4, IPv6 and a VLAN",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "e810-cm-full",
-        about: "e810-cm with every program in every combination; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "e810-storage",
-        about: "NVMe and NFS over RDMA between two E810s with stock software: content, fio, loss, server failure",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Core))
-        },
-    },
-    Scenario {
-        name: "e810-storage-nvme",
-        about: "NVMe over RDMA with 512 MiB, minutes of fio, and a server that is killed",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nvme))
-        },
-    },
-    Scenario {
-        name: "e810-storage-iser",
-        about: "iSER with 512 MiB, minutes of fio, and a server that is killed",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Iser))
-        },
-    },
-    Scenario {
-        name: "e810-storage-nfs",
-        about: "NFS over RDMA with 512 MiB, minutes of fio, and a server that is killed",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nfs))
-        },
-    },
-    Scenario {
-        name: "e810-storage-sockets",
-        about: "RDS and SMC sockets over RDMA between two E810s",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Sockets))
-        },
-    },
-    Scenario {
-        name: "e810-storage-full",
-        about: "all four e810-storage scenarios in the same guests",
-        pair: false,
-        alone: false,
-        run: |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Full))
-        },
-    },
-    Scenario {
-        name: "e810-limits",
-        about: "an E810 with 1,000 neighbours, 16 GiB of memory regions and 4 NVMe controllers with 8 queues each",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::limits::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-paths",
-        about: "RoCE GIDs, traffic classes and UDP ports; address, MTU, link and driver changes during connections",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::paths::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-pyverbs",
-        about: "rdma-core's device tests in a guest with an E810 and Debian's irdma",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(e810::pyverbs::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-errors",
-        about: "errors between two E810s under irdma: status, event and kernel message",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::errors::run(lab, report)),
-    },
-    Scenario {
-        name: "e810-net",
-        about: "IP between E810s with Debian's ice and with a virtio NIC: sizes, MTUs, VLANs, multicast, bridges, queues",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Good)),
-    },
-    Scenario {
-        name: "e810-loss",
-        about: "e810-net on a link that drops 1 % of the frames in each direction",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Lossy)),
-    },
-    Scenario {
-        name: "e810-net-control",
-        about: "e810-net between two virtio NICs, to distinguish lab faults from E810 faults",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Control)),
-    },
-    Scenario {
-        name: "e810-speed",
-        about: "E810, virtio-net and e1000e in the same guests: throughput and round trips as ratios",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::All)),
-    },
-    Scenario {
-        name: "e810-round-trips",
-        about: "e810-speed for round trips only, with more samples and the host's CPU time for each",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::RoundTrips)),
-    },
-    Scenario {
-        name: "e810-perftest",
-        about: "perftest between two E810s with Debian's irdma: every operation and service",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::perftest::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "e810-perftest-full",
-        about: "e810-perftest with all sizes, both directions, latencies and rdma_cm; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::perftest::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "e810-middleware",
-        about: "UCX, libfabric and Open MPI between two E810s with Debian's irdma, with checked content",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::middleware::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "e810-middleware-full",
-        about: "e810-middleware with more sizes and combinations; takes minutes",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(e810::middleware::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "fabric-tap",
-        about: "HCAs on tap interfaces: a bridge, a VXLAN, and the kernel's ping",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(fabric_tap::run(lab, report)),
-    },
-    Scenario {
-        name: "fabric-hosts",
-        about: "HCAs on three hosts, all pairs, over VXLAN and over WireGuard, with realistic MTUs",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(fabric_hosts::run(lab, report)),
-    },
-    Scenario {
-        name: "operator",
-        about: "devices are added, removed and changed while other guests of the process are running; hot-plug",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(operator::run(lab, report)),
-    },
-    Scenario {
-        name: "mixed-fabric",
-        about: "ib_mthca, JingZhao, E810, ConnectX and soft-RoCE on one fabric, all pairs, with verified content",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(mixed_fabric::run(lab, report)),
-    },
-    Scenario {
-        name: "lab-tool",
-        about: "guest-lab's own commands: up, exec, cp, build, reload, logs, ci, down; nothing is left behind",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Core)),
-    },
-    Scenario {
-        name: "lab-tool-full",
-        about: "lab-tool, plus adding Debian packages to the guests, which are downloaded each time",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Full)),
-    },
-    Scenario {
-        name: "wire-rc",
-        about: "RC tested with single packets built by scapy: every fault of a link or a peer",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(wire_rc::run(lab, report)),
-    },
-    Scenario {
-        name: "replay",
-        about: "devices recorded under ib_mthca and irdma on a lossy link, then replayed without guests, bit for bit",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Core)),
-    },
-    Scenario {
-        name: "replay-random",
-        about: "replay of ten devices, each recorded for a minute of random operations",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Random)),
-    },
-    Scenario {
-        name: "replay-sessions",
-        about: "records the sessions in device/tests/sessions, which the device tests replay",
-        pair: false,
-        alone: false,
-        run: |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Kept)),
-    },
-    Scenario {
-        name: "speed-guests",
-        about: "perftest on ib_mthca, E810, soft-RoCE and JingZhao with the lab's driver: one table of ratios",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(speed_guests::run(lab, report)),
-    },
-    Scenario {
-        name: "torture",
-        about: "random kills, stops, resets and attacks under verified traffic; only their targets are affected",
-        pair: false,
-        alone: true,
-        run: |lab, report| Box::pin(torture::run(lab, report)),
-    },
+    ),
+    Scenario::new("connectx-pyverbs", "rdma-core's device tests in a guest with mlx5_ib", |lab, report| {
+        Box::pin(connectx::pyverbs::run(lab, report))
+    })
+    .alone(),
+    Scenario::new(
+        "e810-probe",
+        "Debian's ice binds to two E810s with each kind of DDP package; reloads, resets, restarts, link changes",
+        |lab, report| Box::pin(e810::probe::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-probe-full",
+        "e810-probe with 50 unload and load cycles; takes minutes",
+        |lab, report| Box::pin(e810::probe::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "e810-selftest",
+        "the self-test of Debian's ice passes, online and offline; its loopback works",
+        |lab, report| Box::pin(e810::selftest::run(lab, report)),
+    ),
+    Scenario::new(
+        "dpdk",
+        "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
+        |lab, report| Box::pin(e810::dpdk::run(lab, report)),
+    ),
+    Scenario::new(
+        "netboot",
+        "iPXE boots a guest over the E810 and the InfiniHost by DHCP and TFTP, and Linux then drives the card",
+        |lab, report| Box::pin(netboot::run(lab, report)),
+    ),
+    Scenario::new(
+        "e810-rdma-probe",
+        "Debian's irdma binds to an E810: active port, tools, GIDs, reloads, resets, link changes",
+        |lab, report| Box::pin(e810::rdma_probe::run(lab, report)),
+    ),
+    Scenario::new(
+        "e810-pingpong",
+        "rdma-core's ping-pong programs between two E810s with Debian's irdma, with checked content",
+        |lab, report| Box::pin(e810::pingpong::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-pingpong-full",
+        "e810-pingpong with more sizes and combinations; takes minutes",
+        |lab, report| Box::pin(e810::pingpong::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "e810-cm",
+        "rdma_cm between E810s and with soft-RoCE: streams, datagrams, multicast over IPv4, IPv6 and a VLAN",
+        |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-cm-full",
+        "e810-cm with every program in every combination; takes minutes",
+        |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "e810-storage",
+        "NVMe and NFS over RDMA between two E810s with stock software: content, fio, loss, server failure",
+        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-storage-nvme",
+        "NVMe over RDMA with 512 MiB, minutes of fio, and a server that is killed",
+        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nvme)),
+    ),
+    Scenario::new(
+        "e810-storage-iser",
+        "iSER with 512 MiB, minutes of fio, and a server that is killed",
+        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Iser)),
+    ),
+    Scenario::new(
+        "e810-storage-nfs",
+        "NFS over RDMA with 512 MiB, minutes of fio, and a server that is killed",
+        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nfs)),
+    ),
+    Scenario::new(
+        "e810-storage-sockets",
+        "RDS and SMC sockets over RDMA between two E810s",
+        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Sockets)),
+    ),
+    Scenario::new(
+        "e810-storage-full",
+        "all four e810-storage scenarios in the same guests",
+        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Full)),
+    ),
+    Scenario::new(
+        "e810-limits",
+        "an E810 with 1,000 neighbours, 16 GiB of memory regions and 4 NVMe controllers with 8 queues each",
+        |lab, report| Box::pin(e810::limits::run(lab, report)),
+    ),
+    Scenario::new(
+        "e810-paths",
+        "RoCE GIDs, traffic classes and UDP ports; address, MTU, link and driver changes during connections",
+        |lab, report| Box::pin(e810::paths::run(lab, report)),
+    ),
+    Scenario::new(
+        "e810-pyverbs",
+        "rdma-core's device tests in a guest with an E810 and Debian's irdma",
+        |lab, report| Box::pin(e810::pyverbs::run(lab, report)),
+    )
+    .alone(),
+    Scenario::new(
+        "e810-errors",
+        "errors between two E810s under irdma: status, event and kernel message",
+        |lab, report| Box::pin(e810::errors::run(lab, report)),
+    ),
+    Scenario::new(
+        "e810-net",
+        "IP between E810s with Debian's ice and with a virtio NIC: sizes, MTUs, VLANs, multicast, bridges, queues",
+        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Good)),
+    ),
+    Scenario::new(
+        "e810-loss",
+        "e810-net on a link that drops 1 % of the frames in each direction",
+        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Lossy)),
+    )
+    .alone(),
+    Scenario::new(
+        "e810-net-control",
+        "e810-net between two virtio NICs, to distinguish lab faults from E810 faults",
+        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Control)),
+    ),
+    Scenario::new(
+        "e810-speed",
+        "E810, virtio-net and e1000e in the same guests: throughput and round trips as ratios",
+        |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::All)),
+    )
+    .alone(),
+    Scenario::new(
+        "e810-round-trips",
+        "e810-speed for round trips only, with more samples and the host's CPU time for each",
+        |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::RoundTrips)),
+    )
+    .alone(),
+    Scenario::new(
+        "e810-perftest",
+        "perftest between two E810s with Debian's irdma: every operation and service",
+        |lab, report| Box::pin(e810::perftest::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-perftest-full",
+        "e810-perftest with all sizes, both directions, latencies and rdma_cm; takes minutes",
+        |lab, report| Box::pin(e810::perftest::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "e810-middleware",
+        "UCX, libfabric and Open MPI between two E810s with Debian's irdma, with checked content",
+        |lab, report| Box::pin(e810::middleware::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-middleware-full",
+        "e810-middleware with more sizes and combinations; takes minutes",
+        |lab, report| Box::pin(e810::middleware::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "fabric-tap",
+        "HCAs on tap interfaces: a bridge, a VXLAN, and the kernel's ping",
+        |lab, report| Box::pin(fabric_tap::run(lab, report)),
+    ),
+    Scenario::new(
+        "fabric-hosts",
+        "HCAs on three hosts, all pairs, over VXLAN and over WireGuard, with realistic MTUs",
+        |lab, report| Box::pin(fabric_hosts::run(lab, report)),
+    ),
+    Scenario::new(
+        "operator",
+        "devices are added, removed and changed while other guests of the process are running; hot-plug",
+        |lab, report| Box::pin(operator::run(lab, report)),
+    ),
+    Scenario::new(
+        "mixed-fabric",
+        "ib_mthca, JingZhao, E810, ConnectX and soft-RoCE on one fabric, all pairs, with verified content",
+        |lab, report| Box::pin(mixed_fabric::run(lab, report)),
+    ),
+    Scenario::new(
+        "lab-tool",
+        "guest-lab's own commands: up, exec, cp, build, reload, logs, ci, down; nothing is left behind",
+        |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new(
+        "lab-tool-full",
+        "lab-tool, plus adding Debian packages to the guests, which are downloaded each time",
+        |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Full)),
+    ),
+    Scenario::new(
+        "wire-rc",
+        "RC tested with single packets built by scapy: every fault of a link or a peer",
+        |lab, report| Box::pin(wire_rc::run(lab, report)),
+    )
+    .alone(),
+    Scenario::new(
+        "replay",
+        "devices recorded under ib_mthca and irdma on a lossy link, then replayed without guests, bit for bit",
+        |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Core)),
+    ),
+    Scenario::new(
+        "replay-random",
+        "replay of ten devices, each recorded for a minute of random operations",
+        |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Random)),
+    ),
+    Scenario::new(
+        "replay-sessions",
+        "records the sessions in device/tests/sessions, which the device tests replay",
+        |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Kept)),
+    ),
+    Scenario::new(
+        "speed-guests",
+        "perftest on ib_mthca, E810, soft-RoCE and JingZhao with the lab's driver: one table of ratios",
+        |lab, report| Box::pin(speed_guests::run(lab, report)),
+    )
+    .alone(),
+    Scenario::new(
+        "torture",
+        "random kills, stops, resets and attacks under verified traffic; only their targets are affected",
+        |lab, report| Box::pin(torture::run(lab, report)),
+    )
+    .alone(),
 ];
 
 impl Scenario {
+    const fn new(name: &'static str, about: &'static str, run: Run) -> Self {
+        Self { name, about, pair: false, alone: false, run }
+    }
+
+    /// Says that the scenario's guests are a pair with one HCA each.
+    const fn pair(self) -> Self {
+        Self { pair: true, ..self }
+    }
+
+    /// Says that the scenario must run alone.
+    const fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
     /// Returns the scenario with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|scenario| scenario.name == name)

@@ -1,19 +1,11 @@
-//! perftest between two guests. Every operation, service and size must complete.
+//! perftest between two guests. Every operation and service must complete.
 
 use anyhow::Result;
 
+use super::super::extent::Extent;
 use super::super::perftest;
 use crate::lab::Lab;
 use crate::report::Report;
-
-/// Selects which programs run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Extent {
-    /// One program for each operation, service and kind of completion.
-    Core,
-    /// All sizes, both directions and many queue pairs, which takes minutes.
-    Full,
-}
 
 /// Program with its arguments, and the number of sizes on which it reports.
 const CORE: &[(&str, usize)] = &[
@@ -68,10 +60,7 @@ const FULL: &[(&str, usize)] = &[
 ];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let (name, more) = match extent {
-        Extent::Core => ("connectx-perftest", &[][..]),
-        Extent::Full => ("connectx-perftest-full", FULL),
-    };
+    let (name, more) = extent.select(("connectx-perftest", &[][..]), ("connectx-perftest-full", FULL));
     let mut pair = super::start(lab, name).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
