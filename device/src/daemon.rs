@@ -34,7 +34,7 @@ pub enum DaemonError {
     /// An inherited descriptor is unusable.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
-    /// The process has no free threads, signal handlers or descriptors.
+    /// A thread, signal handler or file descriptor cannot be created.
     #[error("cannot create a thread or file descriptor")]
     Host(#[from] io::Error),
 }
@@ -44,8 +44,8 @@ pub enum DaemonError {
 /// configuration names them. The service manager is notified of the state.
 ///
 /// # Errors
-/// Fails if a resource in the configuration cannot be opened, a device without a socket of its own failed, or
-/// a device hung at shutdown.
+/// Fails if a resource in the configuration cannot be opened, if a device without a socket of its own fails, or
+/// if a device hangs at shutdown.
 pub fn run(
     config: Config,
     inherited: Inherited,

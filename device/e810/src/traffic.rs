@@ -19,7 +19,7 @@ use super::switch::{Destination, VsiSet};
 use super::vsi::VsiNumber;
 use crate::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
 
-/// Bound: frames per poll that are discarded or stay on the device, and thus do not reach the wire.
+/// Bound: maximum number of frames per poll that are discarded or delivered locally instead of reaching the wire.
 const MAX_LOCAL_FRAMES: usize = 32;
 
 impl State {

@@ -76,7 +76,7 @@ fn rejects_read_without_permission() {
 }
 
 #[test]
-fn region_destroyed_during_read_fails_it_with_remote_access() {
+fn read_of_region_destroyed_midway_fails_with_remote_access() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 5000));
     let request = pair.frames(A).remove(0);
@@ -224,7 +224,7 @@ fn each_nak_code_maps_to_its_status() {
 }
 
 #[test]
-fn response_of_wrong_opcode_or_length_completes_as_bad_response() {
+fn wrong_response_opcode_or_length_fails_with_bad_response() {
     use Operation as O;
     let ack = aeth(ACK);
     let atomic_ack = |syndrome| Ext::AtomicAck(Aeth { syndrome, msn: Default::default() }, 0);

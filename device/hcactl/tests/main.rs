@@ -1,4 +1,4 @@
-//! Tests `hcactl` without a daemon. The tests with one are those of `device`, which has the daemon.
+//! Tests `hcactl` without a daemon. The tests that need a daemon are in `device`, which contains it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -32,14 +32,14 @@ fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();
-        // The client may disconnect before the whole response was sent.
+        // The client may disconnect before the whole response has been sent.
         let _ = (&stream).write_all(answer);
     });
     (folder, path)
 }
 
 #[test]
-fn no_command_prints_grouped_help() {
+fn missing_command_prints_grouped_help() {
     let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();

@@ -36,9 +36,9 @@ pub struct QueueOptions {
     /// J-06, J-07: units of send queue positions. The public user library uses units of 16 bytes and does not need
     /// detection.
     pub sq_addr: SqAddr,
-    /// J-24: skip a doorbell whose WQE was already executed through a link that was set after the doorbell of the
-    /// chain. Needed with the public kernel driver, which links WQEs of different doorbells; otherwise such a WQE
-    /// may be executed twice.
+    /// J-24: skip a doorbell whose WQE was already executed because an earlier WQE links to it. Needed with the public
+    /// kernel driver, which adds such links after it has rung the doorbell of the earlier WQE; otherwise a WQE may be
+    /// executed twice.
     pub late_link: bool,
     /// J-08: take the length of a user queue from its memory region, if that is a power of two and at least the length
     /// in the QPC. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel

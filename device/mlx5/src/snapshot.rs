@@ -33,7 +33,8 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     ]
 }
 
-/// Returns the objects, and the number at which a page of the table starts. Nothing if no number is left.
+/// Returns the objects and the number of the first one on the page. Empty if the device has no objects, or if there is
+/// no such number.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

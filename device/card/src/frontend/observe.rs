@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// The type of an event does not depend on its observers; only the implementation of this trait does. An object can
-/// therefore report events even though strict mode examines that object.
+/// An event type does not refer to its observers; only the implementation of this trait does. The code of an object
+/// can therefore report events without depending on strict mode, which itself depends on that code.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);

@@ -115,7 +115,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Shows a region's name for its index.
+/// Displays a region index as the region's name.
 struct Region(u8);
 
 impl fmt::Display for Region {

@@ -1,8 +1,8 @@
 //! PCI config space of a single-function PCI Express endpoint.
 //!
 //! It consists of three images: the current bytes, the bits that software may write, and the bits that
-//! software clears by writing 1. The effects of a write are derived from the resulting bytes, as by
-//! [`ConfigSpace::bus_master`]. A function-level reset is an exception, because its bit always reads 0.
+//! software clears by writing 1. Methods such as [`ConfigSpace::bus_master`] derive the effects of a write from
+//! the resulting bytes. A function-level reset is an exception, because its bit always reads 0.
 //!
 //! # Spec
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.

@@ -83,7 +83,7 @@ fn interrupt_waits_for_eventfd() {
     assert_eq!(driver.interrupts(1), 1);
 }
 
-/// Causes a completion. A resize writes an entry to the CQ and needs no work request.
+/// Resizes a CQ, which adds a completion to it without a work request.
 fn complete(driver: &mut Driver, cqn: Cqn) {
     let list = pages(RING + 0x8000, 1);
     let context = CqContext { log_entries: 6, ..CqContext::default() };

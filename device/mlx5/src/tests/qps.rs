@@ -113,7 +113,7 @@ fn create_qp_rejects_invalid_context_fields() {
 }
 
 #[test]
-fn qp_passes_all_states() {
+fn qp_reaches_rts_error_and_reset_and_connects_again() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     let qpn = all.create(rc);

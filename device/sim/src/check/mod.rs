@@ -123,7 +123,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Records that software moves a QP. With a move to SQD, software requests the drained event.
+    /// Records that software moves a QP. A move to SQD also requests the drained event.
     pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
         let now = self.now;
         let of = &mut self.sides[pair][side];
@@ -270,7 +270,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks at the end of the run that the engine has not fetched requests of a side that it had to leave in the
+    /// Checks at the end of the run that the engine has fetched none of the requests that it must leave in a side's
     /// queues.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };

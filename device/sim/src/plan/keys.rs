@@ -231,7 +231,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// Returns the bind operation changed to another region, whose first address is `start`.
+/// Moves a bind operation to another region, whose first address is `start`.
 fn within(op: KeyOp, parent: u32, start: u64) -> KeyOp {
     match op {
         KeyOp::Bind(bind) => KeyOp::Bind(Bind {
@@ -265,7 +265,7 @@ fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights
     new_key(pair, side, kind, Some(mapping))
 }
 
-/// Returns a fast registration, and the address that the first byte has in accesses through the key.
+/// Returns a fast registration, and the address of its first byte in accesses through the key.
 fn fast_register(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

@@ -144,8 +144,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// Executes a disturbance. Until then, the peer floods the victim's memory with WRITEs, which need no help from the
-    /// victim. The peer must notice that the victim no longer responds.
+    /// Lets the peer flood the victim's memory with WRITEs, which need no help from the victim, and then executes the
+    /// disturbance. Checks that the peer's requests then fail, because the victim no longer responds.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };

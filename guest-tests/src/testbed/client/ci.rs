@@ -200,7 +200,7 @@ fn fits(folder: &Path, limit: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the logs of earlier failed runs, except for the most recent ones and those that are still running.
+/// Removes the logs of earlier failed runs, except for the most recent ones. Runs in progress are left alone.
 fn forget_old(all: &Path) -> Result<()> {
     let living = States::open()?.living()?;
     let mut old = Vec::new();

@@ -1,4 +1,5 @@
-//! The hardware accesses of the kernel module, written from `public-driver.md`. They have their own encoders.
+//! Accesses the hardware as the kernel module does, according to `public-driver.md`. This driver does not use the
+//! encoders of `protocol`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

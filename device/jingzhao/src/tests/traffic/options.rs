@@ -126,7 +126,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
 
 /// Tests the option of decision J-42.
 #[test]
-fn rnr_timer_zero_replaces_only_code_0() {
+fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP has what is in force");
     let notes = r#"{"rnr_timer_zero": 16, "rnr_timer_table": "query_qp_notes"}"#;

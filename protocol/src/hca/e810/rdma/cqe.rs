@@ -70,7 +70,7 @@ mod tests {
 
     /// The words are those of the example "CQE send" in section 16.3.
     #[test]
-    fn send_matches_published_cqe() {
+    fn send_cqe_matches_published_example() {
         let cqe = Cqe {
             len: 4096,
             context: 0x55ec_bd10_d510,
