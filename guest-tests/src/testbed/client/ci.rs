@@ -1,13 +1,14 @@
 //! `ci` boots guests for one script and stops them afterwards.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::Start;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -64,6 +65,7 @@ impl Ci {
             self.folder.display(),
             half >> 20
         );
+        can_start(&self.command, &self.folder)?;
         let all = cache_dir()?.join(LOGS);
         forget_old(&all)?;
         let name: TestbedName = format!("{NAME}{}", std::process::id()).parse()?;
@@ -133,8 +135,8 @@ impl Ci {
         };
         let limit = Duration::from_secs(self.timeout);
         // Commands that are still running end when their connections are dropped.
-        timeout(limit, all).await.with_context(|| {
-            format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
+        timeout(limit, all).await.map_err(|_| {
+            anyhow!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?
     }
 }
@@ -178,6 +180,25 @@ fn words(status: ExitStatus) -> String {
         ExitStatus::Code(code) => format!("exit status {code}"),
         ExitStatus::Signal(signal) => format!("signal {signal}"),
     }
+}
+
+/// Fails if the command names a file in the folder that cannot be executed. To find that in the guests would take as long
+/// as booting them.
+fn can_start(command: &[String], folder: &Path) -> Result<()> {
+    let Some(program) = command.first().filter(|name| name.contains('/') && !name.starts_with('/')) else {
+        return Ok(());
+    };
+    let path = folder.join(program);
+    let metadata = fs::symlink_metadata(&path)
+        .with_context(|| format!("cannot run {program}: cannot read {}", path.display()))?;
+    // A link can have a target that exists only in the guests.
+    let can_run = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+    ensure!(
+        metadata.is_symlink() || can_run,
+        "cannot run {program}: {} is not an executable file; to make a script executable, run chmod +x",
+        path.display()
+    );
+    Ok(())
 }
 
 /// Returns whether the files in a folder have a total of at most `limit` bytes.

@@ -105,6 +105,8 @@ async fn with_input(
 fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
+    // The guest's busybox tar does not know entries of sparse files.
+    archive.sparse(false);
     let packed = if from.is_dir() {
         archive.append_dir_all(name, from)
     } else {
@@ -233,6 +235,18 @@ mod tests {
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(to.join("run.sh")).unwrap());
         assert_eq!(mode & 0o777, 0o755);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn sparse_file_is_packed_as_regular_file() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
+        let mut bytes = Vec::new();
+        pack(&file, "file", &mut bytes).unwrap();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let entry = archive.entries().unwrap().next().unwrap().unwrap();
+        assert_eq!((entry.header().entry_type(), entry.size()), (tar::EntryType::Regular, 1 << 20));
     }
 
     #[test]
