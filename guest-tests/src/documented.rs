@@ -34,12 +34,14 @@ fn documented_table_lists_every_scenario() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let patterns: Vec<&str> =
         rows.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|name| !name.is_empty()).collect();
-    for scenario in scenario::ALL {
-        let name = scenario.name.strip_suffix("-full").unwrap_or(scenario.name);
-        let is_named = |pattern: &&str| match pattern.strip_suffix('*') {
+    let is_named = |name: &str| {
+        patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix),
             None => *pattern == name,
-        };
-        assert!(patterns.iter().any(is_named), "{name} is in no row");
+        })
+    };
+    for scenario in scenario::ALL {
+        let shorter = scenario.name.strip_suffix("-full").unwrap_or(scenario.name);
+        assert!(is_named(scenario.name) || is_named(shorter), "{} is in no row", scenario.name);
     }
 }
