@@ -175,9 +175,15 @@ build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }
 
-# The programs of the lab. With the profile and the features of `cargo test`, they need no second build.
+# build_tested ARGUMENT...: builds programs with the profile and the features of `cargo test`, which then need no second build.
+# Only if a test is among the targets, cargo selects the same features of dependencies.
+build_tested() {
+    build --workspace --all-features --test seeds "$@"
+}
+
+# The programs of the lab.
 build_lab() {
-    build --workspace --all-features --bin hcad --bin hcactl --bin guest-lab
+    build_tested --bin hcad --bin hcactl --bin guest-lab
 }
 
 lab() {
