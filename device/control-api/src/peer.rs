@@ -44,7 +44,7 @@ const MAX_NAME_LEN: usize = 253;
 pub enum PeerAddr {
     /// An address.
     Address(SocketAddr),
-    /// A name, which is looked up once.
+    /// A name, which is resolved each time the configuration is loaded.
     Name {
         /// Host name of the peer.
         host: String,
