@@ -80,9 +80,11 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
 /// Checks that the counters of NIC, kernel and daemon since the E810's creation are consistent.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
-    let nic = statistics(&mut station.vm, &device).await?;
+    // The kernel counts a frame after the NIC, and frames may arrive or leave between the two readings. So the kernel's
+    // counters are read first, and are the lower ones in any case.
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
+    let nic = statistics(&mut station.vm, &device).await?;
     let nic_count = |names: &[&str]| -> Result<u64> {
         let of = |name: &&str| nic.get(*name).with_context(|| format!("{name} is missing in {nic:#?}"));
         names.iter().map(of).sum()
