@@ -1,14 +1,14 @@
 //! Test drivers, one per device interface. They replace the guest's driver in unit tests, fuzz targets and
 //! scale tests.
 //!
-//! A driver implements its interface: byte order, registers, commands, contexts and work requests. It accesses the
-//! device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no clock
-//! and no threads. When a register write returns, it has taken effect; the owner of the device moves frames and
-//! advances time. Results are checked only by functions whose documentation says so, which allows a driver to run on a
-//! device whose memory is unmapped.
+//! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
+//! the device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no
+//! clock and no threads. When a register write returns, it has taken effect; the owner of the device moves frames and
+//! advances time. A function checks results only if its documentation says so. A driver can therefore run on a device
+//! whose memory is unmapped.
 //!
-//! Drivers encode contexts with `protocol`, which the device also uses to parse them. The bytes that tests expect from
-//! the device are therefore spelled out by hand.
+//! Drivers encode contexts with `protocol`, and the device parses them with the same crate. Tests therefore spell out
+//! the bytes that they expect from the device.
 //!
 //! # Examples
 //! ```no_run

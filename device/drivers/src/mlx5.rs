@@ -38,8 +38,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout in which the mailboxes of every slot are large enough for the longest inputs and outputs. All of them
-    /// are below 160 MiB.
+    /// A layout in which the mailboxes of every slot are large enough for the longest inputs and outputs. All mailboxes
+    /// lie below 160 MiB.
     pub const LARGE: Self = Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: 2048 };
 
     /// Returns the address of a slot.
@@ -130,7 +130,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(layout.slot(slot), &written.emit());
     }
 
-    /// Hands over slots to the device by ringing the command doorbell.
+    /// Hands over the slots in the bit mask `slots` to the device by ringing the command doorbell.
     pub fn submit(&mut self, slots: u32) {
         self.write(COMMAND_DOORBELL, slots);
     }
@@ -187,7 +187,7 @@ fn block(
     block.emit()
 }
 
-/// Returns the address of the link to the next block, which is a field of a mailbox block.
+/// Returns the address of a mailbox block's link to the next block.
 pub const fn link(block: u64) -> u64 {
     block + NEXT_BLOCK as u64
 }

@@ -114,7 +114,7 @@ impl<B: Bus> Driver<B> {
         self.interface.receive_next = 0;
     }
 
-    /// Returns a slot of the receive ring to the device, with its event buffer.
+    /// Posts a slot of the receive ring with its event buffer.
     fn offer(&mut self, slot: u16) {
         let address = EVENT_BUFFERS + u64::from(slot) * u64::from(EVENT_BUFFER_LEN);
         let free = Descriptor {

@@ -1,4 +1,4 @@
-//! One VSI with a queue pair, which sends frames and receives frames for its own address and broadcasts.
+//! One VSI with one transmit queue and one receive queue. It receives frames for its own MAC address and broadcasts.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -85,8 +85,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Turns a device in any state into a working NIC with this MAC address. From the responses, the driver uses only
-    /// the VSI number, because guest memory may be unmapped.
+    /// Turns a device in any state into a working NIC with this MAC address. The VSI number is the only value that the
+    /// driver takes from the responses, because guest memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -179,7 +179,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns the context of the receive queue, which has the location and length of the ring, buffers of [`STRIDE`]
+/// Returns the context of the receive queue. It specifies the location and length of the ring, buffers of [`STRIDE`]
 /// bytes, and a maximum frame length of 9728 bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32

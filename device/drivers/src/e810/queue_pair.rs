@@ -1,5 +1,5 @@
-//! Queue pairs and completion queues, which are created through the control queue, and work requests as the user-space
-//! provider encodes them.
+//! Queue pairs, completion queues and work requests. The driver creates the queues through the control queue, and
+//! encodes work requests as the user-space provider does.
 
 use std::collections::BTreeMap;
 
@@ -210,7 +210,7 @@ impl<B: Bus> Driver<B> {
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &u64::from(queue.next).to_le_bytes());
-        // Set the polarity bit, so that it does not depend on the position in the ring.
+        // The polarity bit alternates with every pass over the ring. In the returned entries, it is always set.
         let more = more.map(|more| ExtendedCqe { valid: true, ..more });
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }

@@ -226,13 +226,14 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Requests as many objects as `irdma` requested in the recorded session. Returns the segment at which PBLEs start.
+    /// Requests the numbers of objects that `irdma` requested in the session recorded for the device's tests. Returns
+    /// the segment at which PBLEs start.
     ///
     /// # Panics
     /// If the operation fails, or the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
-        /// For each kind of object, its offset in the buffer and the number of objects to request.
+        /// For each object type, its offset in the buffer and the number of objects to request.
         const COUNTS: &[(u64, u32)] =
             &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
         self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);

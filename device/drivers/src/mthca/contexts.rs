@@ -1,4 +1,4 @@
-//! Initial contexts. Except for the object numbers, they are those that `ib_mthca` writes.
+//! Initial contexts, as `ib_mthca` writes them except for the object numbers.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -36,7 +36,7 @@ pub struct Mpt {
     pub flags: u32,
     /// Log2 of the page size in bytes, minus 12.
     pub log_pages: u32,
-    /// The index in the low bits, with a generation in the bits above it.
+    /// The region's index in the low bits, and its generation in the bits above the index.
     pub key: u32,
     pub pd: u32,
     pub start: u64,
