@@ -32,8 +32,8 @@ impl Engine {
             self.deliver_to_group(now, encap, packet, host);
             return;
         }
-        // IBTA 13.5: packets reach QP0 and QP1 only under these numbers. Internally the declared QPs have
-        // other numbers.
+        // IBTA 13.5: packets address QP0 and QP1 only by these numbers. Internally, the QPs declared as QP0 and QP1
+        // have other numbers.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
             (0, Some(smi), _) => smi,
             (1, _, Some(gsi)) => gsi,

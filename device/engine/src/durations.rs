@@ -14,7 +14,7 @@ pub struct Durations {
     pub count: u64,
     /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
-    /// Number of durations above the bound of the previous bucket and up to that of this one. Durations
+    /// For each bucket, the number of durations above the previous bucket's bound and up to its own bound. Durations
     /// beyond the last bound are in no bucket.
     buckets: [u64; BOUNDED],
 }

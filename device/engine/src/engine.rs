@@ -67,11 +67,11 @@ pub enum QpError {
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
-/// To end a turn, call `poll_transmit` until it returns `None`. An owner that must be fair to other devices can stop
-/// earlier and begin the next turn immediately. Events come before frames, because a peer must not learn of anything
-/// that local software cannot see yet, such as the arrival of its data. Poll events after every input: packets produce
-/// events without limit, while flushes and deadlines stop at a backlog. `poll_dirty` comes last, so that the PSNs of
-/// the sent frames are written back.
+/// The owner calls the engine in turns. To end a turn, call `poll_transmit` until it returns `None`. An owner that must
+/// be fair to other devices can stop earlier and begin the next turn immediately. Events come before frames, because a
+/// peer must not learn of anything that local software cannot see yet, such as the arrival of its data. Poll events
+/// after every input. Flushes and deadlines stop when many events are queued, but packets produce events without limit.
+/// `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
 /// [`notify_send`]: Self::notify_send
@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a turn. Returns the time of the next turn, if nothing happens before; a past time means at once.
+/// /// Ends a turn. Returns when the next turn is due without further input. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -513,7 +513,7 @@ impl Engine {
             let Some(qp) = self.table.get_mut(index) else { continue };
             qp.in_error_list = false;
             if qp.state() == State::Err {
-                // If the QP is still in ERR afterwards, it is back at the end of the list.
+                // If the QP is still in ERR afterwards, `input_at` has appended it to the list again.
                 self.input_at(now, index, host, Qp::poll_error);
             }
         }

@@ -1,4 +1,4 @@
-//! Describes what a queue pair is waiting for as data, which the control client turns into text.
+//! Structured description of what a queue pair is waiting for. The control client turns it into text.
 //!
 //! Requester and responder each report the first condition that blocks them. Times are relative to the query,
 //! because no other component shares the engine's clock.
@@ -17,7 +17,7 @@ pub struct QpStatus {
     pub state: State,
     /// Transport service of the queue pair.
     pub service: Service,
-    /// Time since the last packet accepted from the peer; `None` if none has been accepted since RESET.
+    /// Time since the last packet accepted from the peer; `None` if no packet has been accepted since RESET.
     #[serde(rename = "heard_us", with = "micros::optional")]
     pub last_packet: Option<Duration>,
     /// When and why the QP stopped, if it is in SQE or ERR.
@@ -195,7 +195,8 @@ pub enum Expecting {
         /// PSN of the missing packet.
         psn: u32,
     },
-    /// A receive request from local software. A message arrived that needs one, and an RNR NAK was sent (RC).
+    /// A receive request from local software. A message that needs a receive request arrived, and an RNR NAK was sent
+    /// (RC).
     ReceiveRequest {
         /// PSN of the refused packet.
         psn: u32,

@@ -59,7 +59,7 @@ impl RecvSource {
 pub enum XrcError {
     /// No SRQ has the number, or the SRQ is not an XRC SRQ.
     InvalidXrceth,
-    /// The SRQ belongs to another XRC domain than the target.
+    /// The SRQ and the target belong to different XRC domains.
     DomainViolation,
 }
 
@@ -76,7 +76,7 @@ pub struct Initiator {
     pub reserved_lkey: bool,
 }
 
-/// Kind of a memory access, and the permission it needs.
+/// Type of a memory access, which determines the required permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Gather by a local request, which is always permitted.
@@ -118,8 +118,8 @@ pub enum AccessError {
     Key,
     /// The key is allocated but not valid.
     Invalid,
-    /// The operation does not apply to this kind of key, as for a window in a local work request or the
-    /// invalidation of a region that only a command can invalidate.
+    /// The operation does not apply to this type of key. For example, a local work request names a window, or an
+    /// invalidation names a region that only a command can invalidate.
     Kind,
     /// The region or window belongs to another protection domain.
     Pd,
@@ -221,8 +221,8 @@ pub trait Host {
     /// Fetches the next request of a receive queue or an SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Like [`Host::next_recv`] for the receive queue of a QP without an SRQ, but for a request that completes as
-    /// flushed. The engine does not use the scatter list of this request.
+    /// Fetches a request that the engine completes as flushed from the receive queue of a QP without an SRQ. The engine
+    /// does not use the scatter list of this request.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
@@ -246,8 +246,8 @@ pub trait Host {
     }
 
     /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
-    /// end-to-end credits. Returns `None` if counting is expensive, because posting a request only writes guest memory.
-    /// The requester is then not limited by credits.
+    /// end-to-end credits. Returns `None` if counting is expensive because software posts requests in guest memory
+    /// without a doorbell. The requester is then not limited by credits.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None

@@ -71,13 +71,12 @@ pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 /// line for each.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// Interval at which QPs in ERR are polled for receive requests posted after the error, which no doorbell
-/// announces (JingZhao interface, section 10.5, requires 1 to 10 ms).
+/// Interval at which QPs in ERR are polled for receive requests posted after the error, because no doorbell announces
+/// these requests. JingZhao interface, section 10.5, requires 1 to 10 ms.
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// Number of QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so
-/// idle QPs in ERR use well under one percent of a core. With more QPs the interval grows instead of the
-/// cost.
+/// Number of QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so idle QPs in
+/// ERR use well under one percent of a core. With more QPs, the interval grows and the cost stays the same.
 pub(crate) const ERROR_POLLS_PER_PERIOD: usize = 256;
 
 /// Minimum congestion window in packets. Any UDP socket can buffer this many full frames.

@@ -1,4 +1,4 @@
-//! Counts queue pairs by state. The counts are updated at each transition, so reading them takes no scan.
+//! Counts queue pairs by state. The counts are updated at each transition, so reading them requires no scan.
 
 use serde::{Deserialize, Serialize};
 

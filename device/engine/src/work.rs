@@ -142,7 +142,7 @@ pub struct UdDestination {
     pub path: Encap,
     /// Number of the destination QP.
     pub qpn: Qpn,
-    /// Q_Key from the work request. If it is a controlled Q_Key (bit 31), the QP's own is sent instead.
+    /// Q_Key from the work request. If it is a controlled Q_Key (bit 31), the Q_Key of the QP is sent instead.
     pub qkey: Qkey,
     /// Header fields supplied by software; QP0 and QP1 only.
     pub header: Option<ReadyHeader>,

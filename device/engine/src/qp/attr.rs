@@ -140,9 +140,9 @@ pub enum Flush {
     /// The engine completes each request, including those posted later.
     #[default]
     Each,
-    /// The owner of the engine completes them. The engine reports only the failed request. It neither fetches
-    /// nor reports later requests, and discards those already fetched. After SQE the queue resumes at the
-    /// next doorbell.
+    /// The owner of the engine completes the requests. The engine reports only the failed request. It neither fetches
+    /// nor reports later requests, and discards those already fetched. After SQE the queue resumes at the next
+    /// doorbell.
     Owner,
 }
 
@@ -252,8 +252,8 @@ impl RnrTimer {
     /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks for four
     /// times as long a wait as the previous one, but for at most `most`.
     pub(crate) fn after(self, others: u8, most: Self) -> Self {
-        /// Difference between the codes of two times of which one is four times the other. Times double every two
-        /// codes. Code 0 stands for the longest time.
+        /// Number of codes over which the time grows fourfold: the time doubles every two codes. Code 0 means the
+        /// longest time.
         const FOURFOLD: u8 = 4;
         let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
         match code {
@@ -335,8 +335,8 @@ pub struct QpAttrs {
     pub own_address: bool,
     /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
-    /// Q_Key (UD): required in incoming datagrams, and sent instead of the Q_Key in the work request if the latter is a
-    /// controlled Q_Key.
+    /// Q_Key that incoming datagrams must carry (UD). If a work request names a controlled Q_Key, outgoing datagrams
+    /// carry this Q_Key instead.
     pub qkey: Qkey,
     /// Whether datagrams with any Q_Key are accepted (UD).
     pub any_qkey: bool,
@@ -348,9 +348,9 @@ pub struct QpAttrs {
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// Timer code with the longest time that is sent. Each further RNR NAK for the same packet asks for four times as
-    /// long a wait as the previous one, up to this time. If software sets the timer and relies on its value, this code
-    /// is equal to `min_rnr_timer`.
+    /// Timer code of the longest RNR NAK timer that is sent. Each further RNR NAK for the same packet asks for four
+    /// times as long a wait as the previous one, up to this time. If software sets the timer and relies on its value,
+    /// this code is equal to `min_rnr_timer`.
     pub max_rnr_timer: RnrTimer,
     /// Number of READs and atomics that this QP can have outstanding as requester.
     pub max_rd_atomic: u8,

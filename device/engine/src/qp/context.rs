@@ -149,7 +149,7 @@ impl<H: Host> Ctx<'_, H> {
         self.complete_from(core, (queue, None), wr_id, result);
     }
 
-    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushed
+    /// Reports a completion. Does nothing if the request is flushed and the owner of the engine reports flushed
     /// requests itself. `srqn` is the XRC SRQ of the request, if it came from one.
     pub(crate) fn complete_from(
         &mut self,

@@ -1,9 +1,9 @@
-//! Record of the requests a responder has executed, for detecting duplicates and for replaying READs and
+//! Record of the requests that a responder has executed. It is used to detect duplicates, and to replay READs and
 //! atomics.
 //!
-//! A PSN behind the expected one does not make a packet a duplicate. The packet may belong to an earlier
-//! connection between the same QP numbers, or be forged. A duplicate repeats a request of this connection,
-//! and a READ or atomic is replayed only from its record.
+//! A packet whose PSN lies behind the expected PSN is not necessarily a duplicate. It may belong to an earlier
+//! connection between the same QP numbers, or be forged. A packet is a duplicate only if it repeats a request of this
+//! connection. A READ or atomic is replayed only from its record.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4.1.2 (duplicate requests), 9.7.5.1 and 9.7.5.1.3 (responder resources).

@@ -90,8 +90,7 @@ impl Inbound {
         self.message.is_some()
     }
 
-    /// Returns whether a packet for the SRQ `srqn` cannot belong to the incomplete message, because that
-    /// message names another SRQ.
+    /// Returns whether a message is incomplete and names an SRQ other than `srqn`.
     pub(crate) fn is_for_other_srq(&self, srqn: Option<Srqn>) -> bool {
         self.is_open() && self.srqn != srqn
     }
@@ -145,7 +144,8 @@ impl Inbound {
         };
         let ends = operation.position().ends();
         if ends {
-            // Invalidate before completing the receive: software relies on the key being invalid by then.
+            // Invalidate the key before completing the receive. When software sees the completion, the key must be
+            // invalid.
             if let Ext::Invalidate(rkey) = packet.ext {
                 ctx.host.remote_invalidate(on.initiator, rkey).map_err(RequestError::Invalidate)?;
             }

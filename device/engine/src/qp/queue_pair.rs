@@ -19,7 +19,8 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
-    /// RC uses both. In an XRC initiator, the responder stays idle; in an XRC target, the requester does.
+    /// RC uses both machines. In an XRC initiator, the responder stays idle. In an XRC target, the requester stays
+    /// idle.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }
@@ -502,8 +503,8 @@ impl Qp {
         self.flush_send = false;
     }
 
-    /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue,
-    /// each in order. Requests beyond the bound are flushed in later turns.
+    /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in
+    /// order. If there are too many requests for one step, the rest is flushed in later turns.
     fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         let each = self.engine_flushes();
         let core = &self.core;
@@ -526,8 +527,8 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
-            // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP holds
-            // none.
+            // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP no
+            // longer holds any request of the shared queue.
             if core.uses_srq() {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);

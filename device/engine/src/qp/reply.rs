@@ -8,10 +8,9 @@
 //! - Replies go to the address of the connection, never to an address taken from a packet.
 //! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a
 //!   result.
-//! - A READ returns only the bytes it asks for, and only if its key permits. If a READ is repeated while
-//!   being answered, its responses restart instead of being sent twice.
+//! - A READ is answered only with the bytes that it asks for, and only if its key permits the access. If a READ is
+//!   repeated while it is being answered, its responses restart instead of being sent twice.
 //! - Datagrams, and packets that no QP accepts, cause no reply.
-//!
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
@@ -53,10 +52,10 @@ struct ReadReply {
     va: Va,
     rkey: Rkey,
     len: u32,
-    /// Index of the next response packet. The number of response packets follows.
+    /// Index of the next response packet, and number of response packets.
     next: u32,
     packets: u32,
-    /// Index of the first response packet. Not 0 if only the last part of the READ was requested again.
+    /// Index of the first response packet. It is greater than 0 if only the last part of the READ was requested again.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ that the request named (XRC).
@@ -105,8 +104,8 @@ impl Replies {
         self.queue.len() < self.limit(limits::PENDING_REPLIES)
     }
 
-    /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count: a peer
-    /// that merely waits for newer responses must not be rejected because of a late copy.
+    /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count. Otherwise, the
+    /// late copy of a request could cause the rejection of a peer that keeps to its limit.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
             Reply::Acknowledge { .. } => false,
@@ -131,7 +130,7 @@ impl Replies {
         }
     }
 
-    /// Queues a NAK for `psn`, unless the same one is pending already.
+    /// Queues a NAK for `psn`, unless the newest pending reply is the same NAK.
     pub(crate) fn push_nak(&mut self, psn: Psn, msn: Msn, syndrome: Syndrome) {
         let aeth = Aeth { syndrome, msn };
         let waits = matches!(self.queue.back(),

@@ -8,15 +8,14 @@
 //! | duplicate of an executed request | SEND, WRITE: ACK the newest PSN; READ: read memory again; atomic: return the saved result |
 //! | behind, but not a duplicate | drop |
 //!
-//! A fatal NAK moves the QP to ERR. Earlier responses still pending and the NAK itself are sent. Only a
-//! packet with the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so
-//! a forged duplicate cannot tear down the connection.
+//! A fatal NAK moves the QP to ERR. The responses that are still pending and the NAK itself are sent nevertheless. Only
+//! a packet with the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so a
+//! forged duplicate cannot tear down the connection.
 //!
-//! Every XRC request names an SRQ, even if it takes no receive request from it. The target rejects a request
-//! for an SRQ that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a
-//! message whose packets name different SRQs. In all these cases it sends NAK Invalid Request, because the
-//! specification names the local events but not the NAK code. Memory accesses of an accepted request are
-//! checked against the protection domain of the SRQ.
+//! Every XRC request names an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ that
+//! does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets name
+//! different SRQs. For these cases, the specification defines the local events but no NAK code. The target sends NAK
+//! Invalid Request. Memory accesses of an accepted request are checked against the protection domain of the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and

@@ -1,5 +1,4 @@
-//! QP state machine: the transitions software can request, and how each state treats work requests and
-//! packets.
+//! QP state machine: the transitions that software can request, and how each state treats work requests and packets.
 //!
 //! | state | send queue | receive queue | packets |
 //! |---|---|---|---|

@@ -4,7 +4,7 @@
 //! congestion notification packet ([`Notifier`]), and the sender reduces its rate ([`Pace`]).
 //!
 //! # Spec
-//! IBTA annex A17, section A17.9 (RoCEv2 congestion management); RFC 3168 for the bits.
+//! IBTA annex A17, section A17.9 (RoCEv2 congestion management); RFC 3168 (ECN bits).
 
 mod notifier;
 mod pace;

@@ -28,8 +28,8 @@ const PERIODS: u32 = 1024;
 /// Maximum burst in bytes, large enough that the pause after it exceeds the resolution of timers.
 const BURST: u64 = 32 * 1024;
 
-/// Longest pause after a burst, in microseconds. This limit matters at low rates, where it keeps the delay of packets
-/// behind the pause, such as READ responses, below an ACK timeout.
+/// Longest pause after a burst, in microseconds. A pause also delays READ responses. At low rates, this limit keeps
+/// that delay below an ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
 /// The value 1.0 of the congestion estimate.

@@ -1,5 +1,4 @@
-//! End-to-end message level flow control: the number of receive requests the responder advertises in its
-//! ACKs.
+//! End-to-end message level flow control: the number of receive requests that the responder advertises in its ACKs.
 //!
 //! The messages that an ACK completes, plus the credits that it grants, form a limit. Messages up to this limit can be
 //! sent freely. Only messages that consume a receive request count. Beyond the limit, a single packet with AckReq can
@@ -8,7 +7,7 @@
 //!
 //! The specification expresses the limit in message sequence numbers (MSN, SSN). This code counts the messages
 //! completed by the acknowledged PSN instead, because the responder counts a READ that is split into chunks as several
-//! messages. If both sides counted alike, the two counts would be equal.
+//! messages. Apart from this difference, the two counts are equal.
 //!
 //! A responder that advertises no credits does not limit the requester. Neither does a responder that has not sent an
 //! ACK yet, because the worst outcome of sending to it is an RNR NAK.
@@ -16,7 +15,7 @@
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.
 
-/// Credits of codes 0 to 30; code 31 advertises none.
+/// Credit counts of codes 0 to 30. Code 31 advertises no credit count.
 const TABLE: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
     4096, 6144, 8192, 12288, 16384, 24576, 32768,
@@ -25,7 +24,7 @@ const TABLE: [u32; 31] = [
 /// Code of an ACK without a credit count.
 const NO_CREDITS: u8 = 31;
 
-/// Returns the code for the largest credit count not above `posted`, or [`NO_CREDITS`] if the number is unknown.
+/// Returns the code for the largest credit count not above `posted`, or [`NO_CREDITS`] if `posted` is `None`.
 pub(in crate::qp) fn credit_code(posted: Option<u32>) -> u8 {
     let Some(posted) = posted else { return NO_CREDITS };
     let above = TABLE.partition_point(|&credits| credits <= posted);

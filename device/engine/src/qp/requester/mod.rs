@@ -63,7 +63,7 @@ struct Request {
     /// Sequence number among messages that consume a receive request. Any other message has the number of the
     /// last such message.
     recv_seq: u32,
-    /// The request cannot be executed. It completes with this status once all earlier requests are done.
+    /// If set, the request cannot be executed. It completes with this status once all earlier requests are done.
     failure: Option<Status>,
 }
 
@@ -90,7 +90,7 @@ enum StallReason {
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
-    /// The cursor: index of the next request to send, followed by the index of its next packet.
+    /// The cursor: `cursor` is the index of the next request to send, and `next` is the index of its next packet.
     cursor: usize,
     next: u32,
     unacked: Psn,
@@ -307,7 +307,7 @@ impl Requester {
         }
     }
 
-    /// Completes the front request with an error, which ends the QP.
+    /// Completes the front request with an error. Returns the error that moves the QP to ERR.
     fn fail_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) -> FatalError {
         if let Some(wr_id) = self.queue.front().map(|request| request.wr.wr_id) {
             self.drop_front();
@@ -374,7 +374,7 @@ impl Requester {
         self.implied_nak_armed = false;
     }
 
-    /// Removes the front request. It is not returned, because that would move several hundred bytes.
+    /// Removes the front request. The request is not returned, because moving it would copy several hundred bytes.
     fn drop_front(&mut self) {
         drop(self.queue.pop_front());
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);

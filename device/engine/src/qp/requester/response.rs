@@ -93,9 +93,9 @@ impl Requester {
                 // IBTA 9.7.5.2: a responder sends one NAK per gap. Another NAK for the same PSN is a late or
                 // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
-                // A packet refused with an RNR NAK can be followed by a sequence NAK for the packets in
-                // flight behind it, which must not shorten the wait. If a retry has not sent anything yet,
-                // the sequence NAK is late.
+                // After a packet is refused with an RNR NAK, the packets in flight behind it can cause a sequence NAK.
+                // That NAK must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK
+                // is late.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
@@ -154,9 +154,9 @@ impl Requester {
         let index = ahead(self.unacked, front.first);
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
-        // After a READ has been repeated from its middle, responses to both requests can be in flight, and
-        // some responders (soft-RoCE) restart with MIDDLE. The PSN determines the offset. Only the end of the
-        // READ or of a chunk can be a LAST or ONLY.
+        // After a READ has been repeated from its middle, responses to both requests can be in flight, and some
+        // responders (soft-RoCE) restart with MIDDLE. The PSN determines the offset. Only the last packet of the READ
+        // or of a chunk can be LAST or ONLY.
         let in_place = if front.is_chunked {
             let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)

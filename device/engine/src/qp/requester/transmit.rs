@@ -17,7 +17,7 @@ use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
 /// The part of a READ requested by one request packet.
 pub(super) struct ReadChunk {
-    /// Chunk size in packets, a power of two. Chunks end at multiples of it, or at the end of the READ.
+    /// Chunk size in packets, a power of two. Chunks end at multiples of this size, or at the end of the READ.
     unit: u32,
     pub(super) packets: u32,
 }
@@ -156,9 +156,9 @@ impl Requester {
     /// longer one is split into chunks of half a window with at most two outstanding, so that responses
     /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
     ///
-    /// Chunks end at multiples of their size, and the size only changes by halving. A repeated chunk
-    /// therefore never spans both packets that the responder has executed and packets that it has not. Such a
-    /// request would be neither new nor a duplicate.
+    /// Chunks end at multiples of their size, and the size only changes by halving. Therefore, the responder has
+    /// executed either all packets of a repeated chunk or none of them. A partly executed chunk would be neither new
+    /// nor a duplicate.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
@@ -191,8 +191,8 @@ impl Requester {
     /// Returns the part of the READ at the cursor that its next request packet asks for.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
-        // A READ without any response is repeated unchanged: a burst of responses cannot have caused the
-        // loss.
+        // A READ that has received no response is repeated unchanged, because a burst of responses cannot have caused
+        // the loss.
         let repeated = next == 0 && self.is_outstanding(request.first);
         let mut unit = match request.chunk_packets {
             0 if request.packets <= window => request.packets.next_power_of_two(),
