@@ -1,6 +1,6 @@
-//! Tests that one packet causes at most one short reply, so that neither a peer nor a forged source address
-//! can use the responder to amplify traffic. A READ returns the bytes it asks for, which requires a valid
-//! key. The rate of congestion notifications is tested in `congestion.rs`.
+//! Tests that one packet causes at most one short reply, so that neither a peer nor a forged source address can use the
+//! responder to amplify traffic. The response to a READ has the requested length, but requires a valid key. The rate of
+//! congestion notifications is tested in `congestion.rs`.
 
 use crate::common::*;
 use protocol::ids::{Msn, Rkey, Va};

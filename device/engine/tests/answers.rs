@@ -60,8 +60,8 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 fn mismatched_response_type_completes_with_bad_response() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
-    // Each request, followed by the outcome of an ACK, of READ responses FIRST, MIDDLE, LAST and ONLY, and of
-    // an ATOMIC acknowledge, each with the request's first PSN.
+    // Each request, followed by the outcome of six responses with its first PSN: an ACK, the READ responses FIRST,
+    // MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
     for (name, wr, expected) in [
         ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
         ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
@@ -119,7 +119,7 @@ fn read_response_with_wrong_opcode_or_length_fails_read() {
     }
 }
 
-/// Some responders resume a READ with MIDDLE, and responses to the first request can still arrive.
+/// After a retry, some responders resume the READ with MIDDLE, and responses to the first request can still arrive.
 #[test]
 fn retried_read_must_end_with_last_or_only_response() {
     use O::{

@@ -79,8 +79,8 @@ fn connected_packets_use_ect_and_keep_dscp() {
     }
 }
 
-/// Compares each byte of the CNP, except for the QP number, with those that other vendors' adapters send
-/// (annex A17, section A17.9.3).
+/// Compares each byte of the CNP, except for the QP number, with the bytes that other vendors' adapters send (annex
+/// A17, section A17.9.3).
 #[test]
 fn marked_data_causes_cnp_to_sender() {
     for service in [Service::Rc, Service::Uc] {
@@ -138,7 +138,7 @@ fn marked_read_response_causes_cnp() {
 
 #[test]
 fn marked_acks_datagrams_and_drops_cause_no_cnp() {
-    // An acknowledge carries no data, marked or not.
+    // An acknowledge carries no data, so it causes no CNP even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let frame = pair.frames(A).remove(0);
@@ -215,7 +215,7 @@ fn cnp_slows_read_responses_but_not_acks_and_naks() {
     assert_eq!(pair.frames(B).len(), 1);
 }
 
-/// The bound holds even at the minimum rate, because the peer may choose an ACK timeout of 1 ms.
+/// The bound must hold even at the minimum rate, because the peer may choose an ACK timeout of 1 ms.
 #[test]
 fn queued_reply_waits_for_at_most_two_pacing_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);

@@ -146,7 +146,7 @@ fn unwritable_receive_buffer_causes_remote_operational_nak() {
     assert_refused(&mut pair, Status::RemoteOperational, &[]);
 }
 
-/// Each case is a series of packets, of which the responder of an RC QP rejects the last as an invalid request.
+/// Each case is a series of packets. The responder of an RC QP rejects the last packet as an invalid request.
 #[test]
 fn malformed_requests_cause_invalid_request_nak() {
     use Operation as O;
@@ -366,7 +366,7 @@ fn packet_with_wrong_pkey_qp_service_or_source_is_dropped() {
     let drops = pair.b.engine.stats().drops;
     assert_eq!((drops.wrong_pkey, drops.unknown_qp, drops.wrong_service, drops.wrong_source), (1, 1, 1, 1));
     assert_eq!(pair.b.recvs(), []);
-    // A limited member can communicate with a full one. MigReq, FECN and BECN are ignored.
+    // A limited member of a partition can communicate with a full member. MigReq, FECN and BECN are ignored.
     send(&mut pair, |bth| {
         (bth.pkey, bth.mig_req, bth.fecn, bth.becn) = (protocol::ids::Pkey::new(0x7fff), false, true, true);
     });

@@ -275,7 +275,7 @@ fn incomplete_message_reports_expected_packet() {
         let frames = pair.frames(A);
         pair.deliver(B, &frames[0]);
         assert_eq!(explain(&mut pair, B).receive, Expecting::Rest { psn, received: 256 });
-        // This packet lies behind a missing one.
+        // This packet lies behind a missing packet.
         pair.deliver(B, &frames[2]);
         let reason = explain(&mut pair, B);
         if service == Service::Rc {

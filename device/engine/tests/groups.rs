@@ -28,8 +28,8 @@ fn ud() -> QpAttrs {
     QpAttrs { service: Service::Ud, grh_area: GrhArea::InfiniBand, ..attrs(B) }
 }
 
-/// Returns a pair whose B has UD QPs from 0x40 on, modified by `tune`. Each is attached to the group and has one
-/// receive request.
+/// Returns a pair in which B has `count` UD QPs, with numbers from 0x40 on and attributes modified by `tune`. Each QP
+/// is attached to the group and has one receive request.
 fn members(count: u32, tune: impl Fn(u32, &mut QpAttrs)) -> Pair {
     let mut pair = Pair::new();
     for nth in 0..count {

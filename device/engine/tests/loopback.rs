@@ -5,7 +5,7 @@ use engine::*;
 use protocol::ids::Qkey;
 use protocol::roce::Encap;
 
-/// Returns a path that has A's address at both ends.
+/// Returns a path from B's IP address to A's IP address, with A's MAC address at both ends.
 fn to_self() -> Encap {
     Encap { dst_mac: A.path().src_mac, ip: B.path().ip, ..A.path() }
 }
@@ -79,7 +79,7 @@ fn rc_loopback_responder_error_fails_requester() {
     pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 1)]));
     pair.post(A, send(2, 1));
     loop_frames(&mut pair);
-    // The responder error flushes both queues before its own NAK arrives.
+    // The responder error flushes both queues before the responder's NAK arrives.
     assert_eq!(pair.a.sends(), [(1, Err(Status::Flushed)), (2, Err(Status::Flushed))]);
     assert_eq!(pair.a.asyncs, [AsyncEvent::AccessError(AccessError::Key)]);
     assert_eq!(pair.snapshot(A).state, State::Err);

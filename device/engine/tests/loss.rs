@@ -314,8 +314,8 @@ fn retried_read_does_not_extend_past_its_chunk() {
     assert_eq!(pair.bytes(A, 0x8000, 2048), pair.bytes(B, 0, 2048));
 }
 
-/// A retry moves the cursor back to a packet before an executed NOP. The response to the READ behind the NOP
-/// must still find the READ.
+/// A retry moves the cursor back to a packet before an executed NOP. The response to the READ behind the NOP must still
+/// be matched to the READ.
 #[test]
 fn read_response_finds_read_behind_nop_after_timeout() {
     let mut pair = Pair::new();

@@ -151,7 +151,7 @@ fn pkey_table_changes_affect_existing_qps() {
     pair.deliver(B, &frames[0]);
     pair.flow();
     assert_eq!(pair.a.sends(), ok([1]));
-    // B leaves the partition, so both sides drop packets.
+    // B leaves the partition, so it drops A's packets.
     pair.b.engine.set_pkeys(&[0xffff, 0].map(Pkey::new));
     pair.post(A, write(2, 0x8000, 1));
     assert_eq!(pair.flow().len(), 1);

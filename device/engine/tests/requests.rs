@@ -192,7 +192,7 @@ fn sequence_nak_is_sent_even_if_gap_has_closed() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0", "B Acknowledge 0x101 msn2"]);
 }
 
-/// After one NAK, later packets are ignored until the expected one arrives. Duplicates are still answered.
+/// After one NAK, later packets are ignored until the expected packet arrives. Duplicates are still answered.
 #[test]
 fn only_duplicates_are_answered_while_nak_is_outstanding() {
     let mut pair = ready(3);
@@ -494,7 +494,7 @@ fn duplicate_read_with_invalid_key_is_dropped() {
         send_request(&mut pair, wrong);
         assert_eq!(pair.frames(B).len(), 0);
     }
-    // Here, the key is valid in the request, but becomes invalid before the response is built.
+    // Here, the key is valid when the request arrives, but becomes invalid before the response is built.
     send_request(&mut pair, KEY);
     pair.b.host.regions.remove(&KEY);
     assert_eq!(pair.frames(B).len(), 0);

@@ -7,7 +7,7 @@ use engine::{RnrRetry, RnrTimer, SendOp, Status};
 use protocol::Psn;
 use protocol::roce::{Imm, NakCode, Operation, Syndrome};
 
-/// Code 12 of the table is 0.64 ms.
+/// Time of RNR NAK timer code 12.
 const WAIT: Duration = Duration::from_micros(640);
 
 #[test]
@@ -165,7 +165,7 @@ fn infinite_rnr_retries_never_fail() {
 }
 
 /// A NAK that answers a packet sent before the wait, or duplicates the NAK already handled, is ignored. It may arrive
-/// during the wait, or after it but before anything has been sent.
+/// during the wait, or after the wait but before anything has been sent.
 #[test]
 fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));

@@ -214,7 +214,7 @@ fn sqerr2rts_flushes_requests_announced_by_earlier_doorbells() {
     let now = pair.now;
     let side = pair.side(A);
     side.engine.notify_send(now, A.qpn(), &mut side.host);
-    // This single step reports the failure and flushes as many requests as a step can.
+    // This single step reports the failure and flushes as many requests as one step is allowed to flush.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));

@@ -92,7 +92,7 @@ fn received(pair: &mut Pair) -> Vec<Received> {
     done.map(|done| (done.qpn, done.srqn, done.wr_id, done.result.map(|_| ()))).collect()
 }
 
-/// Delivers a packet that the test forges in the name of the peer.
+/// Delivers a forged packet that appears to come from the peer.
 fn inject(pair: &mut Pair, node: Node, operation: O, psn: Psn, srqn: Option<Srqn>, ext: Ext, payload: &[u8]) {
     let bth = Bth {
         opcode: Opcode::xrc(operation),
@@ -651,7 +651,7 @@ fn sqd_drains_initiator_and_completes_at_once_at_target() {
 }
 
 #[test]
-fn status_says_which_half_of_xrc_qp_does_not_exist() {
+fn status_reports_missing_queue_of_xrc_qp() {
     let mut pair = xrc();
     let now = pair.now;
     for state in [State::Rts, State::Sqd, State::Err] {

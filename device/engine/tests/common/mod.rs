@@ -217,7 +217,7 @@ impl Pair {
         side.collect();
     }
 
-    /// Delivers a packet that the test forges in the name of the peer.
+    /// Delivers a forged packet that appears to come from the peer.
     pub fn inject(&mut self, to: Node, operation: Operation, psn: Psn, ext: Ext, payload: &[u8]) {
         self.inject_with(to, operation, psn, ext, payload, |_| {});
     }
@@ -318,7 +318,7 @@ impl Pair {
     }
 }
 
-/// Creates a QP and moves it to RTS. The first PSNs to send and to expect are given.
+/// Creates a QP and moves it to RTS. `mine` is the first PSN to send, and `theirs` is the first PSN to expect.
 fn bring_up(engine: &mut Engine, host: &mut SimHost, qpn: Qpn, attrs: QpAttrs, (mine, theirs): (Psn, Psn)) {
     engine.create_qp(qpn, attrs).unwrap();
     for to in [State::Init, State::Rtr, State::Rts] {
