@@ -40,7 +40,7 @@ pub struct Key {
     pub mapping: Option<Mapping>,
 }
 
-/// Part of a region to which a valid key gives access.
+/// The part of a region that is accessible through a valid key.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
     /// Key of the region.
@@ -51,7 +51,7 @@ pub struct Mapping {
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
-    /// The only QP that can use the key, if the key is restricted to one.
+    /// The only QP that can use the key, if the key is restricted to one QP.
     pub qpn: Option<Qpn>,
     /// For a window bound to a fast-registered region: index of that region's key.
     pub parent: Option<u32>,
@@ -175,7 +175,7 @@ pub enum HostEvent {
     },
     /// A request of a shared receive queue was fetched.
     Took {
-        /// QP that fetched it.
+        /// QP that fetched the request.
         qpn: Qpn,
         /// XRC SRQ that the request came from. `None` if it came from the SRQ of the QP.
         srqn: Option<Srqn>,
@@ -211,7 +211,7 @@ pub struct SimHost {
     pub counts_receives: bool,
     /// Time at which the next receive request can be fetched, for [`Host::next_recv_due`].
     pub recv_due: Option<Instant>,
-    /// Recorded events, if recording is enabled. The reader removes them.
+    /// Recorded events, if recording is enabled. The reader of the events removes them.
     pub host_events: Option<Vec<HostEvent>>,
 }
 

@@ -3,7 +3,7 @@
 use protocol::roce::{Ext, Opcode, Packet, Syndrome};
 
 /// Formats a packet as `Cnp`, or as its operation, PSN, payload length and header fields. For a RETH, the fields are
-/// `va` relative to `base_va`, and the message length. For an AETH, they are the syndrome, unless it is an ACK, and the
+/// `va` relative to `base_va`, and the message length. For an AETH, they are the syndrome (omitted for an ACK) and the
 /// MSN. `srq` denotes the SRQ of an XRC request. `SE` marks a solicited event, and `?` marks AckReq.
 pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
     let Packet { bth, srqn, ext, payload } = packet;

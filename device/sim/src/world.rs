@@ -24,8 +24,8 @@ use engine::{
     Transmit, WaitReason,
 };
 
-/// Maximum simulated time until all work is finished, from the moment at which the network has been healed
-/// and software has acted for the last time.
+/// Maximum simulated time until all work is finished. It starts when the network has been healed and software has acted
+/// for the last time.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 /// Flag in `wr_id` that marks requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;
@@ -33,7 +33,7 @@ const SHARED_ID: u64 = 1 << 63;
 const STEPS: u64 = 2_000_000;
 /// Time until a slow link accepts the next frames.
 const LINK_STEP: Duration = Duration::from_micros(1);
-/// Maximum number of frames an engine can send in one step. More frames indicate an endless loop.
+/// Maximum number of frames that an engine can send in one step. More frames indicate an endless loop.
 const FRAMES_PER_PUMP: u32 = 100_000;
 
 struct Node {
@@ -90,8 +90,8 @@ pub struct Report {
 /// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
-/// Describes a violation that the checker found, a run that did not finish, or a panic, and gives the command
-/// that replays it.
+/// Describes a violation that the checker found, a run that did not finish, or a panic, and gives the command that
+/// replays the run.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     let outcome = std::panic::catch_unwind(|| {
         let plan = draw(seed);
@@ -360,8 +360,8 @@ impl<'a> World<'a> {
         Some(named)
     }
 
-    /// Occasionally injects a READ that duplicates no request. The READ bypasses the network, because after a delay its
-    /// PSN could be the expected one, which would make it a valid request of the peer.
+    /// Occasionally injects a READ that duplicates no request. The READ bypasses the network. After a delay, its PSN
+    /// could be the expected PSN, and the READ would be a valid request of the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self

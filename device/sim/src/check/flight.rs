@@ -1,7 +1,7 @@
 //! Checks what an RC requester sends, given the responses it has received.
 //!
-//! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are
-//! relative to the first PSN of the life.
+//! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are relative
+//! to the first PSN of the connection.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5 to 9.7.7 and 9.9.2.1.

@@ -1,5 +1,6 @@
-//! Checks a simulation run against the plan. The checker observes the actions of software, memory accesses,
-//! completions and frames, and shares no protocol code with the engines.
+//! Checks a simulation run against the plan. The checker observes the actions of software, memory accesses, completions
+//! and frames, and shares no protocol code with the engines. The [plan](crate::plan) defines what a pair and its lives
+//! are.
 //!
 //! | invariant | module |
 //! |---|---|

@@ -67,7 +67,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the SRQ that the current message names (XRC). This message is the first one that consumes a
+    /// Returns the SRQ that the current message names (XRC). The current message is the first message that consumes a
     /// receive request and has not completed.
     fn named_srq(&self, id: SideId) -> Option<Srqn> {
         let (side, peer) = (self.side(id), self.side(id.peer()));

@@ -31,11 +31,11 @@ pub(super) struct Ledger {
     pub(super) done: usize,
 }
 
-/// One side of a pair in its current life.
+/// One side of a pair in its current life; see [`Life`](crate::plan::Life).
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) life: usize,
-    /// QP state as known to software from the transitions it has requested, completions and events.
+    /// QP state that software derives from the transitions that it has requested, from completions and from events.
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
@@ -46,7 +46,7 @@ pub(super) struct Side {
     broken_at: Option<Instant>,
     /// Number of packets seen of each send request.
     pub(super) packets: Vec<u32>,
-    /// One past the index of the newest send request of which a packet has been seen.
+    /// One past the index of the newest send request that has sent a packet.
     started: usize,
     /// In SQD, the index of the first send request that must not start.
     may_start: usize,

@@ -1,4 +1,4 @@
-//! Checks that UC and UD deliver complete messages as posted, and none that must be rejected.
+//! Checks that UC and UD deliver complete messages as posted, and no messages that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
@@ -77,8 +77,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a write to the receive request at the head of the queue. It must start at the beginning or
-    /// continue without a gap.
+    /// Checks a write to the receive request at the head of the queue. The write must start at the beginning of the
+    /// buffers or continue without a gap.
     fn fill_receive(
         &mut self,
         id: SideId,

@@ -223,7 +223,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     }
 }
 
-/// Draws a single request, or the next request of the sequence in `begun`, whose requests use a key.
+/// Draws a single request, or returns the next request of the key sequence in `begun`.
 fn draw_reliable(
     rng: &mut ChaCha8Rng,
     pair: &mut Pair,

@@ -21,7 +21,7 @@ pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -
     }
 }
 
-/// Draws a key operation that must fail, and the receive request it consumes.
+/// Draws a key operation that must fail, and the receive request that it consumes.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (own, theirs) = (side, 1 - side);
@@ -76,8 +76,8 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
         }
         nth => {
-            // Keys that no SEND may invalidate: an invalid key, and those of an ordinary region and of a type
-            // 1 window.
+            // Keys that no SEND may invalidate: an invalid key, the key of an ordinary region, and the key of a type 1
+            // window.
             let key = match nth {
                 5 => new_key(pair, theirs, KeyKind::Fast, None),
                 _ if rng.random() => pair.key(theirs, SOURCE),
@@ -108,7 +108,7 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
         // An earlier READ may invalidate the previous key, but only when the data of that READ has arrived. Wait for
-        // it.
+        // that READ.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));

@@ -90,7 +90,8 @@ pub struct Op {
     pub fails: Vec<Status>,
     /// Whether the receiver must reject the message, even though the request completes.
     pub refused: bool,
-    /// XRC: SRQ that replaces the original one in all packets but the first on arrival, as if sent by a hostile peer.
+    /// XRC: SRQ that replaces the original SRQ of all packets except the first when they arrive. This simulates a
+    /// hostile peer.
     pub changes_srq: Option<Srqn>,
 }
 
@@ -98,7 +99,7 @@ pub struct Op {
 pub struct Recv {
     /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// Required status if this request is the reason why the message that consumes it is rejected.
+    /// Status with which this request must complete if it causes the rejection of its message.
     pub fails: Option<Status>,
 }
 
@@ -109,8 +110,8 @@ pub struct Work {
     pub psn: Psn,
     /// Send requests in posting order.
     pub ops: Vec<Op>,
-    /// Receive requests in posting order. On RC, the n-th receive request is for the peer's n-th message that
-    /// consumes one.
+    /// Receive requests in posting order. On RC, the n-th receive request is for the peer's n-th message that consumes
+    /// a receive request.
     pub recvs: Vec<Recv>,
 }
 

@@ -9,10 +9,10 @@ use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_sou
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
 use engine::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
-/// Values used by compare-and-swap. There are few, so that a QP often finds a value stored by another QP.
+/// Values used by compare-and-swap. The range is small, so that a QP often finds a value stored by another QP.
 const SWAPPED: std::ops::Range<u64> = 0..4;
 
-/// Draws a request that must succeed, and the receive request it consumes.
+/// Draws a request that must succeed, and the receive request that it consumes.
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes());
     let imm = rng.random_bool(0.3).then(|| Imm(rng.random()));
@@ -66,7 +66,7 @@ fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     of_bytes(op, list(pair, side, &[to]), 8, Vec::new(), vec![to])
 }
 
-/// Draws a request that must fail, and the receive request it consumes.
+/// Draws a request that must fail, and the receive request that it consumes.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (payload, from) = draw_gather(rng, pair, side, len);

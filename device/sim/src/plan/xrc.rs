@@ -94,7 +94,7 @@ pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
     }
     let other_domain = srqs(pair, |id| id.domain() != pair.xrc_domain);
     let (srqn, fails) = match rng.random_range(0..5) {
-        // A number that no SRQ has, or that of an ordinary SRQ.
+        // A number that no SRQ has, or the number of an ordinary SRQ.
         0 => (Srqn::new(0xff_ff00), Status::RemoteInvalidRequest),
         1 => (Srqn::new(rng.random_range(0..4)), Status::RemoteInvalidRequest),
         2 => (*pick(rng, &other_domain), Status::RemoteInvalidRequest),
