@@ -150,8 +150,8 @@ impl Transition {
         }
     }
 
-    /// Returns whether a QP in state `from` can make the transition. The service type matters only for those rows of
-    /// the table that depend on it. In RESET, a QP has no service type yet.
+    /// Returns whether a QP in state `from` can make the transition. The service type matters only for
+    /// [`Transition::SqErr2Rts`]. In RESET, a QP has no service type yet.
     pub const fn allowed(self, from: QpState, service: ServiceType) -> bool {
         match self {
             Self::ToRst | Self::ToErr => true,
@@ -164,7 +164,7 @@ impl Transition {
         }
     }
 
-    /// Returns an error unless the transition is [`Transition::allowed`]. An unknown state counts as ERR.
+    /// Checks that the transition is allowed; see [`Transition::allowed`]. An unknown state counts as ERR.
     ///
     /// # Errors
     /// BAD_QP_STATE if the transition is not allowed.

@@ -1,5 +1,5 @@
-//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which links to the the
-//! next WQE. The type parameter `O` is the byte order of the interface.
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules. The first granule, the *next
+//! segment*, links to the next WQE. The type parameter `O` is the byte order of the interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6 (which calls them units); mthca interface, section 7.1.
@@ -137,7 +137,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Checks that the operation supports this kind of data. `list` is `None` for inline data.
+/// Checks that the operation supports this type of data. `list` is `None` for inline data.
 pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Result<(), WqeError> {
     match list {
         None if code.is_atomic() || code == WqeOpcode::Read => Err(WqeError::Inline),

@@ -52,7 +52,7 @@ pub struct DevLim {
     pub mpt_len: u16,
     /// Local ACK delay, a 4-bit timeout code.
     pub ack_delay: u8,
-    /// Code of the largest path MTU: 1 to 5 stand for 256 to 4096 bytes.
+    /// Code of the largest path MTU: 1 to 5 for 256 to 4096 bytes.
     pub max_mtu: u8,
     /// Maximum link width of a port.
     pub max_port_width: u8,

@@ -57,7 +57,7 @@ pub enum Op {
 pub enum Modifiers {
     /// The command accepts all values.
     Any,
-    /// Only the listed values.
+    /// The command accepts only the listed values.
     OneOf(&'static [u8]),
 }
 
@@ -104,7 +104,7 @@ pub struct CommandSpec {
     pub inbox: Inbox,
     /// Length of the outbox in bytes; 0 if the command has none.
     pub outbox_len: usize,
-    /// The command is accepted before INIT_HCA.
+    /// Whether the command is accepted before INIT_HCA.
     pub before_init: bool,
 }
 
@@ -209,7 +209,7 @@ pub struct Command {
     pub op_modifier: u8,
     /// Command-specific value. See, for example, [`Command::qpn`].
     pub in_modifier: u32,
-    /// Address of the inbox, which is nonzero if the command requires an inbox, or an immediate value.
+    /// Address of the inbox, or an immediate value. The address is nonzero if the command requires an inbox.
     pub in_param: u64,
     /// Outbox address, nonzero if an outbox is required.
     pub out_param: u64,
@@ -275,7 +275,7 @@ impl Command {
         number(self.in_modifier, "QP number").map(Qpn::new)
     }
 
-    /// Returns the CQ number in in_modifier, as for [`Command::qpn`].
+    /// Returns the CQ number in in_modifier; see [`Command::qpn`].
     ///
     /// # Errors
     /// BAD_INDEX if the number exceeds 24 bits.
@@ -283,7 +283,7 @@ impl Command {
         number(self.in_modifier, "CQ number").map(Cqn::new)
     }
 
-    /// Returns the EQ number in in_modifier, as for [`Command::qpn`].
+    /// Returns the EQ number in in_modifier; see [`Command::qpn`].
     ///
     /// # Errors
     /// BAD_INDEX if the number exceeds 24 bits.
@@ -345,7 +345,7 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
 pub struct MapEq {
     /// Number of the EQ to change.
     pub eqn: Eqn,
-    /// Unmap the events instead of mapping them.
+    /// Whether to unmap the events instead of mapping them.
     pub remove: bool,
     /// Event mask: bit n selects event type n.
     pub events: u64,

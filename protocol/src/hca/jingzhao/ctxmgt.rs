@@ -6,7 +6,7 @@
 //! The available text of the document is incomplete. It omits the payloads for Requester Recv Control and Execution
 //! Engine. For Requester Trans Control, it omits the words beyond 192 bits (PD and key of the EQ, vector). None of
 //! these parts are implemented. For the engine requests, the document names types and opcodes but gives no numbers, so
-//! the numbers the numbers come from the public RTL.
+//! the numbers come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -124,7 +124,7 @@ impl EngineRequest {
     }
 }
 
-/// Returns the part that both kinds of header share: type, opcode and a 24-bit number.
+/// Returns the part that both types of header share: type, opcode and a 24-bit number.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }

@@ -54,8 +54,8 @@ pub enum PositionUnit {
     /// 16-byte units. Positions continue past the end of the queue (J-06, J-07).
     #[default]
     Granule,
-    /// Slots, for the public kernel driver: doorbells count slots, and links are byte offsets without their low six
-    /// bits.
+    /// Slots, as used by the public kernel driver. Doorbells count slots, and links are byte offsets without their low
+    /// six bits.
     Slot,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {
     bytes.checked_rem(len.into()).and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// Returns the Returns the CQ number of an ARM_CQ write.
+/// Returns the CQ number of an ARM_CQ write.
 pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }

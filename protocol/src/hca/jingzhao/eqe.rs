@@ -1,4 +1,4 @@
-//! Event queue entries (EQE). The document defines no format; this one is specific to this project.
+//! Event queue entries (EQE). The document defines no format, so this format is specific to this project.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.
@@ -134,7 +134,7 @@ pub enum Eqe {
     Qp {
         /// QP number, including the rolling high bits that the driver's allocator adds.
         qpn: Qpn,
-        /// Returns the type of the event.
+        /// Event that the QP reported.
         event: QpEvent,
     },
     /// A command that requested an event has completed.

@@ -27,7 +27,7 @@ impl IcmTable {
     /// Decodes an op_modifier.
     ///
     /// # Errors
-    /// BAD_PARAM unless it is 1 or 2.
+    /// BAD_PARAM if the op_modifier is neither 1 nor 2.
     pub const fn from_op_modifier(op_modifier: u8) -> Result<Self, CmdError> {
         match op_modifier {
             1 => Ok(Self::Context),

@@ -41,9 +41,8 @@ pub struct StoredQpc {
 const SLOT: std::ops::RangeInclusive<u8> = 5..=12;
 
 impl StoredQpc {
-    /// Returns the context after a command. The new state is in its image, and a transition to RESET clears all other
-    /// fields. Mailbox bytes that the command does not use are ignored, so a command without an inbox accepts any
-    /// image.
+    /// Returns the context after a command, including the new state. A transition to RESET clears all other fields.
+    /// Mailbox bytes that the command does not use are ignored, so a command without an inbox accepts any image.
     ///
     /// # Errors
     /// BAD_QPEE_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -183,8 +182,8 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PKEY_INDEX => fields!(pkey_index),
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
-        // Table A1-4 of the document also lists fields in the address vector that have a mask bit of their own. They
-        // follow that bit instead.
+        // Table A1-4 of the document also includes some fields in the address vector that have separate mask bits.
+        // These fields follow their separate mask bits.
         Attributes::AV => fields!(
             my_lmc,
             rlid,
@@ -401,7 +400,7 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// Returns the context, with every field set, of a QP after `commands`. The QP's driver uses `numbering`.
+    /// Returns the context of a QP after `commands`, with every field set. The QP's driver uses `numbering`.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),

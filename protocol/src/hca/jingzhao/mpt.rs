@@ -56,8 +56,8 @@ impl PageSize {
     /// Smallest page size, 4 KiB.
     pub const MIN: Self = Self { log: 12 };
 
-    /// Decodes the field, which has two encodings: a size in bytes with 0 for 4 KiB, or 1 to 19 for 2^13 to 2^31 bytes.
-    /// The tests of the public RTL use the second one (J-20).
+    /// Decodes the field, which has two encodings. It holds a size in bytes, where 0 means 4 KiB, or a code from 1 to
+    /// 19 for 2^13 to 2^31 bytes. The tests of the public RTL use codes (J-20).
     #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
     pub const fn from_field(field: u32) -> Option<Self> {
         match field {
@@ -83,11 +83,11 @@ impl PageSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights, and the kind of region.
+    /// Access rights, and the type of region.
     pub flags: MptFlags,
     /// Size of the pages to which the MTT entries point.
     pub page_size: PageSize,
-    /// Shared value of Shared value of L_Key and R_Key. Its low bits are the index of the entry.
+    /// Shared value of L_Key and R_Key. Its low bits are the index of the entry.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. This is the case if the flag is set or the region covers
-    /// the whole address space, like the DMA region of the public driver (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is the case if [`MptFlags::PHYSICAL`] is set or the
+    /// region covers the whole address space, like the DMA region of the public driver (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

@@ -27,7 +27,7 @@ pub struct WriteMtt {
     pub pages: Vec<Iova>,
 }
 
-/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries, of which at most [`MAX_ENTRIES`]
+/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries. At most [`MAX_ENTRIES`] of them count.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.

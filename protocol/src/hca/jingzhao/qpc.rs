@@ -20,7 +20,7 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 /// Length of a context image in bytes, in the mailbox and in ICM.
 pub const LEN: usize = 0xc0;
 /// Length in bytes of the part that the interface defines. In a mailbox, the remaining bytes are undefined; the device
-/// writes them writes them as 0.
+/// writes them as 0.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
 /// Offsets, within the context in ICM, of the words that the device updates.
@@ -314,16 +314,16 @@ impl Qpc {
     }
 
     /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The document places the three bits at
-    /// the low end of the byte, whereas the public driver places them at the high end. If any of the low five bits is
-    /// set, the count is taken from the low end (J-14).
+    /// the low end of the byte, but the public driver places them at the high end. If any of the low five bits is set,
+    /// the count is taken from the low end (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
     /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document places the five bits at the low end
-    /// of the byte, whereas the public driver places them at the high end. If any of the low three bits is set, the
-    /// code is taken from the low end. Of the other values, those from 20h are taken from the high end. The values 8,
-    /// 16 and 24 are ambiguous and follow the values 8, 16 and 24 are ambiguous and follow the numbering of the QP's driver (J-14).
+    /// of the byte, but the public driver places them at the high end. If any of the low three bits is set, the code is
+    /// taken from the low end. Otherwise, if the byte is 20h or greater, the code is taken from the high end. The
+    /// values 8, 16 and 24 are ambiguous and follow the numbering of the QP's driver (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -649,8 +649,7 @@ mod tests {
         }
     }
 
-    /// In the document, these codes stand for 1 ms, 268 ms and 68 s. In the public driver, they stand for 8, 16 and 33
-    /// us.
+    /// In the document, these codes mean 1 ms, 268 ms and 68 s. In the public driver, they mean 8, 16 and 33 us.
     #[test]
     fn driver_numbering_puts_ack_timeout_in_high_five_bits() {
         let timeout =

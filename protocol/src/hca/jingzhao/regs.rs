@@ -71,7 +71,7 @@ pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
     words::read(offset, out, |at| word(at).to_le_bytes());
 }
 
-/// Returns the Returns the HCR word at 18h as the driver reads it.
+/// Returns the HCR word at 18h as the driver reads it.
 ///
 /// The document defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] when
 /// written, and a copy of the go bit when read.

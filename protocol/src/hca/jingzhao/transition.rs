@@ -13,8 +13,8 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// QP attributes. Their bits are those of opt_param_mask in the numbering of the document; the public driver uses
-    /// [another one](Numbering::Driver).
+    /// QP attributes. Their bits are those of opt_param_mask in the numbering of the document. The public driver uses
+    /// [another numbering](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// State after the transition.
@@ -167,8 +167,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver must provide. The device cannot verify that it does, because the public
-    /// driver sets no mask bits for them.
+    /// Returns the attributes that the driver must provide. The device cannot verify that they are provided, because
+    /// the public driver sets no mask bits for them.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);

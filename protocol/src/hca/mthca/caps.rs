@@ -22,7 +22,7 @@ pub struct QueryFw {
     /// Log2 of the number of outstanding commands with completion events.
     pub log_max_commands: u8,
     /// Bus address of BAR0. The firmware reports registers by bus address: Linux uses only the offset within the BAR,
-    /// but but iPXE uses the full address.
+    /// but iPXE uses the full address.
     pub bar0: u64,
 }
 
@@ -72,8 +72,8 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are base-2 logarithms. Fields that no driver of a device without local memory
-/// reads are omitted here, and emitted as 0.
+/// Device limits. Fields named `log_...` are base-2 logarithms. A field is omitted here, and emitted as 0, if no driver
+/// of a device without local memory reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -86,7 +86,7 @@ pub struct DevLim {
     pub log_max_qps: u8,
     /// Number of SRQ numbers reserved for the device, starting at 0.
     pub log_reserved_srqs: u8,
-    /// Number of SRQs; the driver derives the size of its table from it.
+    /// Number of SRQs. The driver derives the size of its table from this number.
     pub log_max_srqs: u8,
     /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u8,
@@ -100,8 +100,8 @@ pub struct DevLim {
     pub log_max_eqs: u8,
     /// Number of MTT entries reserved for the device, starting at 0.
     pub log_reserved_mtts: u8,
-    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that entry 1 is entry 1 is
-    /// never used; its key marks the end of scatter lists.
+    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that entry 1 is
+    /// never used. The key of entry 1 marks the end of scatter lists.
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.
     pub log_max_mtt_segments: u8,

@@ -76,8 +76,8 @@ impl Default for ImmOrPkey {
 /// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP number, including the generation in the bits above the table size. For QP0 and QP1, the internal
-    /// number.
+    /// Local QP number, including the generation in the bits above the table size. For QP0 and QP1, this is the
+    /// internal number.
     pub qpn: Qpn,
     /// Byte offset of the WQE within its region, a multiple of 64.
     pub wqe: u32,

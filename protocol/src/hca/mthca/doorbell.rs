@@ -92,7 +92,7 @@ impl SendDoorbell {
     }
 }
 
-/// Kinds of completion for which a CQ is armed.
+/// The completions for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
     /// The next solicited or failed completion raises an event.
@@ -114,14 +114,15 @@ impl ArmFor {
 /// The doorbell that arms a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
-    /// Kinds of completion for which to arm the CQ. `None` for a code that drivers do not use.
+    /// The completions for which to arm the CQ. `None` for a code that drivers do not use.
     pub arm_for: Option<ArmFor>,
     /// CQ number, including the generation in the bits above the table size.
     pub cqn: Cqn,
     /// Consumer index. The driver has read all entries before it.
     pub consumer: u32,
-    /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
-    /// discard stale doorbells. This device does not, because a stale doorbell only causes a spurious event.
+    /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use this
+    /// number to discard stale doorbells. This device ignores it, because a stale doorbell only causes a spurious
+    /// event.
     pub sequence: u8,
 }
 
@@ -137,8 +138,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Parses the last arm request from a doorbell record. `None` if the record is of another kind, which is the case
-    /// until until the CQ is armed for the first time.
+    /// Parses the last arm request from a doorbell record. `None` if the record has another kind, which is the case
+    /// until the CQ is armed for the first time.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -239,7 +240,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// This field and the next one are present only in the arm record of a CQ.
+    /// This field and the next field are present only in the arm record of a CQ.
     #[bits(3)]
     command: u8,
     #[bits(2)]

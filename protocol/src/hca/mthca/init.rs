@@ -48,7 +48,7 @@ impl InitHca {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
         let [mpt_log] = field(inbox, 0xfb);
-        // Unlike the size of other tables, that of the MPT is not in the low byte of its base.
+        // The size of the MPT is not in the low byte of its base, unlike the sizes of the other tables.
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);

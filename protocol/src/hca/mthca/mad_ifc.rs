@@ -6,7 +6,7 @@
 /// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// Inbox of MAD_IFC. If the MAD arrived from the wire, the driver appends its origin. The responses of this device do do
+/// Inbox of MAD_IFC. If the MAD arrived from the wire, the driver appends its origin. The responses of this device do
 /// not depend on the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc;

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn entry_holds_next_group_and_qps() {
         let mut bytes = [0; Mgm::LEN];
-        // Index 4096 is the first one that is not a hash bucket.
+        // Index 4096 is the first index that is not a hash bucket.
         bytes[..4].copy_from_slice(&[0x00, 0x04, 0x00, 0x00]);
         bytes[0x10..0x12].copy_from_slice(&[0xff, 0x12]);
         bytes[0x20..0x2c].copy_from_slice(&[0x80, 0, 0, 0x14, 0x80, 1, 0, 0x15, 0x00, 0, 0, 0x16]);

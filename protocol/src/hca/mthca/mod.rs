@@ -2,8 +2,8 @@
 //! contexts and queue entries. Its drivers are `ib_mthca` in Linux and `libmthca` in rdma-core.
 //!
 //! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type holds its
-//! value. The public type has `parse` or `emit`, or both, as far as a device requires them. `parse` rejects the same
-//! values as the device, with values as the device, with the same status ([`CmdError`](super::status::CmdError)).
+//! value. The public type has `parse`, `emit` or both, depending on what a device requires. `parse` rejects the same
+//! values as the device, with the same status ([`CmdError`](super::status::CmdError)).
 //!
 //! All multi-byte fields are big-endian, including registers.
 //!

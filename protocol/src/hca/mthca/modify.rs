@@ -16,7 +16,7 @@ use crate::hca::qp::{QpState, ServiceType, Transition};
 use crate::hca::status::CmdError;
 
 bitflags! {
-    /// QP attributes that a command copies in addition to those it always copies.
+    /// QP attributes that a command copies in addition to those that it always copies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpAttributes: u32 {
         /// Alternate path for path migration.
@@ -66,8 +66,8 @@ pub struct ModifyQp {
     pub qpc: Qpc,
 }
 
-/// Log2 of the largest number of slots in a work queue. Counters have 16 bits, one of which tells new WQEs from old
-/// ones.
+/// Log2 of the largest number of slots in a work queue. Counters have 16 bits, one of which distinguishes new WQEs from
+/// old WQEs.
 const MAX_LOG_SLOTS: u8 = 15;
 
 impl Field for QpAttributes {
@@ -287,7 +287,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-    /// Returns a context in which every field is nonzero, so that a test can see which fields are copied.
+    /// Returns a context in which every field is nonzero, so that tests can detect which fields are copied.
     fn full() -> Qpc {
         let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
         let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };

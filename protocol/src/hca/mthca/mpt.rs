@@ -35,7 +35,7 @@ bitflags! {
         const REMOTE_READ = 1 << 12;
         /// The device can write to the region for local work requests and receives.
         const LOCAL_WRITE = 1 << 11;
-        /// Local reads are allowed. This is the case even if the flag is not set.
+        /// Local reads are allowed. They are allowed even if the flag is not set.
         const LOCAL_READ = 1 << 10;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
@@ -47,7 +47,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights, and the kind of region.
+    /// Access rights, and the type of region.
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,

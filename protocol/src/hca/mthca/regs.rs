@@ -13,7 +13,7 @@ use crate::ids::Eqn;
 pub enum Register {
     /// A word of the HCR.
     Hcr(HcrWord),
-    /// Writing a word in which bit n is set arms the EQ whose number is this one plus n.
+    /// Arms EQs. If bit n of the written word is set, the EQ with the contained number plus n is armed.
     EqArm(Eqn),
     /// Writing this register sets the consumer index of the EQ.
     EqSetCi(Eqn),

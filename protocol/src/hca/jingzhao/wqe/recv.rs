@@ -13,8 +13,8 @@ use crate::ids::Lkey;
 pub const RECV_VALID: u8 = 1 << 5;
 
 /// Marks a data unit that the driver has not rewritten since the device consumed the slot's previous WQE. A unit that
-/// the driver has written cannot have this length, since lengths have 31 bits, or this address, which is the last one
-/// in the address space. Only its key can have this value.
+/// the driver has written cannot have this length, because lengths have 31 bits. It cannot have this address either,
+/// because no data starts at the last address of the address space. Only the key of a written unit can have this value.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
 /// Like [`UNTOUCHED`], for drivers without a valid bit. Its length and key are those of the [`TERMINATOR`] with which
@@ -73,8 +73,8 @@ impl RecvWqe {
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// Returns the part of a slot that the driver has written. `is_key` returns whether a key belongs to a region. It
-    /// decides whether a unit is written if its key equals that of [`UNTOUCHED`].
+    /// Returns the part of a slot that the driver has written. `is_key` returns whether a key belongs to a region. If
+    /// the key of a unit equals that of [`UNTOUCHED`], the key counts as written only if it belongs to a region.
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
@@ -128,7 +128,7 @@ fn units(slot: &[u8]) -> &[RawData] {
 
 /// Returns whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
-    /// Key of a terminator; the other one is 0.
+    /// Key of a terminator, if it is not 0.
     const INVALID_LKEY: u32 = 0x100;
     unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }

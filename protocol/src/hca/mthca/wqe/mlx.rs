@@ -99,7 +99,7 @@ struct Flags {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    /// Link to the next WQE, which is the same as in other WQEs.
+    /// Link to the next WQE, as in other WQEs.
     link: [u8; 8],
     flags: Flags,
     dlid: U16,

@@ -49,7 +49,7 @@ impl PackedHeaders {
     /// # Errors
     /// [`WireError::Short`] if the bytes end too early; [`WireError::Invalid`] if the packet is not a datagram.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        /// Next header codes in the LRH: 2 for a BTH, and 3 for a GRH that a BTH follows.
+        /// Next header codes in the LRH: 2 for a BTH, and 3 for a GRH that is followed by a BTH.
         const LOCAL: u8 = 2;
         const GLOBAL: u8 = 3;
         let (lrh, rest) = view::<RawLrh>(bytes, "LRH")?;
