@@ -44,16 +44,16 @@ impl Value<'_> {
 
 /// Receives the fields of an object in order.
 pub trait Visitor {
-    /// A field with a single value.
+    /// Receives a field with a single value.
     fn value(&mut self, name: &str, value: Value<'_>);
 
-    /// A field that is an object itself.
+    /// Receives a field that is an object itself.
     fn object(&mut self, name: &str, object: &dyn Describe);
 
-    /// A field that is a list of objects.
+    /// Receives a field that is a list of objects.
     fn objects(&mut self, name: &str, objects: &mut dyn Iterator<Item = &dyn Describe>);
 
-    /// A field that is a list of addresses.
+    /// Receives a field that is a list of addresses.
     fn addresses(&mut self, name: &str, addresses: &mut dyn Iterator<Item = u64>);
 }
 
@@ -85,7 +85,7 @@ pub fn show_flags<F: bitflags::Flags<Bits: Into<u64>>>(flags: &F, name: &str, to
 }
 
 /// `describe!(Type { field, other as Wrapper, … })` implements [`Describe`] and [`Field`] for a struct. Every field
-/// must be listed. `as` passes a copy of the field through a function; `_` omits the field.
+/// must be listed. `as` passes a copy of the field through a function.
 macro_rules! describe {
     ($type:ty { $($field:ident $(as $through:expr)?),* $(,)? }) => {
         impl $crate::describe::Describe for $type {

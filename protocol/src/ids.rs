@@ -75,7 +75,7 @@ id! {
     pub struct Srqn(u32, mask 0xff_ffff, "srqn");
 }
 id! {
-    /// Index of a UAR page (user access region), which contains doorbell registers, 24 bits.
+    /// Index of a UAR page (user access region), 24 bits. The page contains doorbell registers.
     pub struct UarIndex(u32, mask 0xff_ffff, "uar");
 }
 id! {
@@ -91,7 +91,7 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Number that the driver assigns to a queue, so that it can find the queue to which a CQE refers, 24 bits.
+    /// Number that the driver assigns to a queue, 24 bits. With it, the driver finds the queue to which a CQE refers.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
@@ -159,7 +159,7 @@ impl Pkey {
 
 impl Lkey {
     /// Converts the key to the form that peers use, with the same value. JingZhao and mthca regions have one key for
-    /// both local and both local and remote access.
+    /// both local and remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }
@@ -237,7 +237,7 @@ impl std::str::FromStr for MacAddr {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            // On its own, `from_str_radix` would accept a sign.
+            // Without this check, `from_str_radix` would accept a sign.
             let is_byte = |part: &&str| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
             let part = parts.next().filter(is_byte).ok_or(ParseMacError)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;

@@ -48,7 +48,7 @@
 //! assert_eq!((queue.log_entries, queue.number, queue.vector), (8, 0x42, 3));
 //! ```
 //!
-//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer and integer and
+//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer and
 //! converts it from and into `Type`. The type determines how a value appears in traces. A row overrides this in one of
 //! three ways: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function to the
 //! value, and `=> _` omits the field.
@@ -60,7 +60,7 @@ pub trait BitOrder {
     /// Reads `width` bits, at most 64, starting at bit `first`.
     fn take_bits(object: &[u8], first: usize, width: usize) -> u64;
 
-    /// Writes `width` bits, at most 64, starting at bit `first`. The bits must be zero before.
+    /// Writes `width` bits, at most 64, starting at bit `first`. Before the call, the bits must be zero.
     fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64);
 }
 
@@ -80,7 +80,8 @@ pub trait Value: Sized {
     /// Reads the value from `width` bits, starting at bit `first`. The object must contain these bits.
     fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self;
 
-    /// Writes the value to bits that are zero before. If the value is too large for `width`, its high bits are dropped.
+    /// Writes the value. Before the call, the bits must be zero. If the value is too large for `width`, its high bits
+    /// are dropped.
     fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize);
 }
 
@@ -396,7 +397,7 @@ mod tests {
     use crate::ids::MacAddr;
 
     layout! {
-        /// An object with fields of every kind.
+        /// An object with fields of every form.
         struct Sample[24] {
             /// A field that crosses a byte boundary.
             [12:3]    narrow: u16,

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     /// According to section 9.2 of the mthca interface, the capability for send-only full membership is bit 17 of the
-    /// word word at byte 4.
+    /// word at byte 4.
     #[test]
     fn capability_mask_2_excludes_response_time() {
         let info = ClassPortInfo {

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     /// The first request that ib_mthca sends at registration (mthca interface, section 8.2): a LID-routed Get(PortInfo)
-    /// for port for port 1.
+    /// for port 1.
     #[test]
     fn header_round_trips() {
         let mut bytes = [0; 24];

@@ -50,7 +50,7 @@ pub fn description(text: &str) -> [u8; DATA_LEN] {
 }
 
 /// Returns the port GUID for a MAC address. It is the modified EUI-64 of the address, as in the link-local IPv6 address
-/// of a RoCE of a RoCE port.
+/// of a RoCE port.
 ///
 /// # Spec
 /// RFC 4291, appendix A.
@@ -60,7 +60,7 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
 }
 
 /// Returns the MAC address from which a GUID was formed; the inverse of [`guid_of_mac`]. `None` if the GUID is not the
-/// modified modified EUI-64 of a unicast MAC address.
+/// modified EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {
         [a, b, c, 0xff, 0xfe, d, e, f] if a & 1 == 0 => Some(MacAddr([a ^ 2, b, c, d, e, f])),

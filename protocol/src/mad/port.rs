@@ -105,7 +105,7 @@ attribute! {
         vl_arb_high_cap: u8 = 312, 8;
         /// Size of the low-priority VL arbitration table in entries.
         vl_arb_low_cap: u8 = 320, 8;
-        /// Kind of initialisation that was performed (InitTypeReply).
+        /// Type of initialisation that was performed (InitTypeReply).
         init_type_reply: u8 = 328, 4;
         mtu_cap: u8 = 332, 4;
         /// Switches only: number of consecutive dropped packets after which a VL stalls.
@@ -113,7 +113,7 @@ attribute! {
         /// Switches only: maximum lifetime of a packet at the head of a queue, 4.096 us * 2^n.
         hoq_life: u8 = 339, 5;
         operational_vls: u8 = 344, 4;
-        /// Number of Number of SMPs received with an invalid M_Key.
+        /// Number of SMPs received with an invalid M_Key.
         m_key_violations: u16 = 352, 16;
         /// Number of packets received with an invalid P_Key.
         p_key_violations: u16 = 368, 16;
@@ -121,7 +121,7 @@ attribute! {
         q_key_violations: u16 = 384, 16;
         /// Size of the GUID table in entries.
         guid_cap: u8 = 400, 8;
-        /// In a In a Set only: clients must renew their subscriptions.
+        /// In a Set only: clients must renew their subscriptions.
         client_reregister: bool = 408, 1;
         /// Propagation delay of the subnet, 4.096 us * 2^n. It limits the rate of traps.
         subnet_timeout: u8 = 411, 5;

@@ -45,7 +45,7 @@ attribute! {
         hop_limit: u8 = 376, 8;
         /// Multicast scope of the group.
         scope: u8 = 384, 4;
-        /// Kinds of membership, with one bit for each.
+        /// Types of membership, one bit for each type.
         join_state: u8 = 388, 4;
         /// Whether the requester is a port other than the member port.
         proxy_join: bool = 392, 1;
@@ -203,7 +203,7 @@ layout! {
     SM_INFO, 28, [16, 16, 64, 64, 32, 4, 4]
 }
 layout! {
-    /// LinkRecord (section 15.2.5.13): LID and port of one end, then port and LID of the other.
+    /// LinkRecord (section 15.2.5.13): LID and port of one end, then port and LID of the other end.
     LINK, 6, [16, 8, 8, 16]
 }
 layout! {
@@ -216,7 +216,7 @@ layout! {
 }
 layout! {
     /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, and finally data in units
-    /// of of 8, 16, 32 and 64 bits.
+    /// of 8, 16, 32 and 64 bits.
     SERVICE, 176, [
         64, 128, 16, 16, 32, 128, 512, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16,
         16, 16, 32, 32, 32, 32, 64, 64,

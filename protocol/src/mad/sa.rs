@@ -14,7 +14,7 @@ use super::rmpp::Rmpp;
 pub const DATA_LEN: usize = 200;
 
 /// Length in bytes of the SA header, which lies between the RMPP header and the data. Every segment has an SA header,
-/// and RMPP counts it as and RMPP counts it as payload.
+/// and RMPP counts it as payload.
 pub const SA_HEADER_LEN: usize = 20;
 
 /// Class version that this crate supports.

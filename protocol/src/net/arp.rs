@@ -23,7 +23,7 @@ pub struct RawArp {
     pub hardware_len: u8,
     /// Length of an IPv4 address, always 4.
     pub protocol_len: u8,
-    /// Opcode: Opcode: 1 for a request, 2 for a reply.
+    /// Opcode: 1 for a request, 2 for a reply.
     pub operation: U16,
     pub sender_mac: [u8; 6],
     pub sender_ip: [u8; 4],

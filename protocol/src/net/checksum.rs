@@ -6,7 +6,7 @@
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// Creates the sum over no data.
+    /// Creates the sum of no data, which is 0.
     pub const fn new() -> Self {
         Self(0)
     }

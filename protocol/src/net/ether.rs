@@ -105,7 +105,7 @@ pub const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
 /// Length of a VLAN tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// Length in bytes of the two addresses, which a tag follows.
+/// Length in bytes of the two addresses, which precede the tag.
 pub(crate) const ADDRESSES_LEN: usize = 12;
 
 /// Returns a C-TAG with the tag control information `tci`.
@@ -116,7 +116,7 @@ pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
 
 /// Removes a priority tag from a frame, for ports without VLANs.
 ///
-/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged "priority-tagged
+/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged
 /// frame", and section 6.9). An untagged frame is returned unchanged, without copying it.
 ///
 /// # Errors

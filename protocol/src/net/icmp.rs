@@ -9,7 +9,7 @@ use crate::WireError;
 use crate::ids::MacAddr;
 use crate::view::split;
 
-/// The The IP protocol number of ICMP.
+/// The IP protocol number of ICMP.
 pub const PROTOCOL: u8 = 1;
 
 const ECHO_REPLY: u8 = 0;
@@ -36,7 +36,7 @@ impl<'a> EchoRequest<'a> {
     /// Appends the complete reply frame. `ip` is the IP header of the reply.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the reply does not fit into an IPv4 datagram. In this case, nothing is
+    /// [`WireError::Invalid`] if the reply does not fit into an IPv4 datagram. In this case, nothing is appended.
     pub fn emit_reply_frame(
         &self,
         dst: MacAddr,

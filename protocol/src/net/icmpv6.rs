@@ -28,7 +28,8 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Hop limit that a receiver requires. A lower one proves that a router forwarded the message (RFC 4861, section 7.1).
+/// Hop limit that a receiver requires. A lower hop limit proves that a router forwarded the message (RFC 4861, section
+/// 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
 /// A parsed ICMPv6 message.
@@ -47,7 +48,7 @@ pub enum Icmpv6<'a> {
 /// Neighbour solicitation (RFC 4861, section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
-    /// Address that is to be resolved.
+    /// IPv6 address to be resolved.
     pub target: Ipv6Addr,
     /// Link-layer address of the sender. Absent in duplicate address detection (RFC 4862).
     pub source_mac: Option<MacAddr>,

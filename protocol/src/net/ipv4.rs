@@ -51,8 +51,8 @@ pub struct Ipv4Fragment {
     __: u8,
 }
 
-/// Identification and flags of an unfragmented datagram. The default is used for the atomic datagrams that a port
-/// sends: identification 0, and DF set.
+/// Identification and flags of an unfragmented datagram. A port sends atomic datagrams with the default values:
+/// identification 0, and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
     /// Identification, which the fragments of a datagram have in common.

@@ -90,7 +90,7 @@ pub struct Ip {
     pub extensions: bool,
     /// Offset of the payload, after options and extension headers.
     pub payload_at: usize,
-    /// Offset of the end of the datagram, which padding can follow.
+    /// Offset of the end of the datagram. Ethernet padding can follow.
     pub end: usize,
     /// Transport protocol, including the ports if it has any.
     pub transport: Transport,
@@ -129,7 +129,7 @@ pub struct Ports {
     pub dst: U16,
 }
 
-/// Common beginning of all extension headers. The unit of `len` depends on the kind of header.
+/// Common beginning of all extension headers. The unit of `len` depends on the type of the header.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawExtension {
@@ -223,7 +223,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // Later fragments contain no headers, only data that could look like one.
+            // Later fragments contain no headers, only data that could look like a header.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };

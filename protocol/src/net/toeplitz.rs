@@ -65,7 +65,7 @@ impl Key {
         places.zip(words).fold(0, |hash, (at, word)| hash ^ self.hash_from(at, &word.to_be_bytes()))
     }
 
-    /// Returns what `input` contributes to the hash. Its first byte is byte `at` of the whole input.
+    /// Returns the contribution of `input` to the hash. The first byte of `input` is byte `at` of the whole input.
     fn hash_from(&self, at: usize, input: &[u8]) -> u32 {
         let windows = self.0.windows(size_of::<u64>() - 3).skip(at);
         input.iter().zip(windows).fold(0, |hash, (byte, window)| {

@@ -22,7 +22,7 @@ pub struct RawUdp {
     pub dst_port: U16,
     /// Length of the header and the payload in bytes.
     pub len: U16,
-    /// Checksum; 0 means that there is none.
+    /// UDP checksum; 0 means no checksum.
     pub checksum: U16,
 }
 

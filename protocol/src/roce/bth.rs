@@ -126,8 +126,8 @@ impl Bth {
         Ok((bth, raw.flags.pad_count().into(), rest))
     }
 
-    /// Returns the header in wire format, for a payload that `pad` bytes follow. Only the two low bits of `pad` are
-    /// used.
+    /// Returns the header in wire format, for a payload that is followed by `pad` pad bytes. Only the two low bits of
+    /// `pad` are used.
     pub fn emit(&self, pad: usize) -> RawBth {
         let pad = u8::try_from(pad & 3).unwrap_or_default();
         RawBth {

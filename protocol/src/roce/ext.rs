@@ -42,7 +42,7 @@ pub struct AtomicEth {
 /// Datagram extended transport header (DETH), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Q_Key of the receiver, which compares it with its own Q_Key.
+    /// Q_Key, which the receiver compares with its own Q_Key.
     pub qkey: Qkey,
     /// QP number of the sender.
     pub src_qp: Qpn,
@@ -90,7 +90,7 @@ pub enum Syndrome {
 /// ACK extended transport header (AETH), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Kind of response: ACK, RNR NAK or NAK.
+    /// Type of response: ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
     /// Number of messages that the responder has completed, modulo 2^24.
     pub msn: Msn,

@@ -41,7 +41,7 @@ impl<'a> RoceFrame<'a> {
         Self::parse_with(frame, IcrcField::Computed)
     }
 
-    /// Parses a frame. The ICRC is verified only if `field` says that it has been computed.
+    /// Parses a frame. The ICRC is verified only if `field` is [`IcrcField::Computed`].
     ///
     /// # Errors
     /// Fails in the same cases as [`RoceFrame::parse`].
@@ -94,8 +94,8 @@ impl<'a> FrameWriter<'a> {
     /// Like [`FrameWriter::new`], but also writes an XRCETH for `srqn` if the opcode requires one.
     ///
     /// # Panics
-    /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], if `ext` is not the variant that `bth.opcode` requires, or if
-    /// `srqn` is missing although the opcode requires it, or present although it does not.
+    /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], or if `ext` is not the variant that `bth.opcode` requires. Also
+    /// panics if the opcode requires an XRCETH but `srqn` is missing, or if it requires none but `srqn` is present.
     pub fn with_xrceth(
         out: &'a mut Vec<u8>,
         encap: &Encap,

@@ -84,8 +84,8 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         *congestion_bits = 0xff;
     }
 
-    // If the register is zero, leading zeros do not change a CRC, so they can pad the first block. Because a CRC is
-    // linear, the initial register can be XORed into the first bytes instead.
+    // Leading zeros do not change a CRC that starts with a register of zero, so zeros can pad the first block. The
+    // initial register is XORed into the first bytes instead, which is equivalent because a CRC is linear.
     masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
     hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());

@@ -343,7 +343,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Returns the position of a packet, given whether it is the first and the last one of its message.
+    /// Returns the position of a packet, given whether it is the first packet and the last packet of its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,

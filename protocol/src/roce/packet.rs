@@ -10,7 +10,8 @@ use crate::ids::Srqn;
 pub struct Packet<'a> {
     /// The base transport header (BTH), IBTA 9.2.
     pub bth: Bth,
-    /// SRQ number in the XRCETH. It is present exactly if [`Opcode::has_xrceth`](super::Opcode::has_xrceth) is true.
+    /// SRQ number in the XRCETH. It is present if and only if [`Opcode::has_xrceth`](super::Opcode::has_xrceth) is
+    /// true.
     pub srqn: Option<Srqn>,
     /// Extension headers, which are always the variant that `bth.opcode` requires.
     pub ext: Ext,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Destination and source MAC address, which an EtherType follows.
+/// Destination and source MAC addresses, which precede the EtherType.
 const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
 fn frame(parts: &[&[u8]]) -> Vec<u8> {
@@ -147,7 +147,7 @@ fn follows_extension_headers_to_transport() {
     let hop_by_hop = [60, 0, 5, 2, 0, 0, 1, 0];
     let destination = [43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let routing = [51, 0, 4, 0, 0, 0, 0, 0];
-    // The length field of the authentication header is 4, which stands for six 4-byte words.
+    // The length field of the authentication header is 4, which means six 4-byte words.
     let authentication = [&[17, 4, 0, 0][..], &[0; 20]].concat();
     let payload = [&hop_by_hop[..], &destination, &routing, &authentication, &transport(8)].concat();
     let ip = ip(&frame(&[&ipv6(0, &payload)]));
