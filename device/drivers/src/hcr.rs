@@ -1,4 +1,5 @@
-//! The HCA command register (HCR) of JingZhao and mthca. It has seven words, and writing the last one starts a command.
+//! The host command register (HCR) of JingZhao and mthca. It has seven words, and writing the last word starts a
+//! command.
 
 /// Bus address of the inbox.
 pub const INBOX: u64 = 0x1000;

@@ -3,7 +3,7 @@
 //!
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
 //! the device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no
-//! clock and no threads. When a register write returns, it has taken effect; the owner of the device moves frames and
+//! clock and no threads. A register write has taken effect when it returns. The owner of the device moves frames and
 //! advances time. A function checks results only if its documentation says so. A driver can therefore run on a device
 //! whose memory is unmapped.
 //!

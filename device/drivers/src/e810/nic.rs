@@ -1,4 +1,5 @@
-//! One VSI with one transmit queue and one receive queue. It receives frames for its own MAC address and broadcasts.
+//! One VSI with one transmit queue and one receive queue. It receives broadcast frames, and frames to its own MAC
+//! address.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};

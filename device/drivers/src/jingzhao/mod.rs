@@ -1,4 +1,4 @@
-//! A driver for JingZhao, which issues commands and maps ICM as the public driver does.
+//! A driver for JingZhao that issues commands and maps ICM as the public driver does.
 //!
 //! # Spec
 //! JingZhao interface, sections 1, 2, 3 and 13.

@@ -13,7 +13,7 @@ use protocol::ids::{IcmAddr, Lid, Qpn};
 
 use super::UAR;
 
-/// INIT_HCA parameters for a few objects of each kind, with one page of doorbell records per UAR page. The doorbell
+/// INIT_HCA parameters for a few objects of each type, with one page of doorbell records per UAR page. The doorbell
 /// records start at ICM address 0. The device does not use the addresses of the other tables.
 ///
 /// # Spec
