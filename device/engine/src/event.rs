@@ -60,7 +60,7 @@ pub struct RecvDone {
     pub byte_len: u32,
     /// Immediate data, if the packet carried any.
     pub imm: Option<Imm>,
-    /// QP number of the sender: that of the connected peer, or that in the DETH.
+    /// QP number of the sender: the number of the connected peer, or the number in the DETH.
     pub remote_qpn: Qpn,
     /// Source MAC address of the received packet.
     pub remote_mac: MacAddr,

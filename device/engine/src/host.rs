@@ -21,7 +21,7 @@ pub enum Fetch<T> {
     Refused {
         /// Identifier of the request.
         wr_id: u64,
-        /// Status to complete it with.
+        /// Completion status of the request.
         status: Status,
     },
     /// The queue cannot be read. No completion is possible; the QP moves to ERR with
@@ -33,7 +33,7 @@ pub enum Fetch<T> {
 /// Queue that a message takes its receive request from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvSource {
-    /// The receive queue of the QP, or the SRQ it was created with.
+    /// The receive queue of the QP, or the SRQ with which the QP was created.
     Qp(Qpn),
     /// The XRC SRQ that the message names. [`Host::xrc_srq`] has accepted it.
     XrcSrq {
@@ -69,7 +69,7 @@ pub struct Initiator {
     /// Protection domain that a key must belong to. For a request executed by an XRC target, this is the protection
     /// domain of the SRQ named by the request. Otherwise, it is that of the QP.
     pub pd: Pdn,
-    /// QP on whose behalf memory is accessed. Only the QP to which a type 2B window is bound can use it.
+    /// QP on whose behalf memory is accessed. Only the QP to which a type 2B window is bound can use the window.
     pub qpn: Qpn,
     /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own
     /// work requests, never to requests of the peer.
@@ -129,7 +129,7 @@ pub enum AccessError {
     Right,
     /// The range exceeds the region.
     Bounds,
-    /// A page of the region is not backed by memory the device can access.
+    /// A page of the region is not backed by memory that the device can access.
     Unmapped,
     /// The key is still valid and must be invalidated first.
     Valid,
@@ -158,7 +158,7 @@ impl AccessError {
     }
 }
 
-/// Describes the error in words that can end a sentence.
+/// Formats the error as a clause that can end a sentence.
 impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -221,8 +221,8 @@ pub trait Host {
     /// Fetches the next request of a receive queue or an SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Fetches a request that the engine completes as flushed from the receive queue of a QP without an SRQ. The engine
-    /// does not use the scatter list of this request.
+    /// Fetches a request from the receive queue of a QP without an SRQ. The engine completes this request as flushed,
+    /// and does not use its scatter list.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
@@ -239,7 +239,7 @@ pub trait Host {
     /// each request packet, because an SRQ can be destroyed between two packets.
     ///
     /// # Errors
-    /// Fails unless the SRQ exists, is an XRC SRQ and belongs to the XRC domain of the target.
+    /// Fails if the SRQ does not exist, is not an XRC SRQ, or belongs to another XRC domain than the target.
     fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
         let _ = (qpn, srqn);
         Err(XrcError::InvalidXrceth)

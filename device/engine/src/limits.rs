@@ -29,7 +29,7 @@ pub(crate) const KEPT_REQUESTS: usize = 4;
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
 /// Number of frames that one QP can send in a turn. It is large enough to fill one segmentation offload buffer of the
-/// kernel (64 KiB) with frames of equal length, but so small that other QPs wait only briefly.
+/// kernel (64 KiB) with frames of equal length, but small enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
 /// Number of send requests that a QP can fetch in one step without producing a frame (NOPs, flushed

@@ -9,8 +9,8 @@ const LEAF: usize = 1 << LEAF_BITS;
 
 type Leaf = Box<[Option<Box<Qp>>; LEAF]>;
 
-/// Two-level table over the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256
-/// QPs), each leaf when its first QP is created.
+/// Two-level table over the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256 QPs).
+/// Each leaf is allocated when its first QP is created.
 pub(crate) struct Table {
     leaves: Vec<Option<Leaf>>,
     mask: u32,

@@ -141,8 +141,8 @@ fn ghost_and_duplicate_acks_are_ignored() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
-    // The first two PSNs have never been sent: the next PSN, and one that is half the PSN space ahead. The
-    // other two have already been acknowledged: the previous PSN, and one that is half the PSN space behind.
+    // The first two PSNs have never been sent: the next PSN, and a PSN half the PSN space ahead. The other two PSNs
+    // have already been acknowledged: the previous PSN, and a PSN half the PSN space behind.
     for psn in [0x101, 0x100 + 0x7f_fffe, 0xff, 0x80_0100] {
         for syndrome in [ACK, Syndrome::Nak(NakCode::RemoteAccess), Syndrome::RnrNak { timer: 1 }] {
             pair.inject(A, Operation::Acknowledge, Psn::new(psn), aeth(syndrome), b"");
@@ -299,8 +299,8 @@ fn plain_ack_does_not_complete_read() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A repeated request of a chunked READ must not extend from the chunk that the responder has executed into
-/// the next one, even if the window has grown in the meantime.
+/// A repeated request of a chunked READ must not extend from the chunk that the responder has executed into the next
+/// chunk, even if the window has grown in the meantime.
 #[test]
 fn retried_read_does_not_extend_past_its_chunk() {
     let mut pair = Pair::with_window(4);

@@ -229,7 +229,7 @@ fn sqerr2rts_flushes_requests_announced_by_earlier_doorbells() {
 fn uc_send_failing_in_sqd_raises_no_drained_event() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
-    // The message has three packets, of which the third cannot be gathered. Two packets are sent before SQD.
+    // The third of the message's three packets cannot be gathered. Two packets are sent before SQD.
     pair.post(A, request(1, SendOp::Send { imm: None }, &[sge(0, 512), bad]));
     let now = pair.now;
     let side = pair.side(A);

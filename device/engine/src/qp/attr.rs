@@ -316,14 +316,14 @@ impl AckTimeout {
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
     pub service: Service,
-    /// Protection domain. An XRC target uses that of the SRQ instead.
+    /// Protection domain. An XRC target uses the protection domain of the SRQ instead.
     pub pd: Pdn,
     /// A second QP number accepted on the wire, with the same low bits. Used by interfaces whose software
     /// omits the high bits of QP numbers.
     pub alias: Option<Qpn>,
     /// Largest payload of a packet.
     pub mtu: Mtu,
-    /// Longest message this QP can send, in bytes.
+    /// Longest message that this QP can send, in bytes.
     pub max_message_len: u32,
     /// QP number of the connected peer (RC, XRC, UC).
     pub remote_qpn: Qpn,
@@ -348,7 +348,7 @@ pub struct QpAttrs {
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// Timer code of the longest RNR NAK timer that is sent. Each further RNR NAK for the same packet asks for four
+    /// Timer code of the longest wait that an RNR NAK requests. Each further RNR NAK for the same packet asks for four
     /// times as long a wait as the previous one, up to this time. If software sets the timer and relies on its value,
     /// this code is equal to `min_rnr_timer`.
     pub max_rnr_timer: RnrTimer,

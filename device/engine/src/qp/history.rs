@@ -44,8 +44,8 @@ impl RequestHistory {
         self.packets += u64::from(packets);
     }
 
-    /// Returns the number of the packet that lies `behind` packets before the expected one, or `None` if the connection
-    /// has had no such packet.
+    /// Returns the number of the packet that lies `behind` packets before the expected packet, or `None` if the
+    /// connection has had no such packet.
     pub(crate) fn packet(&self, behind: u32) -> Option<u64> {
         self.packets.checked_sub(behind.into())
     }

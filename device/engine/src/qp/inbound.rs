@@ -108,8 +108,8 @@ impl Inbound {
         self.message = None;
     }
 
-    /// Returns whether `operation` violates the opcode sequence (IBTA volume 1, section 9.7.4.1): if a
-    /// message is incomplete, the operation must continue it; otherwise it must begin one.
+    /// Returns whether `operation` violates the opcode sequence (IBTA volume 1, section 9.7.4.1): if a message is
+    /// incomplete, the operation must continue it; otherwise, the operation must begin a message.
     pub(crate) fn breaks_opcode_sequence(&self, operation: Operation) -> bool {
         let begins = operation.position().begins();
         match self.message {

@@ -304,7 +304,7 @@ impl Qp {
     /// must be dropped.
     ///
     /// # Spec
-    /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, QP1 every P_Key in the port's table.
+    /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, and QP1 accepts every P_Key in the port's table.
     fn partition(&self, pkeys: &Pkeys, found: Pkey) -> Option<u16> {
         let own = self.core.attrs.pkey_index;
         match self.core.attrs.service {

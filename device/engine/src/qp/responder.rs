@@ -258,8 +258,8 @@ impl Responder {
         }
     }
 
-    /// Executes the packet with the expected PSN. Returns the number of PSNs it consumes: a READ consumes one per
-    /// response packet.
+    /// Executes the packet with the expected PSN. Returns the number of PSNs that it consumes. A READ consumes one PSN
+    /// per response packet.
     fn execute<H: Host>(
         &mut self,
         core: &Core,
@@ -361,7 +361,7 @@ impl Responder {
         Ok(1)
     }
 
-    /// Handles a request whose PSN is `behind` packets before the expected one. IBTA 9.7.4.1.2: duplicate requests.
+    /// Handles a request whose PSN lies `behind` packets before the expected PSN. IBTA 9.7.4.1.2: duplicate requests.
     fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
         let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {

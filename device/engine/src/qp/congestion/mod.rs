@@ -19,12 +19,12 @@ const ECN: u8 = 0b11;
 const ECT: u8 = 0b10;
 const CE: u8 = 0b11;
 
-/// Returns `traffic_class` with the same DSCP and ECN set to ECT(0).
+/// Returns `traffic_class` with ECN set to ECT(0) and the DSCP unchanged.
 pub(crate) fn ecn_capable(traffic_class: u8) -> u8 {
     traffic_class & !ECN | ECT
 }
 
-/// Returns `traffic_class` with the same DSCP and ECN cleared, so that switches do not mark the packet.
+/// Returns `traffic_class` with ECN cleared and the DSCP unchanged, so that switches do not mark the packet.
 pub(crate) fn not_ecn_capable(traffic_class: u8) -> u8 {
     traffic_class & !ECN
 }

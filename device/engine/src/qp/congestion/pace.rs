@@ -43,7 +43,7 @@ const GAIN_SHIFT: u32 = 8;
 /// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets the target
 /// to the current rate and cuts the rate by half the congestion estimate. The estimate grows with notifications and
 /// decays without them. For every 55 us without a notification, the rate moves halfway to the target. From the sixth
-/// such period on, the target also rises by 40 Mbit/s. The limiter ends at 25 Gbit/s.
+/// such period on, the target also rises by 40 Mbit/s. At 25 Gbit/s, the limiter is removed.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.9.3, requires a rate reduction and leaves the algorithm to the implementation.

@@ -9,8 +9,8 @@
 //! completed by the acknowledged PSN instead, because the responder counts a READ that is split into chunks as several
 //! messages. Apart from this difference, the two counts are equal.
 //!
-//! A responder that advertises no credits does not limit the requester. Neither does a responder that has not sent an
-//! ACK yet, because the worst outcome of sending to it is an RNR NAK.
+//! The requester is not limited if the responder advertises no credits. It is not limited before the first ACK either,
+//! because the worst outcome of sending is an RNR NAK.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.

@@ -10,8 +10,8 @@
 //!                    ^ unacked              ^ cursor        ^ high
 //! ```
 //!
-//! - `unacked`: the oldest unacknowledged PSN. It always lies in the front request, because requests complete in
-//!   order and leave the queue on completion. For a READ it is the next response packet.
+//! - `unacked`: the oldest unacknowledged PSN. It always lies in the front request, because requests complete in order
+//!   and leave the queue on completion. For a READ, it is the PSN of the next response packet.
 //! - the cursor: the next packet to send. A retry (go-back-N) moves it back to `unacked`.
 //! - `high`: one past the newest PSN ever sent. Responses at or beyond it are ghosts and are dropped.
 //!
@@ -415,7 +415,7 @@ impl Requester {
         }
     }
 
-    /// Returns the number of PSNs between the oldest unacknowledged one and the cursor.
+    /// Returns the number of PSNs between the oldest unacknowledged PSN and the cursor.
     fn in_flight(&self) -> u32 {
         ahead(self.cursor_psn(), self.unacked)
     }

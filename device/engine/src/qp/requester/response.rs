@@ -80,8 +80,8 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // A copy of an RNR NAK, or an RNR NAK for a packet sent before it, does not restart the wait
-                // or count as a retry.
+                // A copy of an RNR NAK, or an RNR NAK for a packet sent before the wait, neither restarts the wait nor
+                // counts as a retry.
                 if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }
@@ -107,7 +107,7 @@ impl Requester {
                 }
                 self.go_back(core, ctx)
             }
-            // IBTA 9.9.2: any other NAK completes the earlier requests, fails the one it names and moves the
+            // IBTA 9.9.2: any other NAK completes the earlier requests, fails the request that it names and moves the
             // QP to ERR.
             Syndrome::Nak(code) => {
                 if !self.acknowledge(core, ctx, psn) {
@@ -201,7 +201,7 @@ impl Requester {
         self.store_response(core, ctx, 0, &original.to_le_bytes())
     }
 
-    /// Applies the credits of an ACK, after the messages it completes have left the queue. Returns whether the
+    /// Applies the credits of an ACK, after the messages that it completes have left the queue. Returns whether the
     /// syndrome is a positive ACK.
     fn update_credits(&mut self, aeth: Aeth) -> bool {
         let Syndrome::Ack { credits } = aeth.syndrome else { return false };

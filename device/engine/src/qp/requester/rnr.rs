@@ -22,8 +22,8 @@ impl RnrState {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Returns whether an RNR NAK must be ignored: it is a copy of the one already handled, or it answers a packet sent
-    /// before the wait.
+    /// Returns whether an RNR NAK must be ignored, because it is a copy of the RNR NAK already handled or answers a
+    /// packet sent before the wait.
     pub(super) fn ignores_rnr_nak(self) -> bool {
         matches!(self, Self::Waiting { .. } | Self::Expired)
     }
