@@ -47,7 +47,7 @@ pub struct Mapping {
     pub region: u32,
     /// Address in the region of the first byte that the key covers.
     pub first: u64,
-    /// Address of this byte in accesses through the key.
+    /// Address of that byte in accesses through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -124,7 +124,7 @@ impl Key {
 /// Work queues of one QP.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Number of send and receive requests fetched by the engine.
+    /// Number of send requests, and number of receive requests, that the engine has fetched.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -170,7 +170,7 @@ pub enum HostEvent {
     Invalidated {
         /// QP on whose behalf the key was invalidated.
         qpn: Qpn,
-        /// Key with its tag byte.
+        /// Complete key, including its low 8 bits.
         key: u32,
     },
     /// A request of a shared receive queue was fetched.

@@ -60,7 +60,7 @@ struct World<'a> {
     posted: Vec<Posted>,
     pkeys: [Vec<Pkey>; NODES],
     srqs: BTreeMap<usize, Slots>,
-    /// Whether software posts a new request to a shared queue as soon as one completes.
+    /// Whether software posts a new request to a shared queue as soon as a request completes.
     reposts_immediately: bool,
     /// Separate random source for injected READs, so that they do not affect the plan and network of a seed.
     stale: ChaCha8Rng,

@@ -9,9 +9,9 @@ fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Seeds that once failed. Because changes to the plan generator turn them into different worlds, each
-/// failure also has its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and
-/// that for the last is in `device/engine/tests/congestion.rs`.
+/// Seeds that once failed. Because changes to the plan generator turn them into different worlds, each failure also has
+/// its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and the test for the last seed
+/// is in `device/engine/tests/congestion.rs`.
 const PINNED: [u64; 5] = [281_947, 366_135, 810_318, 886_846, 1_004_380];
 
 #[test]

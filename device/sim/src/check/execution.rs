@@ -8,7 +8,7 @@ use crate::key_op::KeyOp;
 use crate::plan::{Area, CELLS, Op, Pair, va};
 use engine::{Access, AtomicOp, Fence, SendOp};
 
-/// Which effects of the requests a [`Cursor`] tracks.
+/// The effects of requests that a [`Cursor`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Data written at the responder by SENDs, WRITEs and atomics.
@@ -180,7 +180,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a local key operation. It must be the next one due, must happen only once, and must not be
+    /// Checks a local key operation. The operation must be the next one due, must happen only once, and must not be
     /// early.
     pub(super) fn on_key_access(&mut self, id: SideId, op: &KeyOp) -> Result<(), Violation> {
         let (ops, side) = (self.ops(id), self.side_mut(id));

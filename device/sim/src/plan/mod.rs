@@ -168,8 +168,8 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// Layout of the area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, in their state before the first life. Each belongs to one side and is used
-    /// in one life.
+    /// Keys that work requests can modify, in their state before the first life. Each key belongs to one side and is
+    /// used in one life.
     pub keys: Vec<(usize, Key)>,
 }
 

@@ -18,7 +18,7 @@ const FIRST: usize = 0x10;
 /// Number of XRC SRQs of a node.
 pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
 
-/// The location that the number of an XRC SRQ encodes.
+/// Location of an XRC SRQ, as encoded in its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrqId {
     pub node: usize,
