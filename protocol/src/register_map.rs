@@ -28,20 +28,19 @@ use std::fmt;
 pub struct Row<R> {
     /// Offset of the first register.
     pub base: u32,
-    /// The outer and the inner dimension, each with its number of elements and its stride in bytes. A dimension that
-    /// the row does not have has 1 element and stride 0.
+    /// The outer and the inner dimension, each with its number of elements and its stride in bytes. A missing dimension
+    /// has 1 element and stride 0.
     pub dimensions: [(u16, u32); 2],
     /// Width of a register in bytes: 4 or 8.
     pub width: u32,
     /// Name of the row in the interface specification.
     pub name: &'static str,
-    /// Creates the register from the outer and the inner index. An index for a dimension that the row does not have is
-    /// ignored.
+    /// Creates the register from the outer and the inner index. The index of a missing dimension is ignored.
     pub make: fn(u16, u16) -> R,
 }
 
 impl<R> Row<R> {
-    /// Returns the number of bytes from the beginning of the first register to the end of the last one.
+    /// Returns the number of bytes from the beginning of the first register to the end of the last register.
     const fn span(&self) -> u32 {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         (outer as u32 - 1) * outer_stride + (inner as u32 - 1) * inner_stride + self.width

@@ -63,7 +63,7 @@ pub enum Operation<To> {
 }
 
 impl<To> Operation<To> {
-    /// Returns the opcode that identifies the operation in a doorbell or next segment.
+    /// Returns the opcode that identifies the operation in doorbells and in links between WQEs.
     pub const fn opcode(&self) -> WqeOpcode {
         match self {
             Self::Nop => WqeOpcode::Nop,

@@ -49,8 +49,8 @@ attribute! {
     /// The attribute PortCounters. Its counters saturate at their maximum.
     pub struct PortCounters[44] {
         port: u8 = 8, 8;
-        /// CounterSelect, a mask of the counters that Set writes. Bit n selects the n-th counter from `symbol_errors`
-        /// to `received_packets`, where `symbol_errors` is number 0.
+        /// CounterSelect, a mask of the counters that Set writes. Its bits select the counters from `symbol_errors`
+        /// (bit 0) to `receive_packets` (bit 15), in the order of the fields.
         select: u16 = 16, 16;
         /// Minor link errors, counted in symbols.
         symbol_errors: u16 = 32, 16;

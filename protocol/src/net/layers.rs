@@ -327,7 +327,7 @@ impl RawExtension {
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
             // RFC 8200, section 8.1: the pseudo-header contains the final destination. As long as segments are left,
-            // that is not the destination in the IPv6 header.
+            // the IPv6 header contains another destination.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))

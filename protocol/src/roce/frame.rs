@@ -130,7 +130,8 @@ impl<'a> FrameWriter<'a> {
     /// Returns the error that `append` returns.
     ///
     /// # Panics
-    /// Panics if `append` changes the length of the earlier content, or if the payload exceeds the announced length.
+    /// Panics if `append` changes the length of the earlier content, or if the payload exceeds the length passed to
+    /// [`FrameWriter::new`].
     pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let before = self.out.len();
         append(self.out)?;
@@ -142,7 +143,7 @@ impl<'a> FrameWriter<'a> {
     /// Appends bytes to the payload.
     ///
     /// # Panics
-    /// Panics if the payload exceeds the announced length.
+    /// Panics if the payload exceeds the length passed to [`FrameWriter::new`].
     pub fn extend(&mut self, payload: &[u8]) {
         let Ok(()) = self.payload(|out| -> Result<(), Infallible> {
             out.extend_from_slice(payload);

@@ -46,7 +46,7 @@ pub const STATUS_OVERFLOW: u8 = 9;
 /// Status after a failed write to the CQ buffer.
 pub const STATUS_WRITE_FAIL: u8 = 10;
 
-/// The completions that generate an event.
+/// The completions that raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
     /// No completion raises an event.

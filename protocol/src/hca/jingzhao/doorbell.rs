@@ -70,7 +70,7 @@ pub struct SendDoorbell {
     pub opcode: u8,
     /// QP number, including the rolling high bits that the driver's allocator adds.
     pub qpn: Qpn,
-    /// Size of the first WQE in 16-byte units, including the next unit.
+    /// Size of the first WQE in 16-byte units, including its [`NextUnit`](super::wqe::NextUnit).
     pub size: u8,
 }
 

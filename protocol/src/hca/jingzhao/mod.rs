@@ -7,7 +7,8 @@
 //! Registers, doorbells, WQEs, CQEs and EQEs are little-endian. Mailboxes and contexts are big-endian.
 //!
 //! # Spec
-//! JingZhao software/hardware interface V1.3-b; section numbers are those of `protocol/interfaces/jingzhao.md`.
+//! JingZhao software/hardware interface V1.3-b, which comments call "the document". Section numbers are those of
+//! `protocol/interfaces/jingzhao.md`.
 
 pub mod caps;
 pub mod cmd;

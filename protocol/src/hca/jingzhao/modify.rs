@@ -1,8 +1,8 @@
 //! Context changes made by MODIFY_QP commands.
 //!
-//! The public driver sends a whole context image with every command. It repeats the initial PSNs and sets almost no
-//! bits of opt_param_mask. Drivers that follow the document set a bit for every attribute that they change, and can
-//! send arbitrary values in other fields. The following rules support both:
+//! The public driver sends a whole context image with every command. This driver repeats the initial PSNs and sets
+//! almost no bits of opt_param_mask. Drivers that follow the document set a bit for every attribute that they change,
+//! and can send arbitrary values in other fields. The following rules support both:
 //!
 //! - RST2INIT copies the whole image.
 //! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.

@@ -86,7 +86,7 @@ impl SendDoorbell {
         raw.into_bits().to_be_bytes()
     }
 
-    /// Returns the number of the WQE after the last posted one.
+    /// Returns the number of the WQE after the last posted WQE.
     pub const fn producer(&self) -> u16 {
         self.first.wrapping_add(self.count as u16)
     }

@@ -1,4 +1,4 @@
-//! Inbox of MAD_IFC: a MAD for the device itself, and where the MAD came from.
+//! Inbox of MAD_IFC: a MAD for the device itself, and the origin of the MAD.
 //!
 //! # Spec
 //! mthca interface, section 8.2.

@@ -1,8 +1,8 @@
 //! Context changes made by QP commands.
 //!
-//! The driver builds a new context for every command and leaves the fields that its caller did not set at zero. Every
-//! command therefore has a set of fields that it always copies. All other fields are copied only if their bit in the
-//! mask is set.
+//! The driver builds a new context for every command. Fields that its caller did not set are zero. Every command
+//! therefore has a set of fields that it always copies. All other fields are copied only if their bit in the mask is
+//! set.
 //!
 //! # Spec
 //! mthca interface, section 6.5.

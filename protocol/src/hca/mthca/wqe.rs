@@ -1,7 +1,7 @@
 //! Send and receive WQEs, and the segments of which they consist.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in the next
-//! segment of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of
+//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in the
+//! [`NextSegment`] of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of
 //! [`SendWqe::parse`] therefore passes exactly the bytes of the WQE and its opcode.
 //!
 //! # Spec

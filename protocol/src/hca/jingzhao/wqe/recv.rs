@@ -64,7 +64,7 @@ impl RecvWqe {
 
     /// Returns whether a slot is posted although its valid bit is clear. `first_pass` is true if no slot of the queue
     /// has been used since the QP left RESET. In the first pass, the data of a slot shows that it is posted, even if
-    /// its next unit was never written (J-23).
+    /// its [`NextUnit`] was never written (J-23).
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
@@ -100,7 +100,7 @@ impl RecvWqe {
     ///
     /// # Errors
     /// [`WqeError::Inline`] for a data unit with the inline bit; [`WqeError::Truncated`] for a slot that is too short
-    /// for a next unit.
+    /// for a [`NextUnit`].
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         if slot.len() < GRANULE {
             return Err(WqeError::Truncated("next unit"));
@@ -109,8 +109,8 @@ impl RecvWqe {
         Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Returns a posted slot of `slot_len` bytes as the public user library writes it: a next unit with the valid bit,
-    /// the data units, and a zero terminator if it fits. Data units beyond the end of the slot are dropped.
+    /// Returns a posted slot of `slot_len` bytes as the public user library writes it: a [`NextUnit`] with the valid
+    /// bit, the data units, and a zero terminator if it fits. Data units beyond the end of the slot are dropped.
     pub fn emit(&self, slot_len: usize) -> Vec<u8> {
         let mut slot = NextUnit { valid: true, ..NextUnit::default() }.emit().to_vec();
         self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit_le()));
@@ -119,7 +119,7 @@ impl RecvWqe {
     }
 }
 
-/// Returns the complete units after the next unit.
+/// Returns the complete units after the [`NextUnit`].
 fn units(slot: &[u8]) -> &[RawData] {
     let rest = slot.get(GRANULE..).unwrap_or_default();
     let whole = rest.len() - rest.len() % GRANULE;

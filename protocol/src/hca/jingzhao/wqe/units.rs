@@ -176,7 +176,7 @@ describe!(UdUnit {
     qkey,
 });
 
-/// Word at 00h of the next unit.
+/// Word at 00h of a [`NextUnit`].
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct NextAddress {
@@ -187,7 +187,7 @@ struct NextAddress {
     nda: u32,
 }
 
-/// Word at 04h of the next unit.
+/// Word at 04h of a [`NextUnit`].
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct NextSize {
@@ -199,7 +199,7 @@ struct NextSize {
     nee: u32,
 }
 
-/// Word at 08h of the next unit.
+/// Word at 08h of a [`NextUnit`].
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct NextFlags {

@@ -24,7 +24,7 @@ impl RecvWqe {
     ///
     /// # Errors
     /// [`WqeError::Inline`] for a data segment with the inline bit; [`WqeError::Truncated`] for a slot that is too
-    /// short for a next segment.
+    /// short for a [`NextSegment`].
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         let (next, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next segment"))?;
         let whole = rest.len() - rest.len() % GRANULE;
@@ -34,7 +34,7 @@ impl RecvWqe {
     }
 
     /// Returns the byte offset of the next WQE in an SRQ, even if the slot's scatter list is invalid. Returns 0 for a
-    /// slot that is too short for a next segment.
+    /// slot that is too short for a [`NextSegment`].
     pub fn successor_of(slot: &[u8]) -> u32 {
         slot.first_chunk().map_or(0, successor)
     }

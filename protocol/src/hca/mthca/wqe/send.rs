@@ -74,7 +74,7 @@ impl SendWqe {
             rest.take("UD segment").map(UdSegment::parse)
         })?;
         let data = match code {
-            // In a NOP, everything after the next segment is undefined.
+            // In a NOP, everything after the `NextSegment` is undefined.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest)?,
         };
