@@ -145,7 +145,8 @@ fn path_record_query_derives_lid_from_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// Without a source and a destination, a subnet of n ports would have n times n paths.
+/// A query without source and destination would match n times n paths in a subnet of n ports. It returns only
+/// the paths from one source.
 #[test]
 fn get_table_of_paths_returns_paths_of_one_source() {
     let mut management = open(1);

@@ -1,4 +1,4 @@
-//! The agents of the port, queried through MAD_IFC.
+//! Tests of the port's agents, queried through MAD_IFC.
 
 use super::*;
 
