@@ -24,8 +24,7 @@ pub fn begin() {
 }
 
 /// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops
-/// all its capabilities, and this function waits for that. The seccomp filter, which is installed later,
-/// would prevent it.
+/// all its capabilities, and this function waits for that. Later, the seccomp filter would prevent the drop.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.

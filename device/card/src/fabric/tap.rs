@@ -140,7 +140,7 @@ impl Fabric for TapFabric {
 /// Attaches an open `/dev/net/tun` to an interface. Reads and writes of the descriptor then transfer complete
 /// Ethernet frames without a prefix.
 fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
-    // linux/if_tun.h: _IOW('T', 202, int), even though its argument is longer.
+    // linux/if_tun.h declares _IOW('T', 202, int), although the argument is an `ifreq`, which is longer.
     const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(interface.as_bytes()) {

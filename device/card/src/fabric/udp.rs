@@ -453,7 +453,8 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// Other peers must not pay for the answers to a peer that invents more addresses than the switch learns.
+    /// A peer may invent more addresses than the switch learns. The answers to this peer must not be flooded
+    /// to other peers.
     #[test]
     fn answer_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();

@@ -340,7 +340,8 @@ impl ManagedPort {
 
     /// Changes PortInfo (section 14.2.5.6). Fields determined by the fabric cannot be set. A LID other than
     /// the configured one is rejected. The LID and the service level of the subnet manager cannot be changed,
-    /// even by a subnet manager in the guest. The answer contains those of the built-in subnet manager.
+    /// even by a subnet manager in the guest. The answer contains the LID and the service level of the
+    /// built-in subnet manager.
     fn set_port_info(
         &mut self,
         view: &View,

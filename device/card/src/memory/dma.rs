@@ -136,9 +136,8 @@ impl GuestMemory {
         self.sink = sink;
     }
 
-    /// Maps `len` bytes at `iova`. `backing` is a file and the offset in it at which the range begins.
-    /// Without a file, the range is inaccessible. The descriptor is closed, because the mapping does not need
-    /// it.
+    /// Maps `len` bytes at `iova`. `backing` is a file and the file offset of the range. Without a file, the
+    /// range is inaccessible. The descriptor is closed, because the mapping does not need it.
     ///
     /// # Errors
     /// [`MapError`]. In this case, nothing has changed.

@@ -25,7 +25,7 @@ pub struct Addresses {
     pub default_peer: Option<Identity>,
 }
 
-/// Addresses of a peer given by software.
+/// Addresses by which software names a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
     pub ip: Option<Ipv4Addr>,

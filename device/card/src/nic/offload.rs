@@ -29,7 +29,7 @@ pub struct Request {
     pub ip: Option<IpVersion>,
     /// Length of the innermost IP header.
     pub ip_len: usize,
-    /// Transport header whose checksum to compute.
+    /// Transport protocol, if a checksum is requested.
     pub l4: Option<L4Protocol>,
     /// Length of the transport header.
     pub l4_len: usize,

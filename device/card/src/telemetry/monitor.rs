@@ -89,7 +89,7 @@ impl Monitor {
         self.trace.as_ref().and_then(Trace::path)
     }
 
-    /// Returns the contents of the trace ring.
+    /// Returns the contents of the trace ring, if there is one.
     pub fn trace_kept(&self) -> Option<Vec<u8>> {
         self.trace.as_ref().and_then(Trace::kept)
     }

@@ -134,8 +134,8 @@ impl Tables {
         })
     }
 
-    /// Adds whole pages. `backing` is a file and the offset in it at which they begin. Without a file, they
-    /// are inaccessible.
+    /// Adds a range of whole pages. `backing` is a file and the file offset of the first page. Without a
+    /// file, the pages are inaccessible.
     ///
     /// # Errors
     /// [`MapError`]. In this case, nothing has changed.

@@ -8,9 +8,9 @@
 //! counts it as a single mapping, so clients cannot exceed the limit per process (`vm.max_map_count`). A
 //! SIGBUS anywhere else kills the process, as without a handler.
 //!
-//! The handler finds the mapping in a process-wide table. It needs no lock, because the faulting thread is
-//! inside an access. The access keeps its mapping alive, so the slot of that mapping does not change. Slots
-//! that change in the meantime belong to other mappings.
+//! The handler finds the mapping in a process-wide table. The handler needs no lock, because the faulting
+//! thread is inside an access. The access keeps its mapping alive, so the slot of that mapping does not
+//! change. Slots that change in the meantime belong to other mappings.
 
 use std::io;
 use std::os::fd::AsFd;
