@@ -1,5 +1,5 @@
-//! Manages the Linux capabilities of a process that starts with some, for example as root. Once the process serves
-//! devices, it has dropped all but a few of them.
+//! Drops Linux capabilities if the process starts with some, for example as root. The process keeps only a
+//! few of them while it serves devices.
 //!
 //! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the
 //! sandbox is complete must therefore drop their capabilities themselves. All other threads are created by a
@@ -18,13 +18,13 @@ use rustix::thread::{
 /// Whether the sandbox is enabled.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`spawn_without`] drop capabilities. Call it before creating other threads.
+/// Makes [`spawn_without`] drop capabilities. Call this function before creating other threads.
 pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, waits until the thread
-/// has dropped all capabilities, which seccomp would prevent later.
+/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops
+/// all its capabilities, and this function waits for that. Later, the seccomp filter would prevent the drop.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.
@@ -43,7 +43,8 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 /// Drops all capabilities of this thread if the sandbox is enabled.
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
-        // Dropping capabilities requires none, and a kernel without capability support has none to drop.
+        // Ignore an error: dropping capabilities requires no privilege, and a kernel without capability
+        // support has none to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }
@@ -54,8 +55,8 @@ fn drop_all() {
 /// Fails if the kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
-    // The bounding set limits what an executed program could regain. Without CAP_SETPCAP this fails, but no_new_privs
-    // has the same effect.
+    // The bounding set limits what an executed program could regain. Without CAP_SETPCAP the removal fails,
+    // but no_new_privs has the same effect.
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }

@@ -181,7 +181,7 @@ impl Capture {
         self.blocks.get_mut().clear();
     }
 
-    /// Flushes buffered frames to the operating system. Call it when idle.
+    /// Flushes buffered frames to the operating system. Call this when idle.
     pub fn flush(&mut self) {
         self.store.flush();
     }

@@ -64,8 +64,9 @@ pub trait Fabric {
         Ok(())
     }
 
-    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`]. The frames are then sent
-    /// again even if the descriptor is not writable. `None` means that there is no limit.
+    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`]. After this time the
+    /// caller calls [`Fabric::send`] again, even if the descriptor is not writable. `None` means that there
+    /// is no limit.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
@@ -105,11 +106,11 @@ pub trait Fabric {
 
     fn stats(&mut self) -> FabricStats;
 
-    /// Makes the fabric also deliver frames to all MACs that no other device owns. Used for a NIC, which
-    /// filters frames itself.
+    /// Makes the fabric also deliver frames whose destination MAC belongs to no other device. A NIC needs
+    /// them, because it filters frames itself.
     fn set_promiscuous(&mut self) {}
 
-    /// Returns the list of peers, if the fabric has one.
+    /// Returns the switch that holds the peers, or `None` if the fabric is not `udp`.
     fn switch(&mut self) -> Option<&mut Switch> {
         None
     }
@@ -216,6 +217,7 @@ pub struct FabricStats {
     pub rx_overflow: u64,
     /// Frames forwarded from one peer to another.
     pub passed_on: u64,
-    /// Peers whose shared memory was closed because of an invalid value in it or an invalid descriptor.
+    /// Links closed because of an invalid value in shared memory, and connections rejected because of an
+    /// invalid message or descriptor.
     pub rings_broken: u64,
 }

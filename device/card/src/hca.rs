@@ -1,9 +1,10 @@
-//! One device without sockets and threads. It combines front-end, engine, guest memory, interrupts and port.
+//! One device without sockets and threads. It combines the front-end, the engine, guest memory, interrupts
+//! and the port.
 //!
 //! Its owner reports inputs (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn
 //! for the frames to send. All work happens inside these calls, on one thread. This guarantees that the
-//! effects of an access are complete when it returns, and that nothing accesses guest memory between an unmap
-//! and the next call.
+//! effects of an access are complete when its call returns, and that nothing accesses guest memory between an
+//! unmap and the next call.
 
 /// The parts of an [`Hca`] that a front-end borrows. This is a macro, because the front-end itself is borrowed at the
 /// same time.
@@ -277,7 +278,7 @@ impl<F: Frontend> Hca<F> {
         self.monitor.set_trace(trace)
     }
 
-    /// Limits the memory that a client may map. May only be called without a connected client.
+    /// Limits the memory that a client may map. Must not be called while a client is connected.
     pub fn set_memory_limits(&mut self, limits: Limits) {
         self.memory = GuestMemory::new(limits);
         self.apply_config();
@@ -502,7 +503,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Reports events of the engine to the front-end. Called after every input, so that no access finds
-    /// pending events from an earlier one. Returns whether more events are left.
+    /// pending events from an earlier input. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.engine.poll_event() else { return false };

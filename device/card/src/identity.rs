@@ -7,8 +7,9 @@ use protocol::roce::IpAddrs;
 
 /// Addresses of one port.
 ///
-/// By the default rule, MAC and IPv4 address follow from the LID. This allows ports that know each other only
-/// by LID (front-ends with InfiniBand links) and ports that use MAC and IP addresses to share one fabric.
+/// By the LID rule, which is the default, the MAC and the IPv4 address follow from the LID. Ports that
+/// address each other by LID (on front-ends with InfiniBand links) can therefore share a fabric with ports
+/// that use MAC and IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub mac: MacAddr,
@@ -21,7 +22,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Applies the default rule: LID n has MAC 02:00:00:00:hi:lo and IP 10.77.hi.lo.
+    /// Applies the LID rule: LID n has MAC 02:00:00:00:hi:lo and IP 10.77.hi.lo.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
         Self {
@@ -33,7 +34,7 @@ impl Identity {
         }
     }
 
-    /// Returns the LID of a MAC according to the default rule, or zero if the rule does not apply to the MAC.
+    /// Returns the LID of a MAC according to the LID rule, or zero if the rule does not apply to the MAC.
     pub const fn lid_of(mac: MacAddr) -> Lid {
         match mac.0 {
             [2, 0, 0, 0, hi, lo] => Lid::new(u16::from_be_bytes([hi, lo])),
@@ -41,7 +42,7 @@ impl Identity {
         }
     }
 
-    /// Returns the port that has this MAC according to the default rule, if any.
+    /// Returns the port that has this MAC according to the LID rule, if any.
     pub fn of_mac(mac: MacAddr) -> Option<Self> {
         Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
     }

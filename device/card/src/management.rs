@@ -2,27 +2,30 @@
 //!
 //! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in
 //! `perf`). For its own guest it also emulates the subnet: one switch to which every HCA is attached, with
-//! the subnet manager and the subnet administration (`sa`). No HCA is special or keeps state for another one,
-//! and none is queried for information that follows from a rule. All HCAs agree by the following rules.
+//! the subnet manager and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for
+//! another. Information that follows from a rule is never queried. All HCAs follow these rules:
 //!
-//! - **Addresses.** A LID is the `id` in the configuration. The GUID of both node and port is the modified
-//!   EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID, through the
-//!   table of configured peers or else through the LID rule. A path query is answered by rule, whether or not
-//!   the node exists. Soft-RoCE, whose default GID follows the same rule, is reachable as well.
+//! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port
+//!   is the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the
+//!   LID, through the table of configured peers or else through the LID rule of [`Identity`]. A path query is
+//!   answered by these rules, whether or not the node exists. Soft-RoCE, whose default GID follows the same
+//!   rule, is reachable as well.
 //! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is
 //!   attached to port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable
 //!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
 //!   way, so return paths written by one switch are valid for another.
 //! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group
-//!   follows from its GID, so HCAs need not exchange it. The creator of a group specifies its parameters.
-//!   Unspecified parameters are those of the broadcast group, which is the same everywhere.
+//!   follows from its GID, so HCAs need not exchange it. The creator of a group specifies its parameters. For
+//!   an unspecified parameter, the group has the value of the broadcast group, which is the same on every
+//!   HCA.
 //! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
-//!   Such a sweep is sent a few times when the port comes up, every ten seconds from then on, and, at most
-//!   once a second, when the guest requests something that depends on its result. Each node that responds is
-//!   then queried for NodeDescription and PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is
-//!   removed. Only a response to an open request is accepted, and only once.
-//! - **Amplification.** A datagram from a peer causes at most one other datagram, which is no longer than the
-//!   first: an answer, or the next request.
+//!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent
+//!   when the guest requests something that depends on its result, but at most once a second. Each node that
+//!   responds is then queried for NodeDescription and PortInfo. A node that misses
+//!   `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request is accepted, and only
+//!   once.
+//! - **Amplification.** A datagram from a peer causes at most one datagram: an answer or the next request.
+//!   Its length does not exceed that of the peer's datagram.
 //! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a
 //!   receive buffer. Otherwise, and in the first second after the port is opened, the agents answer. A
 //!   directed-route packet passes through the switch of the sender's HCA, and is then sent as a frame to the
@@ -31,8 +34,8 @@
 //!   request carries it, because the only subnet manager is the built-in one. A port that is down, or that
 //!   software has not opened, answers nothing.
 //!
-//! This module owns neither a socket nor a clock. A MAD arrives through MAD_IFC, or as a frame to one of the
-//! two MACs that [`Management::serves`] accepts. Outputs are polled.
+//! This module owns neither a socket nor a clock. A MAD from the guest arrives through MAD_IFC, or as a frame
+//! to one of the two MACs that [`Management::serves`] accepts. Outputs are polled.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
@@ -214,7 +217,7 @@ impl Handler {
 }
 
 /// Time for which only the agents answer after software has opened the port. Software posts receive buffers
-/// before it is ready to answer, and Linux logs a warning for requests it cannot answer yet.
+/// before it is ready to answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// Management of one HCA.
@@ -224,7 +227,7 @@ pub struct Management {
     subnet: Subnet,
     administration: SubnetAdministration,
     outputs: VecDeque<Output>,
-    /// Time until which software may not be ready after it has opened the port.
+    /// Time until which the agents answer instead of software; see [`SETTLE_TIME`].
     settled: Instant,
 }
 
@@ -332,8 +335,8 @@ impl Management {
         self.port.take_pkey_change()
     }
 
-    /// Returns whether management handles frames to this MAC instead of sending them to the fabric. It
-    /// represents the subnet manager and the other end of the link.
+    /// Returns whether management handles frames to this MAC instead of sending them to the fabric. These
+    /// MACs belong to the subnet manager and to the other end of the link.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
@@ -364,8 +367,8 @@ impl Management {
         }
     }
 
-    /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether the guest has a QP for it,
-    /// and `allow` whether the rate limit of its sender permits an answer.
+    /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether a QP of the guest can
+    /// receive the MAD. `allow` returns whether the rate limit of the sender permits an answer.
     pub fn handle_wire(
         &mut self,
         view: &View,
@@ -394,10 +397,10 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. Because the subnet manager is built in and no peer
-    /// can be one, a remote Set must carry the M_Key that the guest has configured. If the guest has
-    /// configured none, no attribute can be set remotely. Set(SMInfo) is exempt, because SMInfo belongs to
-    /// the subnet manager software, which the port's M_Key does not protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer is a
+    /// subnet manager. A remote Set must therefore carry the M_Key that the guest has configured. If the
+    /// guest has configured no M_Key, no attribute can be set remotely. Set(SMInfo) is exempt, because SMInfo
+    /// belongs to the subnet manager software, which the port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -418,7 +421,7 @@ impl Management {
         self.administration.next_deadline().into_iter().chain(sweep).min()
     }
 
-    /// Fires the deadlines that have passed.
+    /// Handles the deadlines that have passed.
     pub fn handle_deadline(&mut self, view: &View) {
         if self.is_active() && self.subnet.next_sweep().is_some_and(|at| at <= view.now) {
             self.sweep_subnet(view);

@@ -9,8 +9,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A token bucket that fills at a steady rate and holds the tokens of a tenth of a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Tokens per second. This is also the number of units that `level` gains per nanosecond, which is exact
-    /// for every rate.
+    /// Tokens per second. This is also the number of units that `level` gains per nanosecond, so `level` is
+    /// exact for every rate.
     rate: u64,
     /// Fill level. A token equals 10^9 units, the number of nanoseconds per second.
     level: u64,

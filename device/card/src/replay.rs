@@ -1,7 +1,8 @@
 //! Replays a device from a record without a guest, a VMM or a network, and compares its outputs.
 //!
-//! The device is a complete device as described in the header of the record. The record replaces only its
-//! memory, its client and its fabric. A panic is a result like any other, and often the one to be reproduced.
+//! A replay runs a complete device, as described in the header of the record. The record replaces only the
+//! device's memory, client and fabric. A panic is a valid result, because a replay is often used to reproduce
+//! one.
 
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]
@@ -159,15 +160,15 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
     Some(())
 }
 
-/// Returns the region of an access that lies entirely inside it.
+/// Returns the region of an access, or `None` if the access is not entirely inside the region.
 fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Option<Region> {
     let region = Region::from_index(region.into())?;
     let room = hca.region_len(region).checked_sub(offset)?;
     (u64::try_from(len).ok()? <= room).then_some(region)
 }
 
-/// Creates an eventfd without a reader. Without an eventfd, the vector would become pending, which differs
-/// from the record.
+/// Creates an eventfd without a reader. Without an eventfd, the vector would become pending, and the replay
+/// would differ from the record.
 fn unread_eventfd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
 }

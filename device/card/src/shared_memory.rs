@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use vm_memory::{FileOffset, MmapRegion};
 
-/// Seals without which an untrusted file can be truncated.
+/// Seals that fix the length of a file, so that an untrusted process cannot truncate it.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Creates a file of `len` zero bytes, which take memory only when touched. `name` is its name in
@@ -34,8 +34,8 @@ pub fn map(memfd: OwnedFd, len: usize) -> io::Result<MmapRegion> {
     MmapRegion::from_file(FileOffset::new(File::from(memfd), 0), len).map_err(io::Error::other)
 }
 
-/// Creates a memfd. Before Linux 6.3, every memfd has execute permission. Since then, `vm.memfd_noexec` can
-/// require that it has none.
+/// Creates a memfd, without execute permission if the kernel supports this. Before Linux 6.3, every memfd has
+/// execute permission. Later kernels may refuse such memfds (`vm.memfd_noexec`).
 fn create(name: &str) -> rustix::io::Result<OwnedFd> {
     let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(name, usual | MemfdFlags::NOEXEC_SEAL) {
@@ -63,7 +63,7 @@ mod tests {
     fn memory_is_not_executable() {
         let memfd = make("test", 4096).unwrap();
         if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
-            // This is a kernel before 6.3.
+            // The kernel is older than Linux 6.3.
             assert_eq!(memfd_create("test", MemfdFlags::NOEXEC_SEAL).unwrap_err(), Errno::INVAL);
             return;
         }

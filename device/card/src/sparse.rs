@@ -1,4 +1,4 @@
-//! A table indexed by guest-chosen numbers that takes memory only for existing entries.
+//! A table that is indexed by guest-chosen numbers and takes memory only for existing entries.
 //!
 //! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither an
 //! array of all entries nor one sized by the highest index is feasible. Three fixed levels give constant-time
@@ -15,7 +15,7 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub entries: usize,
-    /// Number of groups of 64 consecutive indices with at least one entry. This bounds the memory of
+    /// Maximum number of groups of 64 consecutive indices with at least one entry. This bounds the memory of
     /// scattered entries: a group takes 64 slots, and up to 8 KiB for the node above it.
     pub leaves: usize,
 }
@@ -111,7 +111,7 @@ impl<T> SparseTable<T> {
             return Err(TableFull);
         }
         if self.nodes.len() <= path.root {
-            // This is bounded by 2^16 pointers, because an index has 32 bits.
+            // The vector has at most 2^16 pointers, because an index has 32 bits.
             self.nodes.resize_with(path.root + 1, || None);
         }
         let node = self.nodes[path.root].get_or_insert_with(Box::default);

@@ -1,8 +1,9 @@
 //! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
 //! A unicast frame goes to the member that owns its MAC, a multicast frame to all other members. A frame for
-//! an unknown MAC goes to all members that are NICs. These filter frames themselves, and a bridge may be
-//! behind one. A member owns its configured MAC and IP addresses. Other MACs are learned from frames of NICs.
+//! an unknown MAC goes to all members that are NICs. NICs filter frames themselves, and a bridge may be
+//! behind a NIC. A member owns its configured MAC and IP addresses. Other MACs are learned from frames of
+//! NICs.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,13 +24,13 @@ use crate::identity::Identity;
 use crate::limited;
 use crate::log_line;
 
-/// Maximum number of frames queued for one HCA. The next constant limits their total length. Frames beyond
-/// these limits are dropped, as in a socket buffer.
+/// Maximum number of frames queued for one HCA. `MAX_BYTES` limits their total length. Frames beyond these
+/// limits are dropped, as in a socket buffer.
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum number of spare buffers, each sized for the frames of one turn. A member that keeps up never uses
-/// all of them.
+/// Maximum number of spare buffers, each sized for the frames of one turn. A member that keeps up with its
+/// senders never uses all of them.
 const MAX_SPARES: usize = 4;
 
 #[derive(Debug, Default)]
@@ -93,7 +94,7 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// The last source address of the NIC that passed the check.
+/// Cached result of the last source address check that a frame of this member's NIC passed.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
@@ -110,7 +111,7 @@ impl Networks {
 }
 
 impl Network {
-    /// Joins an HCA with these addresses to the network, until the fabric is dropped.
+    /// Joins an HCA with these addresses to the network. The HCA leaves when the fabric is dropped.
     ///
     /// # Errors
     /// Fails if the process has no free descriptors.
@@ -249,8 +250,8 @@ impl LocalFabric {
         false
     }
 
-    /// Sends frames from the front of the batch, as long as their chosen source is `source`, which has passed
-    /// the check.
+    /// Sends frames from the front of the batch, up to the first frame whose chosen source is not `source`.
+    /// The caller has checked `source`.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
@@ -263,7 +264,7 @@ impl LocalFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
-            // An answer is never flooded. It goes to its requester, or is dropped.
+            // An answer to an unknown MAC is dropped instead of flooded.
             let is_flooded = owner.is_none() && !(is_unknown && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             if let Some(member) = one.filter(|_| count == batch.len())
@@ -397,7 +398,7 @@ mod tests {
         poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// Returns the byte of each received frame by which the tests identify the frame.
+    /// Returns the tag byte of each received frame.
     fn received(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[6]).collect()
     }
@@ -488,7 +489,7 @@ mod tests {
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 
-    /// Builds a batch of NIC frames, each with its own source MAC.
+    /// Builds a batch of NIC frames from their destination MACs, source MACs and tags.
     fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
         let mut batch = TxBatch::of_nic();
         for (dst, src, tag) in frames {
@@ -498,7 +499,7 @@ mod tests {
         batch
     }
 
-    /// Returns the byte of each received NIC frame by which the tests identify the frame.
+    /// Returns the tag byte of each received NIC frame.
     fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[12]).collect()
     }
@@ -569,7 +570,7 @@ mod tests {
         assert_eq!((a.stats().tx_foreign_ip, a.stats().tx_foreign_mac), (24, 6));
 
         // The NIC may send from its own MAC and from the MAC of a guest behind it, with its own IP address or
-        // one without an owner. An HCA may send as well.
+        // one without an owner. The HCA `c`, which is not a NIC, may send as well.
         for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (UNOWNED, 8)] {
             a.send(&mut of(frames_from(mac, MACS[1], &member(ip))));
         }

@@ -2,7 +2,8 @@
 //!
 //! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and stays with the
 //! owner that uses it. No other owner may use it until it has been quiet for [`HOLD`]. An entry ages out
-//! after [`AGEING`], or when its owner has used too many other MACs since then.
+//! after [`AGEING`]. It is removed earlier if [`MAX_LEARNED`] other MACs have been learned from its owner in
+//! the meantime.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -18,8 +19,8 @@ pub(super) const MAX_LEARNED: usize = 512;
 /// Ageing time of a learned MAC (IEEE 802.1Q-2018, table 8-6).
 const AGEING: Duration = Duration::from_secs(300);
 
-/// Time for which a learned MAC must have been quiet before another owner may take it over. Longer than usual
-/// pauses in traffic, but shorter than the time to move a virtual machine to another host.
+/// Time for which a learned MAC must have been quiet before another owner may take it over. This is longer
+/// than the usual pauses in traffic, but shorter than the time to move a virtual machine to another host.
 const HOLD: Duration = Duration::from_secs(2);
 
 /// Minimum interval at which a MAC's entry is refreshed while frames from it keep arriving.
@@ -89,7 +90,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
     /// belongs to another owner.
     #[must_use]
     pub(super) fn learn(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
-        // A multicast address cannot be a source.
+        // A multicast address is not a valid source and is never learned.
         if mac.is_multicast() {
             return true;
         }

@@ -74,7 +74,7 @@ mod token {
 /// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// This HCA. The driver of its NIC may use any MAC.
+    /// This HCA, including the MACs that the driver of its NIC uses.
     Own,
     /// The member linked in this slot.
     Link(usize),
@@ -93,9 +93,9 @@ pub struct RingFabric {
     tokens: Tokens,
     macs: MacTable<Owner>,
     ips: IpOwners,
-    /// The last sender that was admitted, its owner, and the time of the check.
+    /// The last source that was admitted, its owner, and the time of the check.
     last: Option<(Source, Owner, engine::Instant)>,
-    /// Index of the link that is served first in the next turn.
+    /// Index of the link that was served first in the last turn, modulo the number of links.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
@@ -114,7 +114,7 @@ enum Foreign {
 }
 
 impl RingFabric {
-    /// Joins the network of a directory with these addresses. Dropping the fabric leaves the network.
+    /// Joins the network in `folder` with the addresses of `own`. Dropping the fabric leaves the network.
     ///
     /// # Errors
     /// Fails if the directory is unusable, another HCA has the MAC, or the process has no free descriptors.
@@ -258,7 +258,8 @@ impl RingFabric {
         }
     }
 
-    /// Sends to one member. Returns [`Sent::Blocked`] only for as long as [`RING_FULL_TIMEOUT`] permits.
+    /// Sends the first `count` frames to one member. Returns [`Sent::Blocked`] only for as long as
+    /// [`RING_FULL_TIMEOUT`] permits.
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);

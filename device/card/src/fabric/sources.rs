@@ -37,8 +37,7 @@ impl Source {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
         let mut ether_type: [u8; 2] = bytes(frame, at)?;
-        // VLAN tags must not hide the addresses, because a NIC receives tagged frames and its RDMA half
-        // accepts a tag.
+        // VLAN tags must not hide the addresses, because a NIC and its RDMA half accept tagged frames.
         while TAGS.contains(&ether_type) {
             at += TAG_LEN;
             let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
@@ -77,8 +76,8 @@ pub(super) struct IpOwners {
 }
 
 impl IpOwners {
-    /// Adds the addresses of a member. If two members have the same address, its owner is the member from whose MAC
-    /// it is derived, or else the first one.
+    /// Adds the addresses of a member. If several members have the same address, it belongs to the member
+    /// from whose MAC it is derived. If there is no such member, it belongs to the first one.
     pub(super) fn add(&mut self, member: &Identity) {
         for ip in member.addresses() {
             let claims = self.claims.entry(ip).or_default();
@@ -105,7 +104,7 @@ impl IpOwners {
     }
 }
 
-/// Returns whether an address is derived from this MAC, by the default rule or as its link-local address.
+/// Returns whether an address is derived from this MAC, by the LID rule or as its link-local address.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),

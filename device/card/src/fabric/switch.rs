@@ -1,8 +1,9 @@
-//! A learning switch whose ports are the peers of a `udp` fabric, and its HCA.
+//! A learning switch. Its ports are the peers of a `udp` fabric and this device's HCA.
 //!
-//! Frames of the HCA go to the peer that owns their destination, or to all peers if no owner is known. Frames
-//! from a peer are delivered to the HCA. Frames between a leaf and another peer are also forwarded. Two peers
-//! that are not leaves reach each other directly, so the mesh has no loops.
+//! Frames of the HCA go to the peer that owns their destination MAC, or to all peers if no owner is known.
+//! Frames from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, so
+//! frames between a leaf and another peer are forwarded here. Peers that are not leaves reach each other
+//! directly. Their frames to each other are never forwarded, so the mesh has no loops.
 //!
 //! The table in `macs` holds the owners of MACs.
 
@@ -29,7 +30,7 @@ const MACS_SHOWN: usize = 16;
 pub enum Route {
     Peer(usize),
     Flood,
-    /// None, because the destination is the HCA itself.
+    /// The HCA itself. The frame does not leave the device.
     Own,
 }
 
@@ -94,7 +95,7 @@ pub struct Switch {
 /// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// This HCA. The driver of its NIC may use any MAC.
+    /// This HCA, including the MACs that the driver of its NIC uses.
     Own,
     Peer(usize),
 }
@@ -250,7 +251,8 @@ impl Switch {
         }
     }
 
-    /// Checks a frame from `src` that arrived from `from`, learns its MAC and returns the index of the peer.
+    /// Checks a frame with source MAC `src` that arrived from address `from`, learns the MAC, and returns the
+    /// index of the peer.
     ///
     /// Only peers are trusted, because anyone can send to a UDP port, and learned addresses redirect traffic.
     ///

@@ -40,8 +40,8 @@ impl TryFrom<String> for InterfaceName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        // These are the rules of `dev_valid_name` in the kernel. A percent sign would make the kernel choose
-        // a number.
+        // These are the rules of `dev_valid_name` in the kernel. A percent sign is rejected as well, because
+        // the kernel would replace `%d` with a number.
         let is_valid = (1..16).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
             && name != "."
@@ -137,10 +137,10 @@ impl Fabric for TapFabric {
     }
 }
 
-/// Attaches an open `/dev/net/tun` to an interface, which then passes complete Ethernet frames without a
-/// prefix.
+/// Attaches an open `/dev/net/tun` to an interface. Reads and writes of the descriptor then transfer complete
+/// Ethernet frames without a prefix.
 fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
-    // linux/if_tun.h: _IOW('T', 202, int), even though its argument is longer.
+    // linux/if_tun.h declares _IOW('T', 202, int), although the argument is an `ifreq`, which is longer.
     const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(interface.as_bytes()) {
@@ -149,8 +149,8 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     let flags = libc::c_short::try_from(libc::IFF_TAP | libc::IFF_NO_PI).unwrap_or_default();
     let request =
         libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
-    // SAFETY: TUNSETIFF reads one `ifreq` and writes no more than its length; the kernel keeps no pointer. It rejects
-    // a descriptor that is not a tun device.
+    // SAFETY: TUNSETIFF reads and writes at most one `ifreq`, and the kernel keeps no pointer to it. The
+    // kernel rejects a descriptor that is not a tun device.
     unsafe {
         let setter = Setter::<TUNSETIFF, libc::ifreq>::new(request);
         ioctl(tap, setter)?;

@@ -19,10 +19,10 @@ use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 use crate::log_line;
 
-/// Requested socket buffer in bytes per direction, enough for a few windows of several QPs. The kernel counts
-/// about twice the payload.
+/// Requested socket buffer in bytes per direction, enough for a few windows of several QPs. The kernel
+/// charges about twice the payload to the buffer.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
-/// Maximum bytes of one segmented send: the longest UDP datagram over IPv4. The limit of IPv6 is higher.
+/// Maximum length of one segmented send in bytes: the longest UDP payload over IPv4. The limit over IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
 
 /// A UDP socket with its peers.
@@ -149,8 +149,8 @@ impl UdpFabric {
         }
     }
 
-    /// Forwards a peer's frame to the peers that it reaches only through this HCA. Returns whether the frame
-    /// may also be for the HCA itself.
+    /// Forwards a peer's frame to the peers that the sender reaches only through this HCA. Returns whether
+    /// the frame may also be for the HCA itself.
     fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
         let dst = address(frame, 0);
         if dst == self.own {
@@ -309,7 +309,8 @@ fn address(frame: &[u8], at: usize) -> MacAddr {
     frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
 
-/// Returns whether an error means that a run of frames was rejected. The frames may be sent one by one.
+/// Returns whether an error means that the kernel rejected a run of frames, so that the frames must be sent
+/// one by one.
 fn refuses_runs(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
@@ -318,9 +319,10 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Permits IP fragmentation: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and
-/// its sender does not know the fabric. `UdpSocketState` forbids fragmentation, as QUIC requires. Over IPv6,
-/// fragmentation stays forbidden, because no safe interface resets IPV6_DONTFRAG.
+/// Permits IP fragmentation, because a RoCE packet of the largest path MTU is longer than an ordinary
+/// Ethernet frame, and the sending driver does not know the MTU of this network. `UdpSocketState` forbids
+/// fragmentation, as QUIC requires. Over IPv6, fragmentation stays forbidden, because no safe interface
+/// resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
@@ -352,7 +354,8 @@ mod tests {
 
     /// Creates fabrics that are all peers of each other.
     fn mesh<const N: usize>() -> [UdpFabric; N] {
-        // The ports must be known before the first fabric is created, so that each can be configured with the others.
+        // The ports must be known before the first fabric is created, so that each fabric can be configured
+        // with the ports of the others.
         let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
         let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();
         drop(held);
@@ -450,7 +453,8 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// Other peers must not pay for the answers to a peer that invents more addresses than the switch learns.
+    /// A peer may invent more addresses than the switch learns. The answers to this peer must not be flooded
+    /// to other peers.
     #[test]
     fn answer_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();

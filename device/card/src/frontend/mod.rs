@@ -1,8 +1,8 @@
 //! The boundary between device interfaces and the rest of the HCA.
 //!
-//! A front-end implements the registers, mailboxes, contexts, descriptors and event formats of its device, and
-//! translates them to verbs for the engine. It owns no socket, thread or clock: a [`Context`] provides all of these for
-//! one input.
+//! A front-end implements the registers, mailboxes, contexts, descriptors and event formats of its device,
+//! and translates them to verbs for the engine. It owns no socket, thread or clock. For each input, it
+//! borrows the time and all other resources in a [`Context`].
 
 pub mod count;
 pub mod observe;
@@ -102,7 +102,7 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Splits the resources into the engine and those that the engine's view of the device borrows.
+    /// Splits the context into the engine and the resources that the engine's view of the device borrows.
     pub fn split(&mut self) -> (&mut Engine, HostContext<'_>) {
         let Self { now, engine, dma, port, monitor, .. } = self;
         (engine, HostContext { now: *now, addresses: port.addresses(), dma, monitor })
@@ -227,15 +227,16 @@ pub trait Frontend: Sized + 'static {
         let _ = (cx, frame);
     }
 
-    /// Appends the next frame to send to `out`, in the format of [`Frontend::receive_frame`]. Returns false if there is
-    /// none until the next input. Called at the end of a turn a bounded number of times; if frames are left, the next
-    /// turn follows at once.
+    /// Appends the next outbound frame to `out`, in the format of [`Frontend::receive_frame`]. Returns false
+    /// if no frame is left before the next input. The HCA calls this a bounded number of times at the end of
+    /// a turn. If frames are left, the next turn follows immediately.
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let _ = (cx, out);
         false
     }
 
-    /// Returns the time of the next call to [`Frontend::handle_deadline`]. A time in the past means at once.
+    /// Returns the time of the next call to [`Frontend::handle_deadline`]. A time in the past means that the
+    /// call is due immediately.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
@@ -245,10 +246,10 @@ pub trait Frontend: Sized + 'static {
         let _ = cx;
     }
 
-    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. A client
-    /// that maps the BAR stores to it without an exit. The HCA polls for these stores, so it may find a store
-    /// late, or miss a store that has been overwritten. A doorbell is then only a hint that guest memory has
-    /// changed. `None` if the interface requires every store.
+    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. If a
+    /// client maps the BAR, the guest stores to it without an exit. The HCA polls for these stores, so it may
+    /// find a store late, or miss a store that has been overwritten. A doorbell is then only a hint that
+    /// guest memory has changed. Returns `None` if the interface must process every store.
     fn map_doorbells(&mut self) -> Option<Bar> {
         None
     }
@@ -258,7 +259,7 @@ pub trait Frontend: Sized + 'static {
         let _ = words;
     }
 
-    /// Handles a read of 1 to 8 bytes within one BAR. Bytes without a register read 0.
+    /// Handles a read of 1 to 8 bytes within one BAR. Bytes without a register read as 0.
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
 
     /// Handles a write of 1 to 8 bytes within one BAR.
@@ -273,8 +274,8 @@ pub trait Frontend: Sized + 'static {
     /// Creates the engine's view of the device.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
-    /// Returns the number of a work request in traces and completions, such as its position in the queue,
-    /// given its `wr_id` in the engine.
+    /// Converts the engine's `wr_id` of a work request to its number in traces and completions, such as its
+    /// position in the queue.
     fn work_request(&self, wr_id: u64) -> u64 {
         wr_id
     }
@@ -288,8 +289,8 @@ pub trait Frontend: Sized + 'static {
     /// Reports an engine event to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 
-    /// Does deferred work, such as writing contexts back. Returns true if some work is left; the next turn
-    /// then follows at once.
+    /// Does deferred work, such as writing contexts back. Returns true if some work is left. In this case the
+    /// next turn follows immediately.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
     /// Reports a link change of an open port to the guest, if software has enabled such events. The port itself stops
@@ -303,8 +304,8 @@ pub trait Frontend: Sized + 'static {
     /// Returns the counters of this interface since the device was created.
     fn counters(&self) -> Self::Counters;
 
-    /// Resets to power-on state: function level reset, or the client disconnected. No DMA happens after this returns.
-    /// The caller has already reset the engine.
+    /// Resets the device to its power-on state, after a function-level reset or a disconnect of the client.
+    /// No DMA happens after this returns. The caller has already reset the engine.
     fn reset(&mut self);
 }
 
@@ -316,14 +317,14 @@ pub trait Interface: Frontend + Send {
     /// Name in documents, as in "mthca interface".
     const NAME: &'static str;
 
-    /// Drivers of the guest.
+    /// Guest drivers that support the interface.
     const DRIVERS: &'static [&'static str];
 
     /// Requirements on software that the device reports in strict mode.
     const RULES: &'static [&'static Rule];
 
-    /// Reason why its doorbells must trap, as a phrase that follows "its doorbells". `None` if it supports
-    /// [`Frontend::map_doorbells`].
+    /// Reason why the doorbells must trap, as a phrase that follows "its doorbells". `None` if the interface
+    /// supports [`Frontend::map_doorbells`].
     const NEEDS_TRAPS: Option<&'static str>;
 
     /// Creates a device in its power-on state.

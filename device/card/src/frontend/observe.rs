@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// An event type does not refer to its observers; only the implementation of this trait does. The code of an object
-/// can therefore report events without depending on strict mode, which itself depends on that code.
+/// Only the implementation of this trait refers to the observers, not the event type. Code that reports an
+/// event therefore does not depend on strict mode, although strict mode depends on that code.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);

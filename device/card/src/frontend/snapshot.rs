@@ -110,7 +110,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates the peer: the QP with this number at the end of a path.
+    /// Creates the peer from its QPN and the path to it.
     pub fn new(qpn: Qpn, path: &Encap) -> Self {
         let ip = match path.ip {
             IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
@@ -171,7 +171,7 @@ pub struct CqRow {
     pub cqn: u32,
     /// Number of entries of the buffer.
     pub entries: u64,
-    /// Entries written since its creation, modulo 2^32.
+    /// Entries written since the CQ was created, modulo 2^32.
     pub producer: u32,
     /// Completions that raise the next event.
     pub armed: Armed,
@@ -236,7 +236,7 @@ pub struct MrRow {
     pub length: u64,
     /// Access rights in addition to local read.
     pub rights: Vec<Right>,
-    /// Page size in bytes; `None` if the region is physically contiguous.
+    /// Page size in bytes; `None` if the region is physically contiguous or indirect.
     pub page_bytes: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ use crate::telemetry::monitor::Monitor;
 
 /// Maximum number of rows of a [`Page`].
 ///
-/// Bound: rows are copied on the device's own thread, between two of its turns.
+/// Limited because rows are copied on the device's own thread, between two of its turns.
 pub const PAGE_ROWS: usize = 256;
 
 /// Description of a table.
@@ -144,7 +144,7 @@ impl Rows {
         self.rows.as_ref().map(|rows| rows.cells()).unwrap_or_default()
     }
 
-    /// Returns the rows if they are of type `T`; otherwise none.
+    /// Returns the rows if they are of type `T`, or else an empty vector.
     pub fn of<T: Row>(self) -> Vec<T> {
         let rows: Option<Box<dyn Any>> = self.rows.map(|rows| rows as Box<dyn Any>);
         rows.and_then(|rows| rows.downcast::<Vec<T>>().ok()).map(|rows| *rows).unwrap_or_default()
@@ -160,7 +160,7 @@ impl Serialize for Rows {
     }
 }
 
-/// Rows of a type that is defined in the module of their front-end.
+/// Rows whose type has been erased.
 trait AnyRows: Any + Debug + Send {
     fn len(&self) -> usize;
 

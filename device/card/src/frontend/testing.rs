@@ -39,7 +39,7 @@ pub const DEFAULT: Identity = Identity {
     ..Identity::from_lid(Lid::new(0x901))
 };
 
-/// Returns the addresses of LID 1, with both peers.
+/// Returns the addresses of a device with LID 1, and of both peers.
 pub fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }
@@ -64,7 +64,7 @@ pub fn logged(work: impl FnOnce() + Send) -> String {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // Log lines are rate-limited per thread, so each capture gets a thread of its own.
+    // Log lines are rate-limited per thread, so each call uses a new thread.
     std::thread::scope(|scope| {
         scope.spawn(|| tracing::subscriber::with_default(subscriber, work)).join().expect("the work is done");
     });

@@ -1,8 +1,8 @@
-//! Doorbells that a guest stores without an exit, in pages mapped by its VMM.
+//! Doorbells that a guest writes without an exit, to pages that its VMM has mapped.
 //!
 //! Such a store does not notify the device, so the device polls. It polls in every turn, and between turns at
 //! intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the
-//! client had written it, so records and traces show it like any other store. The front-end must recover
+//! client had written it, so records and traces show it like any other store. The front-end must tolerate
 //! stores that were overwritten between two polls; see [`Frontend::map_doorbells`].
 
 use std::os::fd::OwnedFd;
@@ -18,8 +18,8 @@ use crate::vfio::Bar;
 use crate::vfio::pages::SharedPages;
 use crate::vfio::server::{Device as _, Region};
 
-/// Maximum number of doorbells handled in one turn. Without it, a guest that stores to all its pages could delay its
-/// client and peers for long.
+/// Maximum number of doorbells handled in one turn. Without this limit, a guest that stores to all its pages
+/// could delay its client and its peers.
 const AT_ONCE: usize = 64;
 
 /// Polling interval during traffic. A sleep this short costs the thread some microseconds of CPU time.
@@ -30,9 +30,9 @@ const SHORT: Duration = Duration::from_millis(1);
 /// Polling interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Returns the polling interval after a time without activity. The delay until a doorbell is found is at most an eighth
-/// of that time, and at most one millisecond. After a tenth of a second without activity, the delay may grow to a
-/// hundredth of that time, and to at most ten milliseconds. An idle device therefore wakes up a hundred times per
+/// Returns the polling interval after the time `silence` without activity. The interval is an eighth of
+/// `silence`, limited to one millisecond. After a tenth of a second without activity, the interval is a
+/// hundredth of `silence`, limited to ten milliseconds. An idle device therefore wakes up a hundred times per
 /// second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
@@ -120,7 +120,7 @@ impl<F: Frontend> Hca<F> {
         self.doorbells = bar.map(|bar| Doorbells::new(bar, self.pci.bars.len_of(bar)));
     }
 
-    /// Serves doorbells that the guest has stored without a message from the client.
+    /// Handles doorbells that the guest has written without a message from the client.
     pub fn poll_doorbells(&mut self) {
         let Self { doorbells: Some(doorbells), frontend, now, .. } = self else { return };
         let bar = doorbells.bar;

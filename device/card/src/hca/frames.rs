@@ -21,8 +21,8 @@ use crate::record::Input;
 /// fabric also limits the bytes, so fewer large frames are sent to it.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Maximum number of frames that the engine or the NIC sends before it is the other one's turn. This equals the number
-/// of frames in a QP's turn, so that frames of equal length are sent with one system call.
+/// Maximum number of frames that the engine or the NIC builds before the other one continues. This equals the
+/// number of frames in a QP's turn, so that frames of equal length are sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The part of a device that builds frames. A device without a NIC has only the engine.
@@ -101,7 +101,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric, and must have the same turns as the record.
+        // A replay has no fabric, but its turns must equal those of the record.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
@@ -239,7 +239,7 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    /// Delivers a frame to the HCA that sent it, or whose management sent it.
+    /// Delivers a frame that this HCA, or its management, sent to the HCA itself.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
         match self.port.receive_own(frame) {
             Some(received) => self.accept(&received),
@@ -247,7 +247,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports why the port dropped a frame, if it did. Frames that it answered have no drop reason.
+    /// Reports why the port dropped a frame, if it did. Frames that the port answered have no drop reason.
     #[cold]
     fn report_drop(&mut self, frame: &[u8]) {
         let Some(reason) = self.port.take_drop() else { return };

@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
 
 impl<F: Frontend> Hca<F> {
-    /// Limits the path MTU that the port reports to the maximum that the fabric carries. May only be called
-    /// without a connected client.
+    /// Limits the path MTU that the port reports to the maximum that the fabric carries. Must not be called
+    /// while a client is connected.
     pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
         let own = self.port.addresses().own;
         let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };

@@ -1,4 +1,4 @@
-//! A front-end without an interface, for tests of the code around it.
+//! A minimal front-end, for tests of the code that uses front-ends.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::VecDeque;

@@ -176,7 +176,7 @@ fn own_frames_loop_back_without_fabric() {
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
 }
 
-/// Returns the frame of an HCA after changing its source addresses to those of LID 9.
+/// Returns `frame` with its source addresses replaced by those of LID 9.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
     from_lid_9_with(frame, IcrcField::Computed)
 }
@@ -230,7 +230,7 @@ fn frames_for_others_go_to_fabric() {
 /// An ICRC that the fabric does not need is still computed in two cases: if frames are captured, and for multicast,
 /// because some group members may be on a wire.
 #[test]
-fn unneeded_icrc_is_computed_only_for_capture() {
+fn icrc_is_computed_for_capture_and_multicast() {
     let folder = tempfile::tempdir().unwrap();
     for (captured, doorbell, icrc) in [(false, 8, false), (true, 8, true), (false, 16, true)] {
         let mut hca = powered_on().with_icrc_needed(false);
@@ -282,7 +282,7 @@ fn flapping_link_does_not_fill_log() {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // Each device has its own thread, and thus its own log allowance.
+    // Log lines are rate-limited per thread, and each device has its own thread.
     let thread = std::thread::spawn(move || {
         tracing::subscriber::with_default(subscriber, || {
             let mut hca = powered_on();

@@ -174,7 +174,7 @@ fn class_info() -> ClassPortInfo {
     }
 }
 
-/// Resets the counters selected by the mask. They can only be set to 0.
+/// Resets the counters selected by the mask. These counters can only be set to 0.
 fn reset<const N: usize>(select: u16, counters: [(u8, &mut u64, u64); N]) {
     for (bit, base, now) in counters {
         if select >> bit & 1 != 0 {

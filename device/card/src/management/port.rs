@@ -46,7 +46,7 @@ pub struct NodeProfile {
 pub enum MkeyCheck {
     /// Check whether the request carries the port's M_Key.
     Enforce,
-    /// Do not check it.
+    /// Do not check the M_Key.
     Ignore,
 }
 
@@ -99,7 +99,7 @@ impl ManagedPort {
         }
     }
 
-    /// Power-on values of the fields that Set can change.
+    /// Returns the power-on values of the fields that Set can change.
     fn settings(profile: &NodeProfile) -> PortInfo {
         PortInfo {
             sm_lid: SM_LID,
@@ -339,8 +339,9 @@ impl ManagedPort {
     }
 
     /// Changes PortInfo (section 14.2.5.6). Fields determined by the fabric cannot be set. A LID other than
-    /// the configured one is rejected. The LID and service level of the subnet manager remain those of the
-    /// built-in one, even if a guest's own subnet manager sets them, as the answer shows.
+    /// the configured one is rejected. The LID and the service level of the subnet manager cannot be changed,
+    /// even by a subnet manager in the guest. The answer contains the LID and the service level of the
+    /// built-in subnet manager.
     fn set_port_info(
         &mut self,
         view: &View,

@@ -78,8 +78,8 @@ impl SubnetAdministration {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
         self.depends_on_subnet = false;
-        // Such a packet belongs to a running transfer. Its method does not show this, because Linux
-        // acknowledges a response with the method of the request.
+        // An RMPP packet other than DATA belongs to a running transfer. Its method does not show this,
+        // because Linux acknowledges a response with the method of the request.
         if transfer.active && transfer.kind != rmpp::DATA {
             self.transfers.handle(world.view.now, sent.source_qp, &header, &transfer, out);
             return;

@@ -19,8 +19,8 @@ use super::{Datagram, PERMISSIVE_LID, QP0};
 /// Number of switch ports that HCAs can be attached to.
 const SWITCH_PORTS: u16 = 254;
 
-/// Maximum number of known HCAs, because a peer can claim any number of LIDs. A further HCA replaces a known
-/// one, so that no HCA is locked out.
+/// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. A further HCA
+/// replaces a known one, so that no HCA is locked out.
 const MAX_NODES: usize = 1024;
 
 /// Minimum time between sweeps.
@@ -102,7 +102,7 @@ impl Subnet {
         self.nodes.keys().copied().find(|lid| switch_port(*lid) == port)
     }
 
-    /// Returns the number of switch ports, which is enough for all attached HCAs.
+    /// Returns the number of switch ports, which is the highest port number of an attached HCA.
     pub(super) fn switch_ports(&self) -> u8 {
         self.lids().map(switch_port).max().unwrap_or(1)
     }
@@ -112,13 +112,13 @@ impl Subnet {
         self.first_sweeps = FIRST_SWEEPS;
     }
 
-    /// Returns the time of the next sweep that takes place without a request.
+    /// Returns the time of the next periodic sweep.
     pub(super) fn next_sweep(&self) -> Option<Instant> {
         let pause = if self.first_sweeps > 0 { SWEEP_PERIOD } else { SWEEP_INTERVAL };
         self.last_sweep.map(|last| last + pause)
     }
 
-    /// Returns a Get(NodeInfo) to all HCAs, unless the last sweep was recent.
+    /// Returns a Get(NodeInfo) to all HCAs, or `None` if less than [`SWEEP_PERIOD`] has passed since the last sweep.
     pub(super) fn sweep(&mut self, now: Instant) -> Option<Datagram> {
         if self.last_sweep.is_some_and(|last| now.saturating_since(last) < SWEEP_PERIOD) {
             return None;
@@ -139,8 +139,8 @@ impl Subnet {
     }
 
     /// Handles an answer to one of this module's requests. An answer is accepted only once, and only from the
-    /// HCA that was queried. Returns the next request. Each answer causes at most one, so that no peer can
-    /// make this HCA send more than the peer sends.
+    /// HCA that was queried. Returns the next request. Each answer causes at most one request, so that no
+    /// peer can make this HCA send more than the peer sends.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
         let tid = u32::try_from(header.tid ^ TID).ok()?;
@@ -172,8 +172,8 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node. If the table is full, it replaces the node that responded least recently, with preference
-    /// for nodes that have not answered all individual requests.
+    /// Inserts a node. If the table is full, the new node replaces the node that responded least recently.
+    /// Nodes that have not answered all individual requests are replaced first.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =
@@ -190,7 +190,7 @@ impl Subnet {
         lid != self.own && (1..super::SM_LID.get()).contains(&lid.get())
     }
 
-    /// Returns a request to one HCA, unless the same request is still open.
+    /// Returns a request to one HCA, or `None` if the same request is still open or too many requests are open.
     fn request(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
         let tid = self.requests.open(now, lid, attribute)?;
         Some(self.build_request(lid, attribute, tid))

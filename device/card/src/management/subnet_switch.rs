@@ -1,4 +1,4 @@
-//! The virtual switch that every HCA presents to its guest, and its agent.
+//! The virtual switch that every HCA presents to its guest, and the switch's subnet management agent.
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2.5 and 14.4.
@@ -181,8 +181,9 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
-/// SMInfo for other subnet managers. An OpenSM in a guest must find a master to which it yields. It accepts a
-/// master only if both have the same SM_Key, 1 by default. It asks a master of lower priority to hand over.
+/// SMInfo for other subnet managers. If OpenSM runs in a guest, it must find a master to which it yields.
+/// OpenSM accepts a master only if both have the same SM_Key, which is 1 by default. OpenSM asks a master of
+/// lower priority to hand over, so this master has the highest priority.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

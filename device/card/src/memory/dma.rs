@@ -1,9 +1,9 @@
 //! The DMA map: ranges of bus addresses that the client has mapped. Only this module accesses guest memory.
 //!
 //! The client specifies each range as a part of a file. A file is mapped once and completely, regardless of
-//! how many ranges and descriptors of it arrive. With an emulated IOMMU, each 4 KiB page is a range of its
-//! own, and a mapping for each would exceed the host's limit. Ranges that are contiguous on the bus and in
-//! the file are merged. [`Limits`] restricts what a client may map.
+//! how many ranges and descriptors of it arrive. With an emulated IOMMU, each 4 KiB page is a separate range,
+//! and one mapping per range would exceed the host's limit on mappings. Ranges that are contiguous on the bus
+//! and in the file are merged into one window. [`Limits`] restricts what a client may map.
 //!
 //! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically.
 //! No reference to them exists outside this module. If the host cannot provide a page, the access and every
@@ -136,12 +136,11 @@ impl GuestMemory {
         self.sink = sink;
     }
 
-    /// Maps `len` bytes at `iova`. `backing` is a file and the offset in it at which the range begins.
-    /// Without a file, the range is inaccessible. The descriptor is closed, because the mapping does not need
-    /// it.
+    /// Maps `len` bytes at `iova`. `backing` is a file and the file offset of the range. Without a file, the
+    /// range is inaccessible. The descriptor is closed, because the mapping does not need it.
     ///
     /// # Errors
-    /// See [`MapError`]; nothing has changed.
+    /// [`MapError`]. In this case, nothing has changed.
     pub fn map(
         &mut self,
         iova: Iova,
@@ -178,7 +177,7 @@ impl GuestMemory {
         self.map.change().add(first, last, permissions, backing)
     }
 
-    /// Returns the number of mapped ranges.
+    /// Returns the number of mapped ranges after merging.
     pub fn ranges(&self) -> u64 {
         self.map.window_count() as u64
     }
@@ -188,7 +187,7 @@ impl GuestMemory {
     /// returned.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit; nothing has changed.
+    /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit. In this case, nothing has changed.
     pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
         let Some(locate) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
@@ -207,7 +206,8 @@ impl GuestMemory {
         }
     }
 
-    /// While set, every access fails, as for a function that is not enabled as a bus master. The map is kept.
+    /// Blocks or permits all accesses. While blocked, every access fails, as for a function that is not
+    /// enabled as a bus master. The map is kept.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
@@ -260,8 +260,8 @@ impl GuestMemory {
         check_all(&pieces, error)
     }
 
-    /// Appends `len` bytes of guest memory to `out` without clearing memory first. The range may span adjoining
-    /// mappings.
+    /// Appends `len` bytes of guest memory to `out` without zeroing the new part of `out` first. The range
+    /// may span adjoining mappings.
     ///
     /// # Errors
     /// The range is not entirely readable, or a page is lost. In either case, `out` is unchanged.
@@ -382,14 +382,15 @@ impl GuestMemory {
         Ok(before)
     }
 
-    /// Returns writable bytes inside one page. Ranges are whole pages, so they are in one window.
+    /// Returns writable bytes, which must be inside one page. Ranges are whole pages, so these bytes are in
+    /// one window.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
         self.piece(iova, len, writable)
     }
 
-    /// Fast path: executes an access to a range that lies in one window, as almost all do. While accesses are
-    /// recorded or replayed, returns false without an access. On false, the caller repeats the access in
-    /// pieces to determine the error.
+    /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns
+    /// whether the access succeeded. While accesses are recorded or replayed, returns false without an
+    /// access. On false, the caller repeats the access in pieces to determine the error.
     #[inline(always)]
     fn in_one_window(
         &self,

@@ -1,4 +1,4 @@
-//! Operations on keys that work requests can request: fast registration, invalidation and window binding.
+//! Operations on keys that work requests execute: fast registration, invalidation and window binding.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, local invalidate), 10.6.7 (memory windows).
@@ -162,7 +162,7 @@ impl From<KeyOp> for LocalOp {
                 [head, of.va.get(), of.len, of.parent.get().into()]
             }
         };
-        // Earlier requests may still gather data through a key that is to be invalidated.
+        // Earlier requests may still gather data through a key that this request invalidates.
         Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
     }
 }

@@ -226,13 +226,13 @@ impl KeyTable {
         self.slots.get(index).map_or(0, |slot| slot.windows)
     }
 
-    /// Replaces an existing entry, and updates the window counts of the regions concerned.
+    /// Replaces an existing entry, and updates the window counts of the affected regions.
     pub(super) fn set(&mut self, entry: Entry) {
         let index = self.index(entry.key());
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
             && let Some(parent) = self.change().get_mut(parent)
         {
-            // Bound: the number of entries in the table.
+            // The count never exceeds the number of entries in the table.
             parent.windows += 1;
         }
         let Some(slot) = self.change().get_mut(index) else { return };
@@ -240,7 +240,7 @@ impl KeyTable {
         self.release(&old);
     }
 
-    /// Decrements the window count of the region if the replaced or removed entry is a window.
+    /// If the replaced or removed entry `old` is a window, decrements the window count of its region.
     fn release(&mut self, old: &Entry) {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
             && let Some(parent) = self.change().get_mut(parent)

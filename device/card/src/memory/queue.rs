@@ -77,7 +77,7 @@ pub mod testing {
         pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
         pub read_only: Cell<bool>,
-        /// A modification by software that is still to come.
+        /// Modification that software makes later.
         pub later: RefCell<Option<Later>>,
     }
 

@@ -104,7 +104,7 @@ pub enum Origin {
     Start,
 }
 
-/// Origin of a valid key, which determines how it can be invalidated.
+/// How a valid key was created, which determines how it can be invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A region registered by a command, which only a command can deregister.

@@ -1,4 +1,4 @@
-//! Translation from a key and an address to bytes on the bus.
+//! Translation from a key and an address to bus addresses.
 
 use engine::{Access, AccessError, AtomicOp, Initiator, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
@@ -30,8 +30,8 @@ pub trait PageTable: Copy {
         None
     }
 
-    /// Returns the version of the table, or `None` if entries may change unnoticed. As long as the version is
-    /// unchanged, so are all entries of any kind.
+    /// Returns the version of the table, or `None` if entries may change unnoticed. While the version is
+    /// unchanged, all entries (pages, lists and ranges) are unchanged as well.
     fn generation(self) -> Option<Generation> {
         None
     }
@@ -318,7 +318,7 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        // An entry grants what both the key and the keys in its lists grant.
+        // An entry grants only the rights that both the key and the keys in its lists grant.
         let region = MemoryRegion { rights: region.rights.difference(at.denied), ..*region };
         if let Some(entry) = TlbEntry::of(&region, first, len, bus, generation.filter(|_| at.from_table)) {
             keys.cache(region.key, self.va, entry);

@@ -1,12 +1,13 @@
-//! Operations on keys by work requests and peers: fast registration, invalidation and window binding.
+//! Operations on keys by work requests and peers: fast registration, invalidation and window binding. The
+//! table shows the state of a key after each operation.
 //!
 //! | state of a key | fast registration | binding, type 1 | binding, type 2 | invalidation |
 //! |---|---|---|---|---|
 //! | allocated for a region | valid | refused | refused | refused |
 //! | region, fast-registered | refused | refused | refused | allocated, unless windows are bound to it |
 //! | allocated for a window | refused | valid | valid | refused |
-//! | window, type 1 | refused | valid; if of length 0, allocated | refused | refused |
-//! | window, type 2 | refused | refused | refused; if of length 0, allocated | allocated, by its QP only |
+//! | window, type 1 | refused | valid, or allocated if the length is 0 | refused | refused |
+//! | window, type 2 | refused | refused | refused, or allocated if the length is 0 | allocated, by its QP only |
 //! | region, registered by a command | refused | refused | refused | refused |
 //!
 //! # Spec
@@ -152,7 +153,7 @@ impl KeyTable {
 }
 
 /// Checks that peers get no permission to modify memory that the owner may not modify. If `rights` permit
-/// such modifications, the region needs local write permission.
+/// peers to modify memory, the region must grant local write access.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.

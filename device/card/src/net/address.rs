@@ -1,4 +1,4 @@
-//! Address resolution: from the address by which software names a peer to the headers of a frame.
+//! Address resolution: derives the headers of a frame from the address by which software names a peer.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`.
@@ -25,7 +25,7 @@ pub struct Addresses {
     pub default_peer: Option<Identity>,
 }
 
-/// Addresses of a peer given by software.
+/// Addresses by which software names a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
     pub ip: Option<Ipv4Addr>,
@@ -63,10 +63,10 @@ impl Addresses {
         self.ports().any(|port| port.mac == mac)
     }
 
-    /// Returns the headers of packets to a peer, or `None` if software specified no known peer and there is
-    /// no default. The destination MAC of an unknown IP address is [`UNRESOLVED`]. The source is always this
-    /// port, because a guest must not use the address of another port, regardless of the contents of its QP
-    /// context.
+    /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software
+    /// specified no address, the default peer is used. The destination MAC of an unknown IP address is
+    /// [`UNRESOLVED`]. The source is always this port, because a guest must not use the address of another
+    /// port, regardless of the contents of its QP context.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -157,8 +157,8 @@ fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
 }
 
-/// Returns a GID as an IPv6 address if it can be the address of a port. A GID with a prefix of zeros cannot,
-/// and a GID of all zeros means that none was specified.
+/// Returns a GID as an IPv6 address, or `None` if it cannot be the address of a port. This is the case for a
+/// multicast GID, and for a GID that begins with 16 zero bits, such as the unspecified GID.
 fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
 }

@@ -67,7 +67,7 @@ pub(crate) fn destination(ether: &EtherFrame<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Returns whether an IPv6 host has joined a group. These are the all-nodes group and the solicited-node
+/// Returns whether an IPv6 host has joined a group. A host joins the all-nodes group and the solicited-node
 /// groups of its addresses.
 fn is_member(own: &Identity, group: MacAddr) -> bool {
     let of = |ip: Ipv6Addr| icmpv6::multicast_mac(icmpv6::solicited_node(ip)) == group;

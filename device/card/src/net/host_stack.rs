@@ -27,10 +27,10 @@ use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
 /// Maximum number of pending answers. Further answers are dropped. One frame causes one answer of the same
-/// length to its source, so a peer cannot make this port send more than it sends itself. However, answers
-/// accumulate if a peer sends while the fabric is blocked. (The advertisement that answers a probe is eight
-/// bytes longer than the shortest probe, because RFC 4861, section 7.2.4, requires an option in it that a
-/// probe must not contain.)
+/// length to its source, so a peer cannot make this port send more than the peer itself sends. However,
+/// answers accumulate if a peer sends while the fabric is blocked. The only longer answer is the
+/// advertisement that answers a probe. It exceeds the shortest probe by eight bytes, because RFC 4861,
+/// section 7.2.4, requires it to contain an option that a probe must not contain.
 pub(super) const MAX_WAITING: usize = 256;
 
 /// Hop limit of packets from the host stack.
@@ -144,8 +144,8 @@ impl HostStack {
     fn on_ipv6(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         let (ip, payload) = Ipv6::parse(cx.ether.payload)?;
         let group = ip.dst.is_multicast();
-        // The destination IP of a multicast frame needs no check, because it was sent to a group of this
-        // port.
+        // The destination IP of a multicast frame needs no check, because the frame was sent to a group of
+        // this port.
         if group != cx.ether.dst.is_multicast() || !group && !cx.own.owns(ip.dst.into()) {
             return Err(DropReason::OtherIp);
         }

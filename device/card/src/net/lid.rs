@@ -6,7 +6,7 @@
 //! | packet with GRH | IPv6, whose header is the GRH; the MACs are those of the ports with these LIDs |
 //! | destination LID of a group, with its MGID in the GRH | IPv6 (IPv4 for a mapped MGID), Ethernet group address |
 //! | source and destination LID | MACs, according to the LID table or the LID rule |
-//! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as RoCE does; SL bit 3 in bit 4 |
+//! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
 //!
 //! No header contains data private to hcad, so soft-RoCE is a peer like any other. Path bits are not
 //! transmitted, because every port has only one LID. The SL is not transmitted if software sets a traffic
@@ -25,7 +25,7 @@ use protocol::roce::{Encap, IpAddrs};
 
 use super::address::{Addresses, HOP_LIMIT, entropy};
 
-/// First LID of multicast groups. The permissive LID follows them.
+/// First multicast LID (IBTA volume 1, section 4.1.3).
 const FIRST_MULTICAST: u16 = 0xc000;
 const LAST_MULTICAST: u16 = 0xfffe;
 
@@ -51,7 +51,7 @@ pub struct Route {
 /// Source of an InfiniBand packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Source LID; 0 if the port's MAC is neither configured nor follows the LID rule.
+    /// Source LID; 0 if the source MAC is not configured and does not follow the LID rule.
     pub slid: Lid,
     pub service_level: u8,
     /// Whether the packet had a global route header.
@@ -173,7 +173,7 @@ mod tests {
         assert!(
             matches!(encap.ip, IpAddrs::V6 { dst, .. } if dst == "ff12:401b:ffff::ffff:ffff".parse::<Ipv6Addr>().unwrap())
         );
-        // The example of RFC 1112: the MAC does not contain the high bit of the second byte.
+        // RFC 1112, section 6.4: the MAC contains only the low 23 bits of the IP address.
         let encap = route(0xc001, 0, grh("::ffff:224.129.2.3")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]));
     }

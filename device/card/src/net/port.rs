@@ -46,12 +46,12 @@ impl PortOwner {
     /// or a group's.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         let takes = match self {
-            // Whether the group has been joined is checked by the transport.
+            // The transport checks whether the group has been joined.
             Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
             Self::HostStack(_) => own.owns(ip),
-            // Group MACs are programmed by the driver.
+            // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The driver does not tell the device the addresses of the port. It only programs the addresses
+            // The device does not know the IP addresses of the port. The driver programs only the addresses
             // of each connection, which the QP checks.
             Self::Nic { .. } => is_valid_source(ip),
         };
@@ -178,8 +178,8 @@ impl Port {
         self.stats.receive.count(frame);
     }
 
-    /// Checks and counts a frame for the NIC. Rejects frames from the NIC's own MAC unless loopback is
-    /// enabled, because they are reflections of the NIC's own multicasts, or come from a host with the same
+    /// Checks and counts a frame for the NIC. If loopback is disabled, rejects frames whose source is the
+    /// NIC's own MAC. They are reflections of the NIC's own multicasts, or come from a host with the same
     /// address.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
@@ -211,7 +211,7 @@ impl Port {
 
     /// Removes a priority tag, which only indicates the priority of a frame. Switches add it to frames
     /// without a VLAN. Returns `None` for a frame of a VLAN, because VLANs separate networks and this port
-    /// belongs to none. Frames for a NIC are unchanged.
+    /// belongs to no VLAN. Frames for a NIC are unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
@@ -220,8 +220,9 @@ impl Port {
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
-    /// Handles a frame from the fabric. Returns a packet for a QP after all checks, including that of its
-    /// ICRC if it has one. Other frames are answered into `answers`, learned from, or dropped and counted.
+    /// Handles a frame from the fabric. If the frame is a packet for a QP, checks the packet, including its
+    /// ICRC if present, and returns it. For other frames, appends an answer to `answers`, updates the
+    /// neighbour table, or drops and counts the frame.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -258,7 +259,7 @@ impl Port {
         self.stats.lost_unresolved += lost as u64;
     }
 
-    /// Returns the next frame whose destination has been resolved, with its MAC filled in. Call it after
+    /// Returns the next frame whose destination has been resolved, with its MAC filled in. Call this after
     /// [`Port::receive`].
     pub fn next_resolved(&mut self) -> Option<Vec<u8>> {
         self.host_stack()?.next_resolved()
@@ -287,7 +288,7 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame from this HCA to itself, which does not pass the fabric.
+    /// Handles a frame from this HCA to itself, which does not pass through the fabric.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, owner, .. } = self;

@@ -50,9 +50,9 @@ fn is_for_group(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 1 != 0)
 }
 
-/// Counters of one port. Every received frame is counted once: accepted, answered or dropped. The exception is a
-/// management datagram whose sender is over its rate limit, which is counted twice because management checks the
-/// limit after the port.
+/// Counters of one port. Every received frame is counted once: accepted, answered or dropped. A management
+/// datagram whose sender exceeds its rate limit is counted twice, because management checks the limit after
+/// the port has counted the datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// RoCE packets delivered, including those from this HCA to itself.
@@ -84,7 +84,7 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// Returns the frames dropped for `reason`.
+    /// Returns the number of frames dropped for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
     }

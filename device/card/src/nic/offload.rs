@@ -29,7 +29,7 @@ pub struct Request {
     pub ip: Option<IpVersion>,
     /// Length of the innermost IP header.
     pub ip_len: usize,
-    /// Transport header whose checksum to compute.
+    /// Transport protocol, if a checksum is requested.
     pub l4: Option<L4Protocol>,
     /// Length of the transport header.
     pub l4_len: usize,
@@ -292,7 +292,8 @@ impl L4Header {
     }
 }
 
-/// RFC 9260, section 6.8 and appendix A: the CRC32c is stored in little-endian order.
+/// Fills in the CRC32c of an SCTP packet, which is stored in little-endian order (RFC 9260, section 6.8 and
+/// appendix A).
 fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
     let Some(packet) = frame.get_mut(at..end) else { return };
     if let Some(field) = packet.get_mut(8..12) {
@@ -304,8 +305,8 @@ fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
     }
 }
 
-/// RFC 9293, section 3.1: FIN and PSH belong to the last segment. RFC 3168, section 6.1.2: CWR is set only in
-/// the first.
+/// Adjusts the TCP header of a segment. RFC 9293, section 3.1: FIN and PSH belong to the last segment. RFC
+/// 3168, section 6.1.2: CWR is set only in the first segment.
 fn adjust_tcp(frame: &mut [u8], at: usize, position: SegmentPosition) {
     const FIN: u8 = 0x01;
     const PSH: u8 = 0x08;

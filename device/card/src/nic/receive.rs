@@ -52,8 +52,8 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
         (Transport::Udp(_), addresses) => {
             let [.., high, low, sum_high, sum_low] = *payload.first_chunk::<8>()?;
             let has_sum = [sum_high, sum_low] != [0, 0];
-            // The UDP length differs from the IP payload, as in a fragment or a padded datagram. Verification
-            // is left to software.
+            // If the UDP length differs from the length of the IP payload, as in a fragment or a padded
+            // datagram, verification is left to software.
             if usize::from(u16::from_be_bytes([high, low])) != payload.len() {
                 return None;
             }

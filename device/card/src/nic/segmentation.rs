@@ -1,7 +1,7 @@
 //! TCP and UDP segmentation (TSO) over IPv4 and IPv6, with or without tunnels.
 //!
-//! The headers are stored once. Each segment consists of a copy of them and the next payload bytes, with
-//! lengths, sequence numbers and checksums adjusted.
+//! The headers are stored once. Each segment consists of a copy of the headers and the next payload bytes,
+//! with lengths, sequence numbers and checksums adjusted.
 
 use std::num::NonZeroU16;
 

@@ -65,7 +65,7 @@ mod tag {
     pub(super) const OVERRUN: u8 = 0x73;
 }
 
-/// How data is stored that a replay compares.
+/// Form in which a record stores data for comparison.
 mod form {
     pub(super) const BYTES: u8 = 0;
     pub(super) const DIGEST: u8 = 1;
@@ -380,7 +380,7 @@ fn decode_input<'a>(tag: u8, from: &mut Bytes<'a>) -> Result<Input<'a>, CodecErr
     })
 }
 
-/// The part of a chunk that is still to be decoded.
+/// The part of a chunk that has not been decoded yet.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

@@ -1,7 +1,7 @@
 //! A cache that avoids storing repeated data in a record. Programs send from the same buffers, devices read
 //! contexts and rings again and again, and peers retransmit lost packets.
 //!
-//! Writer and reader of a record each have a cache, and update it in the same order.
+//! The writer and the reader of a record each have a cache, and update it in the same order.
 
 use twox_hash::XxHash3_64;
 
@@ -27,7 +27,8 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Number of bytes of a payload that determine its slot.
 const SAMPLE: usize = 64;
 
-/// Runs by the address they were read from, and frame payloads by their first bytes. Slots are part of the format.
+/// Runs by the address that they were read from, and frame payloads by their first bytes. Slots are part of
+/// the format.
 #[derive(Default)]
 pub(super) struct DedupCache {
     pub(super) reads: Runs,

@@ -67,7 +67,7 @@ pub(super) enum Entry<'a> {
 /// An input of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The client reads a region. `region` is an index of `linux/vfio.h`.
+    /// The client reads a region. `region` is a region index of `linux/vfio.h`.
     RegionRead {
         region: u8,
         offset: u64,
@@ -119,7 +119,7 @@ pub enum Input<'a> {
     RemoveNeighbour(MacAddr),
     /// An impairment is added. The text is its JSON form, as in the configuration.
     Impair(Cow<'a, str>),
-    /// An impairment is removed, or all of them for `None`.
+    /// An impairment is removed, or all impairments if the ID is `None`.
     Unimpair(Option<u32>),
 }
 
@@ -136,8 +136,8 @@ pub(super) enum Update {
 
 /// Bytes to compare, stored in full or, if there are many, as a digest.
 ///
-/// The digest is not a CRC. Frames end with a CRC of their contents, and a CRC over contents and CRC is
-/// constant.
+/// The digest is not a CRC, because frames end with a CRC of their contents. A CRC over the contents and this
+/// CRC would be the same for every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),

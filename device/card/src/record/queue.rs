@@ -1,7 +1,7 @@
 //! The queue of entries from the thread of a device to the thread that writes its file.
 //!
 //! The device appends entries and continues. It waits only for the lock, which the writer holds while it
-//! takes a list. If the file is too slow, the queue reaches its maximum size and the record ends.
+//! takes the chunks. If the file is too slow, the queue reaches its maximum size and the record ends.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -13,12 +13,12 @@ use super::codec::{self, MAX_RUN};
 use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
 
-/// Maximum number of bytes waiting to be written to the file. This is what a device transfers in a tenth of a
-/// second at full rate.
+/// Maximum number of bytes waiting to be written to the file. A device transfers about this amount in a tenth
+/// of a second at full rate.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. A killed
-/// daemon loses the entries of this time.
+/// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon
+/// is killed, the entries of this time are lost.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Number of bytes that are written without waiting for more.
@@ -42,7 +42,7 @@ struct State {
     room: usize,
     spare: Vec<Vec<u8>>,
     cache: DedupCache,
-    /// The device's clock as recorded.
+    /// The device's clock at the last recorded step, in nanoseconds.
     recorded: u64,
     /// Whether the writer is sleeping until entries arrive.
     idle: bool,
@@ -145,7 +145,7 @@ impl Queue {
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
 
-    /// Returns the buffer of a chunk that [`Queue::take`] returned, after the chunk has been written.
+    /// Recycles the buffer of a chunk from [`Queue::take`] after the chunk has been written.
     pub(super) fn done(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());
@@ -165,8 +165,8 @@ impl Queue {
         self.lock().failure.clone()
     }
 
-    /// Marks the record as ended, because the writer has ended, with an error if there was one. Entries
-    /// appended from now on are lost.
+    /// Marks the record as ended. The writer calls this when it ends, with its error if there was one.
+    /// Entries appended later are lost.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {

@@ -17,8 +17,8 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// Time for which a device that ends waits for its record to be written. A slower disk must not delay the
-/// daemon.
+/// A device that ends waits until its record is written, but no longer than this time. A slower disk must not
+/// delay the daemon.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.

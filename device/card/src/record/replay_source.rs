@@ -60,7 +60,7 @@ pub enum Finish {
         /// The last chunk is incomplete.
         cut_off: bool,
     },
-    /// The file is unreadable from here on.
+    /// The file is unreadable from this point on.
     Unreadable(ReadError),
 }
 

@@ -35,7 +35,7 @@ impl RecordSink {
         Self(Side::Recording(queue))
     }
 
-    /// Records the input that begins a step, with the device's clock in nanoseconds. No effect in a replay.
+    /// Records the input that begins a step, with the device's clock in nanoseconds. This has no effect in a replay.
     pub fn step(&self, now: u64, input: Input<'_>) {
         if let Side::Recording(queue) = &self.0 {
             append_at(queue, Some(now), &Entry::Input(input));

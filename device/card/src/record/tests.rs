@@ -139,7 +139,7 @@ fn record_has_header_and_ending() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// The record of a killed daemon contains all chunks that were written before.
+/// If the daemon is killed, the record contains all chunks that were written before.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -316,11 +316,11 @@ fn repeated_data_is_written_once() {
     assert!(lens[2..].iter().all(|len| *len < 80), "{lens:?}");
 }
 
-/// Contents of an entry: the address of a read, or headers and ICRC of a frame, and the bytes.
+/// Contents of an entry: either the address of a read, or the headers and the ICRC of a frame; then the bytes.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Generates few different addresses and contents, so that many repeat. The lengths are near the limits of
-/// the cache.
+/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are near
+/// the limits of the cache.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

@@ -1,7 +1,7 @@
 //! Filters of traces and captures by kind, opcode and QP.
 //!
-//! All given selectors must match, each by one of its values. A record without an opcode or QP does not match a
-//! selector for it.
+//! A selector matches if one of its values matches, and all given selectors must match. A record without an
+//! opcode does not match a selector for opcodes. The same applies to QPs.
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::ids::Qpn;
@@ -94,7 +94,7 @@ pub struct FieldFilter<'a> {
 }
 
 impl<'a> FieldFilter<'a> {
-    /// Forwards the fields to `to`.
+    /// Creates a filter that forwards the fields to `to`.
     pub fn new(filter: &'a TraceFilter, to: &'a mut dyn Visitor) -> Self {
         Self { to: Some(to), ..Self::blind(filter) }
     }

@@ -38,10 +38,10 @@ impl Lines {
 #[derive(Debug)]
 pub(super) struct Line {
     lines: Lines,
-    /// Whether the line is truncated to [`MAX_LEN`], as all lines except panics are. The next field is
-    /// whether the line counts against the allowance. Panics and lines that only the operator can have
-    /// requested do not.
+    /// Whether the line is truncated to [`MAX_LEN`]. This applies to all lines except panics.
     is_bounded: bool,
+    /// Whether the line counts against the allowance. Panics do not count. Lines below the info level do not
+    /// count either, because only the operator can enable them.
     is_counted: bool,
 }
 

@@ -140,7 +140,7 @@ macro_rules! log_line {
 
 /// Returns the log target of the module that calls it, as a constant.
 ///
-/// Log filters and the readers of logs depend on targets, so these do not show how the code is divided into
+/// Log filters and the readers of logs depend on targets, so targets do not show how the code is divided into
 /// crates: `card::vfio` logs as `device::vfio`, and the interface `mthca` as `device::frontend::mthca`.
 #[macro_export]
 macro_rules! log_target {
@@ -172,7 +172,7 @@ const fn split_target(module: &str) -> (&[u8], &[u8]) {
     (b"device::frontend::", path)
 }
 
-/// Compares bytes in a constant.
+/// Compares byte strings in a `const` context.
 const fn is_equal(a: &[u8], b: &[u8]) -> bool {
     let mut index = 0;
     while index < a.len() && index < b.len() && a[index] == b[index] {

@@ -84,12 +84,12 @@ impl Monitor {
         self.trace.as_mut()
     }
 
-    /// Returns the trace's file or ring, if one is running.
+    /// Returns the path of the trace's file or ring, if a trace is running.
     pub fn trace_path(&self) -> Option<&Path> {
         self.trace.as_ref().and_then(Trace::path)
     }
 
-    /// Returns the contents of the trace ring.
+    /// Returns the contents of the trace ring, if there is one.
     pub fn trace_kept(&self) -> Option<Vec<u8>> {
         self.trace.as_ref().and_then(Trace::kept)
     }
@@ -248,7 +248,7 @@ impl Monitor {
         self.strict = strict;
     }
 
-    /// Reports a driver violation in counters, trace and log. `what` describes it with its location.
+    /// Reports a driver violation in counters, trace and log. `what` describes the violation and its location.
     pub fn violation(&mut self, rule: &'static Rule, what: fmt::Arguments<'_>) {
         let Rule { name, section, .. } = *rule;
         let seen = self.violations.entry(name).or_default();

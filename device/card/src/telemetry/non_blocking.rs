@@ -188,7 +188,7 @@ impl<W: Write + AsFd> WriterThread<W> {
         Some((std::mem::take(&mut waiting.dropped), waiting.format))
     }
 
-    /// Reports the number of lost lines, if there are any and the sink accepts it.
+    /// Reports the number of lost lines, if there are any and the sink accepts the report.
     fn report_lost(&mut self, format: LogFormat) {
         if self.missing > 0 && self.write(note(self.missing, format).as_bytes()) == 0 {
             self.missing = 0;

@@ -1,5 +1,5 @@
-//! Reasons for ignoring an input. There is one table per component that handles untrusted input, and one type
-//! for all of them.
+//! Reasons for ignoring an input. Each component that handles untrusted input has a table of reasons, and
+//! [`Reason`] covers all of them.
 //!
 //! A reason has the same name in traces, counters and rows of `hcactl`. It is counted where it occurs:
 //! packets in the engine, frames in the port, everything else in the [`Monitor`](super::monitor::Monitor).
@@ -34,8 +34,9 @@ reasons! {
         /// The destination is another MAC, or a group that this port has not joined. This is normal on
         /// fabrics that flood frames.
         OtherMac "other_mac",
-        /// The source cannot be that of a station: a group MAC or IP address, a loopback or unspecified address, or the
-        /// address of this port (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
+        /// The source address cannot belong to a station: a group MAC or IP address, a loopback or
+        /// unspecified address, or the address of this port (RFC 1122, section 3.2.1.3; RFC 4291, section
+        /// 2.7).
         BadSource "bad_source",
         /// The configuration assigns the source IP address to another MAC.
         ForeignSource "foreign_source",
@@ -48,7 +49,7 @@ reasons! {
         OtherIp "other_ip",
         /// The port does not support the protocol.
         Protocol "protocol",
-        /// The frame is shorter than its headers, or than the length in one of them.
+        /// The frame is shorter than its headers, or shorter than the length stated in one of them.
         Short "short",
         /// A field has a value that the standard does not allow.
         Invalid "invalid",
@@ -71,14 +72,14 @@ reasons! {
 /// reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IgnoreReason {
-    /// Short stable name, which differs from all others of the interface, [`DropReason`] and [`FrameReason`].
+    /// Short stable name. It is unique among the reasons of the interface, [`DropReason`] and [`FrameReason`].
     pub name: &'static str,
     /// Severity, which selects the log level.
     pub severity: Severity,
 }
 
 impl IgnoreReason {
-    /// Creates a reason that is a bug of the guest's software.
+    /// Creates a reason that indicates a bug in the guest's software.
     pub const fn guest_bug(name: &'static str) -> Self {
         Self { name, severity: Severity::GuestBug }
     }

@@ -1,9 +1,9 @@
 //! Storage of trace records and captured frames: a file, rotating files, or a ring in memory.
 //!
-//! The size of each is limited. All files are opened at the start, before the process enters the sandbox, and
-//! are reused in turn without being renamed. The second file has the name of the first one with `.1`
-//! appended. After the last file, the first is truncated and used again. A ring keeps the newest records,
-//! until an operator dumps it.
+//! The size of each file or ring is limited. All files are opened at the start, before the process enters the
+//! sandbox, and are reused in turn without being renamed. The second file has the name of the first one with
+//! `.1` appended. After the last file, the first is truncated and used again. A ring keeps the newest records
+//! for an operator to dump.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Keep {
         path: PathBuf,
         count: NonZeroU16,
     },
-    /// In an in-memory ring of this size.
+    /// Stores records in an in-memory ring of this size.
     Memory(RingBytes),
 }
 
@@ -54,7 +54,7 @@ impl Keep {
     }
 }
 
-/// Stands for a ring in memory in place of a path.
+/// Path that denotes a ring in memory instead of a file.
 pub const MEMORY: &str = "memory";
 
 /// Maximum number of files of one trace or capture. Each file takes a descriptor.
@@ -68,7 +68,7 @@ pub struct RingBytes(usize);
 impl RingBytes {
     /// Minimum size, which suffices for several records or frames of any size.
     const LEAST: u64 = 64 << 10;
-    /// Maximum size of one ring. A dump copies it within one turn of the device.
+    /// Maximum size of one ring. A dump copies the ring within one turn of the device.
     const MOST: u64 = 64 << 20;
 }
 
@@ -164,8 +164,8 @@ impl Store {
     /// Creates the store that `keep` describes.
     ///
     /// # Errors
-    /// Fails if a file cannot be opened. With [`Opening::New`], the files created before it are removed
-    /// again.
+    /// Fails if a file cannot be opened. With [`Opening::New`], the files that were already created are
+    /// removed again.
     pub fn open(what: &'static str, keep: &Keep, opening: Opening, head: Vec<u8>) -> io::Result<Self> {
         let bytes = match keep {
             Keep::Memory(bytes) => bytes.0,
@@ -237,7 +237,7 @@ impl Store {
         }
     }
 
-    /// Flushes buffered records to the operating system. Call it when idle.
+    /// Flushes buffered records to the operating system. Call this when idle.
     pub fn flush(&mut self) {
         if !std::mem::take(&mut self.unflushed) {
             return;

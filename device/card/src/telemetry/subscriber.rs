@@ -11,7 +11,7 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use super::{line, non_blocking};
 
-/// Replaces the log filter.
+/// Function that replaces the log filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
 static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();

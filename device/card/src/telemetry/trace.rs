@@ -8,14 +8,15 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields
-//! are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
-//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or on an
-//! E810 the index of its first quantum. Rust's `Debug` format is never used.
+//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero
+//! fields are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the
+//! comments of captured frames. `wr` is the position of the work request in its queue, as reported in
+//! completions of the interface: a byte offset, or on an E810 the index of its first quantum. Rust's `Debug`
+//! format is never used.
 //!
-//! A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: new ones may
-//! be added, but existing ones do not change. Their meaning is documented where the types of `protocol` describe
-//! themselves.
+//! A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: new
+//! ones may be added, but existing ones do not change. Their meaning is documented at the types of `protocol`
+//! that implement `Describe`.
 
 mod json;
 mod text;
@@ -97,7 +98,7 @@ impl Kind {
 /// Source of the time in records.
 pub type Clock = fn() -> Duration;
 
-/// Stands for standard error in place of a file.
+/// Path that denotes standard error instead of a file.
 pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
@@ -176,7 +177,7 @@ impl Trace {
         self.store.ended()
     }
 
-    /// Returns the contents of the trace ring.
+    /// Returns the contents of the trace ring, if there is one.
     pub fn kept(&self) -> Option<Vec<u8>> {
         self.store.kept()
     }
@@ -220,7 +221,7 @@ impl Trace {
         }
     }
 
-    /// Flushes buffered records to the operating system. Call it when idle.
+    /// Flushes buffered records to the operating system. Call this when idle.
     pub fn flush(&mut self) {
         self.store.flush();
     }

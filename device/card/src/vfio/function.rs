@@ -1,6 +1,6 @@
 //! Description of a PCI function: its IDs, BARs and MSI-X layout.
 
-/// A base address register. For a 64-bit BAR, the lower of its two registers.
+/// A base address register. A 64-bit BAR is identified by the lower of its two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bar {
     Bar0,
@@ -38,7 +38,7 @@ impl Bars {
     /// Creates the set of BARs.
     ///
     /// # Panics
-    /// If two BARs overlap or a length is invalid. Both are bugs in the front-end.
+    /// Panics if two BARs overlap or a length is invalid, which is a bug in the front-end.
     pub fn new<const N: usize>(bars: [(Bar, MemoryBar); N]) -> Self {
         let mut table = Self::default();
         let mut taken = 0_u8;

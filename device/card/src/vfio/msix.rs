@@ -1,9 +1,8 @@
 //! MSI-X vectors, signalled through eventfds of the client.
 //!
-//! Vectors can be masked in two places: the function's own MSI-X capability (enable and function mask bits),
-//! and the client's SET_IRQS. The table in the BAR only stores data. A VMM keeps its own table and never
-//! forwards the guest's mask bits, so an entry's mask bit has no effect until the client writes that entry
-//! here.
+//! Vectors are masked by the function's MSI-X capability (enable and function mask bits) and by the client's
+//! SET_IRQS. A VMM keeps its own MSI-X table and never forwards the guest's mask bits. The mask bit of an
+//! entry in the table here therefore has no effect until the client writes that entry.
 
 use std::os::fd::OwnedFd;
 
@@ -114,8 +113,8 @@ impl Interrupts {
         self.gate.enabled
     }
 
-    /// Raises `vector`. An interrupt of an unknown vector is discarded, and one that is masked or has no
-    /// eventfd becomes pending. Neither is an error.
+    /// Raises `vector`. An interrupt of an unknown vector is discarded. The interrupt of a vector that is
+    /// masked or has no eventfd becomes pending.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
         let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
@@ -141,7 +140,7 @@ impl Interrupts {
         &self.stats
     }
 
-    /// Applies the bits of config space and sends pending interrupts. Disabling MSI-X clears them.
+    /// Applies the bits of config space and sends pending interrupts. Disabling MSI-X clears all pending interrupts.
     pub fn set_gate(&mut self, gate: Gate) {
         if gate == self.gate {
             return;
@@ -188,8 +187,8 @@ impl Interrupts {
     }
 
     /// Closes all eventfds and clears the client's masks, when the client disables MSI-X or disconnects.
-    /// Pending bits stay set, because QEMU does this whenever the driver uses one more vector, and then sends
-    /// all eventfds again.
+    /// Pending bits stay set, because QEMU also closes all eventfds whenever the driver uses one more vector,
+    /// and then sets them again.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();
@@ -214,12 +213,12 @@ impl Interrupts {
         }
     }
 
-    /// Length of the table in bytes.
+    /// Returns the length of the table in bytes.
     pub fn table_len(&self) -> u64 {
         self.table.len() as u64
     }
 
-    /// Length of the pending bit array in bytes. It consists of whole 64-bit words.
+    /// Returns the length of the pending bit array in bytes. The array consists of whole 64-bit words.
     pub fn pba_len(&self) -> u64 {
         (self.vectors.len().div_ceil(64) * 8) as u64
     }
@@ -231,7 +230,7 @@ impl Interrupts {
         }
     }
 
-    /// Writes bytes of the table. Bytes beyond it are ignored.
+    /// Writes bytes of the table. Bytes beyond the table are ignored.
     pub fn write_table(&mut self, offset: usize, data: &[u8]) {
         for (at, byte) in data.iter().enumerate() {
             let at = offset.saturating_add(at);

@@ -1,7 +1,7 @@
 //! Pages of a BAR that the client maps. Stores to these pages do not cause messages, so the device polls
 //! them.
 //!
-//! The guest may change their contents at any time, so each word is read once and only the copy is used.
+//! The guest may change the contents of the pages at any time, so each word is read once and only the copy is used.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,12 +38,12 @@ impl SharedPages {
         self.file.clone()
     }
 
-    /// Takes the eight bytes stored at a multiple of eight, and leaves zeros. Returns `None` if nothing was stored or
-    /// the offset is invalid.
+    /// Takes the eight bytes at `offset`, which must be a multiple of eight, and leaves zeros. Returns `None`
+    /// if nothing was stored or the offset is invalid.
     ///
     /// Writes that software made before the store are visible to later reads of memory.
     pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
-        // Load first: as long as the word is zero, its cache line stays with the CPU that stores there.
+        // Load first, so that the cache line stays with the guest's CPU while the word is zero.
         let word = self.word(offset).filter(|word| word.load(Ordering::Relaxed) != 0)?;
         Some(word.swap(0, Ordering::AcqRel)).filter(|word| *word != 0).map(u64::to_ne_bytes)
     }

@@ -6,7 +6,7 @@
 //!
 //! # Spec
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.
-//! Registers and fields have the names used there.
+//! Registers and fields have the names used in these specifications.
 
 use super::{Bar, MemoryBar, PciFunction};
 use crate::vfio::msix::Gate;
@@ -271,8 +271,8 @@ impl ConfigSpace {
         self.allow(EXPRESS + 0x30, &[0xf]);
     }
 
-    /// PCI Express Base 4.0, section 7.9.3. Without a serial number the first extended capability is all zeros, which
-    /// means that none exists.
+    /// Lays out the Device Serial Number capability (PCI Express Base 4.0, section 7.9.3). Without it, the
+    /// first extended capability header is all zeros, which means that no extended capability exists.
     fn lay_out_serial_number(&mut self, serial_number: u64) {
         const ID: u16 = 0x0003;
         const VERSION: u16 = 1;
@@ -338,7 +338,7 @@ mod tests {
         space.write(offset, &value.to_le_bytes())
     }
 
-    /// Compares config space with the output of `lspci -xxx` for this identity after power-on.
+    /// Compares config space with the output of `lspci -xxx` for this function after power-on.
     #[test]
     fn power_on_state_matches_dump() {
         let mut bytes = [0; 0xa0];

@@ -5,8 +5,8 @@
 //!   socket is ready.
 //! - `session` turns each message into calls of a [`Device`] and a reply. It does no I/O.
 //!
-//! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing error ends
-//! the connection ([`ConnectionError`]) and nothing else.
+//! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing
+//! error ends only the connection ([`ConnectionError`]).
 //!
 //! # Spec
 //! QEMU documentation, "vfio-user Protocol Specification", version 0.1; structures of `linux/vfio.h`.

@@ -20,7 +20,7 @@ pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl R
     Some(byte)
 }
 
-/// Sets the ECN field of an IP header to CE. The field is not covered by the ICRC, but by the IPv4 checksum.
+/// Sets the ECN field of an IP header to CE. The ICRC does not cover this field, but the IPv4 checksum does.
 pub(super) fn mark_ce(frame: &mut [u8], summary: &FrameSummary) {
     let Some(ip) = &summary.ip else { return };
     let Some(header) = frame.get_mut(ETHER_LEN..) else { return };

@@ -1,4 +1,4 @@
-//! Frames that are held back and sent later.
+//! Frames that are held back and released later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Tests impairments. The test frames were built with scapy. Their source is 02:00:00:00:00:01 with address
-//! 10.77.0.1. Their destination is 02:00:00:00:00:02 with address 10.77.0.2 and QP abcdefh.
+//! 10.77.0.1. Their destination is 02:00:00:00:00:02 with address 10.77.0.2 and QP 0xabcdef.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;

@@ -1,8 +1,8 @@
 //! How the members of a ring find each other and create links.
 //!
-//! A message goes to the socket named after the receiver's MAC, where only that member can read it. A message
-//! that repeats a token sent there therefore comes from that member. Every connecting member must repeat such
-//! a token before it is trusted:
+//! A message to a member goes to the socket named after its MAC, where only that member can read it. A
+//! message that repeats a token sent to that socket therefore comes from that member. A connecting member is
+//! trusted only after it has repeated a token:
 //!
 //! ```text
 //! newcomer  call, token a             ->  to the member's socket
@@ -12,7 +12,8 @@
 //! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory
 //! and sends it with token b. Otherwise it calls again, repeating token b and adding a new token, and the
 //! member creates the memory. If two members call each other at once, the member with the larger MAC still
-//! creates the memory, so they end up with one link. A member that proves its MAC replaces an existing link.
+//! creates the memory, so they end up with one link. The link of a member that has proved its MAC replaces an
+//! existing link to that MAC.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -91,8 +92,8 @@ impl RingFabric {
         let mut found: Vec<MacAddr> =
             names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
         if scan == Scan::Partial && found.len() > CALLS {
-            // Killed members leave any number of sockets in the directory. Each scan continues where the last
-            // one ended, so that dead sockets do not hide live members.
+            // Members that were killed leave their sockets in the directory, possibly thousands. Each scan
+            // continues where the last one ended, so that dead sockets do not hide live members.
             found.sort_unstable_by_key(|mac| mac.0);
             let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
             found.rotate_left(start);

@@ -119,7 +119,7 @@ impl Link {
         }
     }
 
-    /// Publishes the pushed frames. Returns whether the other side must be woken.
+    /// Publishes the pushed frames, and wakes the other side if it is sleeping. Returns whether it was woken.
     pub(super) fn publish(&mut self) -> bool {
         let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
         if woken {

@@ -2,7 +2,7 @@
 //! clock.
 //!
 //! ```text
-//! 0     counters of the first direction: head, sleeping, tail, starving, each in a cache line of its own
+//! 0     counters of the first direction: head, sleeping, tail, starving, each in its own cache line
 //! 4096  counters of the second direction, in the same order
 //! 8192  data of the first direction, followed by the data of the second
 //! ```
@@ -163,7 +163,8 @@ impl Ring {
         self.word(self.data + self.len.offset(count))
     }
 
-    /// Returns the offsets and lengths of the bytes from a byte count on, split at the end of the ring.
+    /// Returns the offset and length of each part of the `len` bytes that begin at byte count `count`. The
+    /// bytes are split at the end of the ring.
     fn pieces(&self, count: u32, len: usize) -> [(usize, usize); 2] {
         let start = self.len.offset(count);
         let first = len.min(self.len.get() as usize - start);
@@ -224,7 +225,7 @@ impl Producer {
         WakeFlag(self.ring.counter(SLEEPING_AT)).take()
     }
 
-    /// Requests a wake-up for when a frame of `frame` bytes fits. Returns false if it already fits.
+    /// Requests a wake-up when the consumer releases space. Returns false if a frame of `frame` bytes already fits.
     ///
     /// # Errors
     /// [`RingError::Tail`].
@@ -234,7 +235,7 @@ impl Producer {
         Ok(self.room() < record_len(frame))
     }
 
-    /// Returns the number of bytes that the consumer has not taken, according to the consumer.
+    /// Returns the number of bytes that the consumer has not taken, according to its tail counter.
     pub fn waiting(&self) -> u32 {
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Relaxed);
         self.head.wrapping_sub(tail).min(self.ring.len.get())
@@ -254,7 +255,7 @@ impl Producer {
         // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // The tail must not move back either, because the number of unread bytes cannot increase.
+        // A tail that moves back is also rejected, because it would increase the number of unread bytes.
         if waiting > self.head.wrapping_sub(self.tail) {
             return Err(RingError::Tail(waiting));
         }
@@ -269,7 +270,7 @@ impl Consumer {
         self.ring.counter(HEAD_AT).load(Ordering::Relaxed) != self.tail
     }
 
-    /// Appends frames that have arrived to `batch`, at most `max_frames` and as long as they fit.
+    /// Appends up to `max_frames` frames to `batch`, and stops at the first one that does not fit.
     ///
     /// # Errors
     /// [`RingError`]. Frames that were appended before the error are intact.

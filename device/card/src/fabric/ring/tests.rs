@@ -298,7 +298,7 @@ fn process_without_socket_of_claimed_mac_is_rejected() {
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let speaker = Stranger::new(&folder, of(E));
     // Claim the MAC of a linked member, of the receiver itself, of an absent member with a smaller MAC (which
-    // never creates memory), of a group, and of another absent member.
+    // never creates memory), the broadcast MAC, and the MAC of another absent member.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let liar = Stranger {
@@ -349,7 +349,7 @@ fn owner_of_socket_replaces_link_of_impostor() {
     b.send(&mut batch(B, &[(A, 3), (C, 4)]));
     assert_eq!((received(&mut a), received(&mut c)), (vec![3], vec![4]));
 
-    // Tokens that the pretenders received earlier are no longer valid.
+    // Tokens that the strangers received earlier are no longer valid.
     for token in [spare.take(), proof] {
         let _late = greater.send(B, Message::Memory(memfd.as_fd()), token);
         let _late = lesser.send(B, Message::Call, token);
@@ -421,7 +421,7 @@ fn members_behind_thousand_dead_sockets_are_found() {
     settle(&mut [&mut first, &mut last]);
     assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
 
-    // A member that starts but does not connect to others is found by repeated bounded scans.
+    // A member that starts but does not connect to others is found by repeated partial scans.
     let silent = Stranger::new(&folder, Identity { mac: MacAddr([6, 0, 0, 0, 0, 2]), ..of(C) });
     let found = (0..=1000 / 128 + 1).any(|_| {
         first.scan(Scan::Partial);

@@ -21,7 +21,7 @@ const MAX: usize = 512;
 pub(super) struct Token(NonZeroU64);
 
 impl Token {
-    /// Creates a token. Returns `None` for 0, which stands for no token.
+    /// Creates a token. Returns `None` for 0, which means no token.
     pub(super) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -61,8 +61,8 @@ impl Tokens {
         repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
     }
 
-    /// Invalidates a token that has created a link, and all earlier tokens. Later tokens stay valid, because
-    /// the messages that contain them crossed the message that created the link.
+    /// Invalidates a token that has created a link, and all earlier tokens of that member. Later tokens stay
+    /// valid, because the messages that contain them crossed the message that created the link.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };

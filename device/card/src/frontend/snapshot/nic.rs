@@ -25,7 +25,7 @@ pub struct QueueRow {
     pub vector: Option<u16>,
     /// Number of frames sent or received since the queue was enabled.
     pub frames: u64,
-    /// Number of bytes in these frames, in guest memory or on the wire.
+    /// Total length of these frames in bytes, as sent to the wire or as received from it.
     pub bytes: u64,
     /// Frames dropped because there was no free descriptor or they exceeded the maximum length.
     pub dropped: u64,

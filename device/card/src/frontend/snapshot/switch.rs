@@ -6,8 +6,8 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 
 /// Maximum number of VSIs listed in a [`RuleRow`].
 ///
-/// Bound: needed for the same reason as [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS), since a rule may apply to
-/// every VSI.
+/// A rule may apply to every VSI, and the device's thread copies the list; see
+/// [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS).
 pub const ROW_VSIS: usize = 32;
 
 /// A virtual station interface.

@@ -124,7 +124,7 @@ fn roce_for_lid_1() -> Vec<u8> {
     from_lid_9(sender.outbound().last().unwrap())
 }
 
-/// Runs turns until no work is left. Returns the lengths of the frames sent, turn by turn.
+/// Runs turns until no frames are left. Returns the lengths of the frames sent in each turn.
 fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     let mut turns = Vec::new();
     loop {
@@ -428,7 +428,7 @@ fn nic_and_rdma_frames_with_foreign_source_ip_are_dropped() {
     }
 }
 
-/// Returns two connected ends of each kind of fabric, for LID 1 and LID 2.
+/// Returns two connected ends of a `local`, a `udp` and a `tap` fabric, for LID 1 and LID 2.
 fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     let mut networks = Networks::default();
     let local = [1, 2].map(|lid| {

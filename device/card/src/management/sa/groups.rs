@@ -184,7 +184,7 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
 }
 
 /// Compares a value as the selector requires: greater than (0), less than (1) or equal to (2) the requested
-/// value. Selector 3 requests the largest available value.
+/// value. Selector 3 requests the largest available value, so any value is acceptable.
 pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
     match selector {
         0 => is > wanted,

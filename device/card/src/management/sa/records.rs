@@ -46,8 +46,8 @@ pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// If the request asks to match capability bits, keeps only the records that have them. Returns the component
-/// mask that is left to compare.
+/// If the request asks to match capability bits, keeps only the records in which all of these bits are set.
+/// Returns the component mask that remains to be compared.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -98,7 +98,8 @@ pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Returns the P_Key records of this HCA's own port, because the tables of other ports are not queried.
+/// Returns the P_Key records of this HCA's own port. There are no records of other ports, because their
+/// tables are not queried.
 pub(super) fn pkeys(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let blocks = world.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {

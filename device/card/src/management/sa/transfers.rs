@@ -15,8 +15,8 @@ use super::Records;
 /// Maximum number of transfers. A further transfer replaces the oldest.
 const MAX_TRANSFERS: usize = 16;
 
-/// Maximum total length of all transfers in bytes. The oldest transfers are dropped to stay within it. A
-/// table that exceeds it alone is rejected.
+/// Maximum total length of all transfers in bytes. The oldest transfers are dropped to stay within this
+/// limit. A single table that exceeds the limit is rejected.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Maximum number of segments sent per acknowledgement. The kernel opens a window of 64 and acknowledges the
@@ -39,7 +39,7 @@ struct Transfer {
     acknowledged: u32,
     /// Number of segments that have been sent.
     sent: u32,
-    /// The last segment that may be sent.
+    /// Number of the last segment that may be sent.
     window: u32,
     deadline: Instant,
     tries: u8,
@@ -126,7 +126,7 @@ impl Transfers {
         self.all.iter().map(|transfer| transfer.deadline).min()
     }
 
-    /// Retransmits unacknowledged segments, or gives up.
+    /// Retransmits unacknowledged segments, or drops the transfer after too many time-outs.
     pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
         self.all.retain_mut(|transfer| {
             if transfer.deadline > now {

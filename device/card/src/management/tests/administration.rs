@@ -35,8 +35,8 @@ fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     record
 }
 
-/// mthca interface, section 9.3: the component mask selects none of the parameters that creating a group
-/// needs.
+/// mthca interface, section 9.3: the component mask selects none of the parameters that are needed to create
+/// a group.
 #[test]
 fn broadcast_group_join_needs_no_parameters() {
     let mut management = open(1);
@@ -145,7 +145,8 @@ fn path_record_query_derives_lid_from_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// Without a source and a destination, a subnet of n ports would have n times n paths.
+/// A query without source and destination would match n times n paths in a subnet of n ports. It returns only
+/// the paths from one source.
 #[test]
 fn get_table_of_paths_returns_paths_of_one_source() {
     let mut management = open(1);

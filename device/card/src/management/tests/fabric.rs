@@ -24,7 +24,7 @@ impl Fabric {
         fabric
     }
 
-    /// Advances the time and fires the deadlines of all HCAs.
+    /// Advances the time and handles the deadlines of all HCAs.
     fn pass(&mut self, millis: u64) {
         self.now += millis;
         for (management, _) in &mut self.all {
@@ -33,8 +33,8 @@ impl Fabric {
         assert_eq!(self.settle(usize::MAX), []);
     }
 
-    /// Exchanges datagrams until none are left, and returns the answers that one HCA's guest received. Guests
-    /// answer as the kernel does: through MAD_IFC, advancing directed routes themselves.
+    /// Exchanges datagrams until none are left, and returns the answers that the guest of HCA `watched`
+    /// received. Guests answer as the kernel does: through MAD_IFC, advancing directed routes themselves.
     fn settle(&mut self, watched: usize) -> Vec<Datagram> {
         let mut seen = Vec::new();
         for _ in 0..100 {
@@ -304,7 +304,7 @@ fn unsolicited_response_is_ignored() {
     assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
 }
 
-/// A forged source must not make this HCA send more than its sender does.
+/// A peer that forges its source must not make this HCA send more than the peer itself sends.
 #[test]
 fn received_mad_causes_at_most_one_mad_to_its_source() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
@@ -409,8 +409,8 @@ fn switch_reports_zero_counters() {
     assert_eq!(status(&get(0x12, 1, 6)), 0x08, "Report");
 }
 
-/// A guest's OpenSM stays in STANDBY only if it finds a master with its own SM_Key, by default 1, and the highest
-/// priority.
+/// OpenSM in a guest stays in STANDBY only if it finds a master that has the same SM_Key, by default 1, and
+/// the highest priority.
 #[test]
 fn sm_info_of_switch_reports_master_of_highest_priority() {
     let mut fabric = Fabric::new(&[(1, true)]);
@@ -471,8 +471,8 @@ fn agents_answer_right_after_port_open() {
     }
 }
 
-/// Section 14.2.4: a Set requires the M_Key. As no peer is accepted as the subnet manager, it is also
-/// rejected while no M_Key is configured.
+/// Section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, so a remote Set is
+/// also rejected while no M_Key is configured.
 #[test]
 fn remote_set_without_m_key_is_rejected() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];

@@ -1,4 +1,4 @@
-//! The agents of the port, queried through MAD_IFC.
+//! Tests of the port's agents, queried through MAD_IFC.
 
 use super::*;
 
@@ -106,7 +106,7 @@ fn set_port_info_requires_m_key_once_it_is_configured() {
     mad[3] = SET;
     mad[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 1 << 6;
-    // A state and a physical state of 0 leave both unchanged.
+    // The value 0 leaves the state and the physical state unchanged.
     mad[96] &= 0xf0;
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
@@ -154,7 +154,7 @@ fn subnet_manager_lid_cannot_be_set() {
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
     (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f);
-    // MasterSMLID, and MasterSMSL, which shares a byte with NeighborMTU.
+    // Set MasterSMLID, and MasterSMSL, which shares a byte with NeighborMTU.
     mad[82..84].copy_from_slice(&[0, 1]);
     mad[100] |= 5;
     let set = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();

@@ -10,7 +10,7 @@ use super::MapError;
 use super::mapping::Mapping;
 use crate::memory::limits::FileSystems;
 
-/// Identity of a mapped file. Its inode number is not reused while it is mapped.
+/// Identity of a mapped file. The inode number is not reused while the file is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -26,6 +26,8 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// Checks the descriptor of a new range.
+    ///
     /// # Errors
     /// The descriptor is not a regular file, or is not writable although `writable` requires it.
     pub(super) fn new(fd: OwnedFd, writable: bool) -> io::Result<Self> {
@@ -46,7 +48,7 @@ impl Candidate {
         Ok(Self { fd, id, len })
     }
 
-    /// Current length of the file.
+    /// Returns the length that the file had when it was checked.
     pub(super) fn len(&self) -> u64 {
         self.len
     }

@@ -12,7 +12,7 @@ use super::{MapError, PAGE_LEN, Permissions};
 use crate::memory::limits::Limits;
 
 /// Number of entries in the window cache, a power of two. A guest's buffers usually lie in a few windows, but
-/// with an IOMMU, each page is a window of its own.
+/// with an IOMMU, each page may be a separate window.
 const CACHED_WINDOWS: usize = 16;
 
 /// The map and its window cache.
@@ -37,7 +37,7 @@ struct CachedWindow {
     first: u64,
     last: u64,
     permissions: Permissions,
-    /// Index of the file.
+    /// Index of the file in [`Tables::files`].
     file: usize,
     /// File offset of the first byte.
     offset: u64,
@@ -134,11 +134,11 @@ impl Tables {
         })
     }
 
-    /// Adds whole pages. `backing` is a file and the offset in it at which they begin. Without a file, they
-    /// are inaccessible.
+    /// Adds a range of whole pages. `backing` is a file and the file offset of the first page. Without a
+    /// file, the pages are inaccessible.
     ///
     /// # Errors
-    /// See [`MapError`]; nothing has changed.
+    /// [`MapError`]. In this case, nothing has changed.
     pub(super) fn add(
         &mut self,
         first: u64,
@@ -165,7 +165,7 @@ impl Tables {
     /// Removes whole pages.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit; nothing has changed.
+    /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit. In this case, nothing has changed.
     pub(super) fn remove(&mut self, first: u64, last: u64) -> Result<(), MapError> {
         // Only removing the middle of a window increases the number of windows.
         let divides = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);

@@ -1,16 +1,16 @@
 //! Mappings of the client's files, and the handling of lost pages.
 //!
-//! The client may truncate a file. When a page of a sparse file is touched for the first time, its file
+//! The client may truncate a file. When a page of a sparse file is touched for the first time, the file
 //! system may be full, or no huge page may be left. The kernel reports each of these cases by SIGBUS during
-//! an access. At the first SIGBUS, the handler replaces the whole mapping by zeros, marks it as lost, and
-//! returns. The access continues without another fault, its caller checks [`Mapping::is_lost`] and discards
-//! the result, and the mapping is never accessed again. A mapping stays a single mapping, so clients cannot
-//! exceed the kernel's limit per process (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as
-//! without a handler.
+//! an access. At the first SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as
+//! lost, and returns. The access then continues without another fault. The caller of the access checks
+//! [`Mapping::is_lost`] and discards the result, and the mapping is never accessed again. The kernel still
+//! counts it as a single mapping, so clients cannot exceed the limit per process (`vm.max_map_count`). A
+//! SIGBUS anywhere else kills the process, as without a handler.
 //!
-//! The handler finds the mapping in a process-wide table. It takes no lock: the thread that faults is inside
-//! an access, which keeps its mapping and thus the slot of the mapping unchanged. Slots that change in the
-//! meantime belong to other mappings.
+//! The handler finds the mapping in a process-wide table. The handler needs no lock, because the faulting
+//! thread is inside an access. The access keeps its mapping alive, so the slot of that mapping does not
+//! change. Slots that change in the meantime belong to other mappings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,8 +28,9 @@ use vmm_sys_util::signal::register_signal_handler;
 /// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Maximum number of replacements of one mapping. One thread needs only one. More occur if several threads
-/// access lost pages at the same moment, or if the host has no page for the zeros either.
+/// Maximum number of replacements of one mapping. A single thread causes only one replacement. More
+/// replacements occur if several threads access lost pages at the same moment, or if the host has no page for
+/// the zeros either.
 const MAX_LOSSES: usize = 16;
 
 /// Maximum number of bytes whose pages one system call releases. Each call holds the lock of the address
@@ -129,8 +130,8 @@ struct Slot {
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Slots from this one on have never been used. Each mapping takes the first free slot, so the number of used
-/// slots is about the largest number of mappings that have existed at the same time.
+/// Index of the first slot that has never been used. Each mapping takes the first free slot, so the number of
+/// used slots is about the largest number of mappings that have existed at the same time.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
@@ -210,7 +211,7 @@ extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
-/// Replaces the mapping of a slot by zeros, if the mapping contains the address.
+/// Replaces the mapping of a slot with zeros, if the mapping contains the address.
 fn replace(slot: &Slot, address: usize) -> bool {
     let Some((start, len)) = slot.mapping_with(address) else { return false };
     if slot.losses.fetch_add(1, Ordering::SeqCst) >= MAX_LOSSES {
@@ -222,8 +223,9 @@ fn replace(slot: &Slot, address: usize) -> bool {
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes
     // are only accessed by volatile accesses, so they may change at any time.
     unsafe {
-        // Release the pages in pieces, to shorten the call that replaces the mapping, during which no other
-        // thread can map memory. A huge page that is longer than a piece remains, which is harmless.
+        // Release the pages in pieces first. This shortens the call that replaces the mapping, which prevents
+        // other threads from mapping memory. A huge page that is longer than a piece remains, which is
+        // harmless.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }
@@ -231,9 +233,9 @@ fn replace(slot: &Slot, address: usize) -> bool {
     }
 }
 
-/// Replaces a mapping by a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`),
-/// there may be no room for as much private memory as the mapping. Of a shared file, only the touched pages
-/// count.
+/// Replaces a mapping with a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`),
+/// the kernel may refuse a private mapping of this length. For a shared file, it counts only the pages that
+/// are touched.
 ///
 /// # Safety
 /// The range must consist of exactly one mapping of this module, which the file replaces at the same address.

@@ -494,7 +494,8 @@ fn access_to_truncated_file_fails_and_other_files_stay_usable() {
     memory.write(iova(0), &[1]).unwrap();
 }
 
-/// If each lost page were replaced separately, it would add two mappings to the 65,530 that Linux permits.
+/// If each lost page were replaced separately, each replacement would add two mappings. Linux permits 65,530
+/// mappings per process.
 #[test]
 fn truncated_file_is_replaced_by_a_single_mapping() {
     const PAGES: u64 = 40_000;
@@ -536,7 +537,7 @@ fn fault_on_missing_huge_page_fails_access() {
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // Write to all 512 pages of 2 MiB, usually more than the host has. If it has enough, no page is lost.
+    // Write to all 512 pages of 2 MiB, which is usually more than the host has. If it has enough, no page is lost.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }

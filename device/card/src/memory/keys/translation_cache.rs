@@ -6,8 +6,8 @@
 //! entry covers a range or grants an access, the tables are consulted again. Errors therefore always come
 //! from the tables.
 //!
-//! The translation of an indirect key depends on the keys in its lists. These are in the same table, so a
-//! change of any of them invalidates the entry.
+//! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so
+//! a change of any of them invalidates the entry.
 //!
 //! [`KeyTable`]: super::KeyTable
 
@@ -115,9 +115,10 @@ pub(in crate::memory) struct ListCursor {
 
 #[derive(Debug)]
 pub(super) struct TranslationCache {
-    /// Entries, each with the change count of the table when it was cached.
+    /// Entries, each with the value of `changes` when the entry was cached.
     slots: [Cell<Option<(u64, TlbEntry)>>; ENTRIES],
-    /// Positions, each with the change count and with the generation of the table that contains the list.
+    /// List positions, each with the value of `changes` when the position was cached, and with the generation
+    /// of the page table that contains the list.
     cursors: [Cell<Option<(u64, Generation, ListCursor)>>; LIST_CURSORS],
     changes: u64,
 }

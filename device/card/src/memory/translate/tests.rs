@@ -17,8 +17,8 @@ impl PageTable for &Pages {
     }
 }
 
-/// Returns the tables for the user region of the JingZhao interface, section 14.5, which consists of the
-/// pages of section 14.4.
+/// Returns the tables for the example of a user region in the JingZhao interface, section 14.5. The region
+/// consists of the pages in section 14.4.
 fn published() -> (KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -214,8 +214,8 @@ fn overflowing_addresses_are_rejected() {
     assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
 }
 
-/// Returns two pages of memory at 1000h. The region maps them in reverse order, beginning at 800h of its
-/// first page.
+/// Returns two pages of memory at bus address 1000h, and a region that maps them in reverse order. The region
+/// begins at offset 800h of its first page.
 fn swapped() -> (GuestMemory, KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,

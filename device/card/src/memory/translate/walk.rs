@@ -14,8 +14,8 @@
 //! | bounds | of the whole range | of the bytes accessed |
 //!
 //! Rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): peers may modify
-//! memory that its owner may modify. A region that grants peers access can therefore list regions that do
-//! not.
+//! memory if its owner may modify it. A region that grants access to peers can therefore list regions that
+//! grant none.
 
 use engine::{Access, AccessError, Initiator, Rights};
 use protocol::ids::Va;
@@ -27,8 +27,9 @@ use crate::memory::region::{EntryLen, MemoryRegion, Origin, Translation};
 /// Pages of one list in a two-level page table.
 const LIST_LEN: u64 = 512;
 
-/// Maximum number of lists between a key and its bytes. ConnectX drivers use one or two, the latter for a
-/// window or a registration over an implicit region. The limit also ends a list that contains its own key.
+/// Maximum number of lists between a key and its bytes. ConnectX drivers use one list, or two for a window or
+/// a registration over an implicit region. The limit also stops the look-up in a list that contains its own
+/// key.
 const MAX_NESTING: usize = 4;
 
 /// Maximum number of list entries that one access may read, which limits its duration to a few milliseconds.
@@ -60,7 +61,7 @@ pub(super) struct Walk<'a, P> {
     initiator: Initiator,
     /// Access that keys in lists must grant.
     listed_access: Access,
-    /// List entries that the access may still read.
+    /// Number of list entries that the access may still read.
     entries_left: u32,
     /// Latest position in the list of each level.
     cursors: [Option<ListCursor>; MAX_NESTING],

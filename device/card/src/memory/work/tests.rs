@@ -12,7 +12,7 @@ const PD: Pdn = Pdn::new(3);
 const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
 const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
-/// Key of a region registered by a command. The next two keys are allocated for fast registration and for a
+/// Key of a region registered by a command. `FAST` is allocated for fast registration, and `WINDOW` for a
 /// window.
 const REGION: u32 = 0x100;
 const FAST: u32 = 0x200;
@@ -157,7 +157,7 @@ fn fast_registered_key_must_be_invalidated_before_reuse() {
 fn fast_registration_rejects_each_invalid_key_length_or_right() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // This key has the same index in this table, but would have another one in a larger table.
+        // This key has the same index in this table, but would have another index in a larger table.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),

@@ -64,7 +64,7 @@ impl HostStack {
             target_ip: arp.sender_ip,
         };
         reply.emit_frame(answers.buffer());
-        // The answer goes to the source of the request, which is nearly always the sender's own MAC.
+        // The answer goes to the source MAC of the frame, which nearly always equals the sender MAC of the request.
         commit_answer(answers, ether.src);
         answers.readdress_last(ether.src);
         stats.arp += 1;
@@ -105,9 +105,9 @@ impl HostStack {
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };
-        // The answer to a probe for a duplicate address (RFC 4862), whose sender has no address yet, is
-        // addressed to all nodes. The frame is sent to the prober alone, as RFC 6085 permits. Otherwise a
-        // probe would cause a frame to each peer.
+        // The sender of a probe for a duplicate address (RFC 4862) has no address yet, so the answer is
+        // addressed to all nodes. The frame itself is sent only to the MAC of the prober, as RFC 6085
+        // permits. Otherwise each probe would cause a frame to every peer.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);

@@ -8,13 +8,13 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of learned entries, because any sender could invent addresses.
+/// Maximum number of entries that are learned or wanted. A limit is needed because a sender can invent addresses.
 const MAX_ENTRIES: usize = 1024;
 
 /// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Age after which an entry is requested again when used. It stays usable in the meantime.
+/// Age after which an entry is requested again when used. The entry stays usable in the meantime.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
 /// Result of a look-up.
@@ -121,7 +121,7 @@ impl Neighbours {
         }
     }
 
-    /// Inserts an entry. If the table is full, it replaces the entry updated least recently.
+    /// Inserts an entry. If the table is full, the new entry replaces the entry that was updated least recently.
     fn insert(&mut self, ip: IpAddr, entry: Entry) {
         if self.changeable >= MAX_ENTRIES {
             let age = |entry: &Entry| match entry {

@@ -215,7 +215,7 @@ fn replies_to_one_sender_are_rate_limited() {
 
 /// An attacker that forges its source causes no more traffic than it sends, and no traffic to third parties.
 #[test]
-fn answers_are_no_longer_than_requests() {
+fn answers_do_not_exceed_length_of_requests() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
         let found = answers(&mut port(), std::slice::from_ref(&question));
         // The answer to a probe must contain the MAC in an option of eight bytes (RFC 4861, section 7.2.4).
@@ -467,7 +467,8 @@ fn port_3_over_ip_of_2() -> Vec<u8> {
 /// Link-local address of LID 1 according to the LID rule.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 
-/// Built with scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: a solicitation for fe80::ff:fe00:2 to its solicited-node group, from
+/// fe80::ff:fe00:1 at 02:00:00:00:00:01.
 fn solicitation() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000000000000001ff00\
@@ -526,7 +527,8 @@ fn pong6() -> Vec<u8> {
 /// Returns a solicitation whose source is the address that it requests.
 fn our_own_solicitation() -> Vec<u8> {
     let mut frame = solicitation();
-    // The checksum is a sum of 16-bit words, so it stays valid.
+    // The checksum is the complement of a sum of 16-bit words. Adding 1 to a word therefore subtracts 1 from
+    // the checksum.
     frame[37] = 2;
     let sum = u16::from_be_bytes([frame[56], frame[57]]) - 1;
     frame[56..58].copy_from_slice(&sum.to_be_bytes());

@@ -16,7 +16,7 @@ use super::input::{Input, ProtocolError, ReceiveError, Received};
 use super::session::Session;
 use super::stats::MessageStats;
 
-/// Maximum number of bytes in unsent replies. Beyond this the client is no longer served, but one more reply
+/// Maximum number of bytes in unsent replies. Above this limit, no more messages are served. The last reply
 /// may exceed the limit.
 const MAX_UNSENT: usize = 256 << 10;
 
@@ -51,8 +51,8 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// Whether messages are left, because the budget or the space for replies was used up. If so, serve again
-    /// without waiting for the socket, unless replies are unsent.
+    /// Whether messages are left, because the budget or the space for replies was used up. If so, the caller
+    /// must serve again without waiting for the socket, once all replies have been sent.
     pub more: bool,
 }
 

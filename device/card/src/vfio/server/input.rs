@@ -94,7 +94,7 @@ impl Input {
         }
     }
 
-    /// Reads once from the socket. The caller must have taken all complete messages before.
+    /// Reads once from the socket. The caller must first take all complete messages.
     pub(super) fn receive(&mut self, socket: impl AsFd) -> Result<Received, ReceiveError> {
         let wanted = match self.peek(self.start)? {
             Some((_, len)) => len,
@@ -144,7 +144,7 @@ impl Input {
         self.fds.as_ref().is_ok_and(Vec::is_empty)
     }
 
-    /// Returns header and length of the message at `at`, if its header has arrived.
+    /// Returns the header and the length of the message at `at`, if its header has arrived.
     fn peek(&self, at: usize) -> Result<Option<(Header, usize)>, ProtocolError> {
         let Ok((header, _)) = Header::read_from_prefix(&self.buffer[at..self.end]) else { return Ok(None) };
         match usize::try_from(header.size) {

@@ -13,9 +13,9 @@ use super::message::IrqSet;
 use super::session::Errno;
 use crate::vfio::msix::Interrupts;
 
-/// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other types. It may also
-/// register an eventfd for device errors. The device never reports any, so that eventfd is accepted and
-/// closed.
+/// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other interrupt types. A
+/// client may also register an eventfd for device errors. This eventfd is accepted and closed, because the
+/// device never reports such errors.
 pub(super) fn set(
     set: &IrqSet,
     booleans: &[u8],

@@ -24,8 +24,7 @@ use crate::log_line;
 const BACKLOG: i32 = 128;
 
 /// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only
-/// briefly. A lock that is held longer serves another purpose, because any user can take the lock of a shared
-/// directory.
+/// briefly. Any user can lock a shared directory, so a lock that is held longer serves another purpose.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period to which [`LOCK_TIMEOUT`] applies. It exceeds the start-up time with many devices.
@@ -71,8 +70,8 @@ pub enum ListenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
-    /// Group of the file. `None` leaves the group that the kernel assigns, that of the process or of the
-    /// directory.
+    /// Group of the file. `None` leaves the group that the kernel assigns, which is that of the process or of
+    /// the directory.
     pub group: Option<Gid>,
 }
 
@@ -88,7 +87,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// A listening socket. Dropping it removes the file it created.
+/// A listening socket. Dropping the listener removes the socket file, if this process created it.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
@@ -129,8 +128,8 @@ impl Listener {
     /// Fails as [`Listener::bind`] does.
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
-        // Two processes that find the same stale file must not both replace it: the second must see the
-        // socket of the first. The lock is on the directory, so it leaves no file behind.
+        // Two processes that find the same stale file must not both replace it: the second process must find
+        // the socket of the first. The lock is on the directory, so it leaves no file behind.
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -198,8 +197,9 @@ impl Source {
             .ok()
             .filter(|metadata| metadata.file_type().is_socket())
             .ok_or(wrong("is not an open socket"))?;
-        // SAFETY: the descriptor is open, as just checked. It was inherited for this use and no other code knows its
-        // number: this runs once, from the command line, before another descriptor could get that number.
+        // SAFETY: the descriptor is open, as just checked. It was inherited for this use, and no other code
+        // knows its number. This code runs once, from the command line, before another descriptor could get
+        // that number.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
             return Err(wrong("is not a Unix socket"));
@@ -270,8 +270,8 @@ impl Waited {
     }
 }
 
-/// Creates a listening socket with the given access. No other user can connect at any moment, because the file gets
-/// its group and mode before the socket listens.
+/// Creates a listening socket with the given access. No other user can connect at any time, because the file
+/// gets its group and mode before the socket listens.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;

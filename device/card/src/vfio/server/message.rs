@@ -12,8 +12,8 @@ use crate::vfio::Bar;
 /// Maximum number of bytes that one region access may transfer. This is also the default of the protocol.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
-/// Maximum number of writes in one REGION_WRITE_MULTI. Each may start a command, and other sockets have to
-/// wait in the meantime. QEMU sends at most 200.
+/// Maximum number of writes in one REGION_WRITE_MULTI. Each write may start a command, and other sockets have
+/// to wait in the meantime. QEMU sends at most 200.
 pub(super) const MAX_SMALL_WRITES: usize = 256;
 
 /// Maximum number of descriptors per message. QEMU does not send more.
@@ -43,7 +43,7 @@ pub(super) struct Header {
     pub(super) error: u32,
 }
 
-/// Number of REGION_WRITE_MULTI, which is in the protocol specification but not in the crate `vfio_user`.
+/// Command number of REGION_WRITE_MULTI, which is in the protocol specification but not in the crate `vfio_user`.
 const REGION_WRITE_MULTI: u16 = 15;
 
 /// Client commands that are served.

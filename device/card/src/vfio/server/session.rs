@@ -208,7 +208,7 @@ struct Capabilities {
 
 impl Capabilities {
     /// Returns the limits of this server for the capabilities that the client named. A server may not add
-    /// any.
+    /// capabilities.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
@@ -305,7 +305,7 @@ fn region_read(access: &RegionAccess, device: &mut impl Device, out: &mut Vec<u8
     let region = check_access(access, device)?;
     out.extend_from_slice(access.as_bytes());
     let data = out.len();
-    // `check_access` has checked that this is at most MAX_TRANSFER_LEN.
+    // `check_access` has checked that the count is at most MAX_TRANSFER_LEN.
     out.resize(data + access.count as usize, 0);
     device.region_read(region, access.offset, &mut out[data..]);
     Ok(())

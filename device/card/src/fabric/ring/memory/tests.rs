@@ -156,8 +156,8 @@ proptest! {
     }
 }
 
-/// Two threads sleep whenever they can, and rely on wake-ups alone for frames and space. A lost wake-up would
-/// block a thread forever.
+/// Two threads sleep whenever they can, and rely on wake-ups alone for frames and space. A lost wake-up makes
+/// a read time out.
 #[test]
 fn no_wakeup_is_lost() {
     const FRAMES: u32 = 200_000;
@@ -177,7 +177,7 @@ fn no_wakeup_is_lost() {
                     left.read_exact(&mut [0]).expect("a bell for room is lost");
                 }
             }
-            // An occasional burst fills the ring as well.
+            // The other frames stay unpublished until the ring is full.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }

@@ -14,7 +14,7 @@ use crate::memory::translate::{AccessTarget, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-/// Key used by the requests. The next constants are keys that lists refer to.
+/// Key used by the requests. `LOW` and `HIGH` are keys that lists refer to.
 const OUTER: u32 = 1;
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
@@ -153,7 +153,7 @@ fn contiguous_ranges_form_one_segment() {
 fn list_skips_empty_ranges_and_fails_in_holes() {
     let [low, high] = low_and_high();
     let list = [
-        range(9, 0, 0), // No access, so the unknown key is irrelevant.
+        range(9, 0, 0), // Never accessed, so the unknown key is irrelevant.
         range(LOW, 0x1_0000, 0x10),
         hole(0),
         hole(0x10),
@@ -193,7 +193,7 @@ fn access_at_missing_list_entry_is_unmapped() {
 fn lists_nest_to_limit() {
     let max = u32::try_from(MAX_NESTING).unwrap();
     for levels in 1..=max + 1 {
-        // The list of each key refers to the next key; the last one is contiguous.
+        // The list of each key refers to the next key, and the last key is contiguous.
         let list = (1..=levels).map(|key| range(key + 1, 0, 0x100));
         let lists = (1..=levels).map(|key| indirect(key, 0x100, u64::from(key - 1), 1));
         let tables = Tables::new(list);
@@ -596,7 +596,8 @@ proptest! {
         has_generation: bool,
         steps in proptest::collection::vec(any_step(), 1..120),
     ) {
-        // Larger than any address: contiguous regions begin below `BYTES`, and no region exceeds two pages.
+        // Guest memory covers every translated address: contiguous regions begin below `BYTES`, and no region
+        // exceeds two pages.
         let dma = guest_memory(0, 2 * BYTES / 0x1000);
         let words = 0..u16::try_from(BYTES).unwrap();
         dma.poke(0, &words.flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
@@ -630,7 +631,7 @@ proptest! {
                 (0..len as u64).map(byte).collect::<Result<Vec<u8>, AccessError>>()
             });
             let access_of = RegionAccess { keys: &keys, pages: &tables, dma: &dma };
-            // The second access may hit what the first has cached.
+            // The second access may hit translations that the first access has cached.
             for _ in 0..2 {
                 let mut found = vec![0; len];
                 let outcome = access_of.read(place, &mut found, access).map(|()| found);
