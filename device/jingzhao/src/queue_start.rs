@@ -4,9 +4,9 @@ use card::memory::queue::QueueMemory;
 use hcr::entry_ring::LEN;
 use protocol::ids::Lkey;
 
-/// Returns the offset of the first entry in the region, given `start` of a context. The document defines
-/// `start` as an address in the region; as for work queues, an offset from the start of the region is also
-/// accepted. If both interpretations fit, `start` is taken as an address. `None` if neither leaves room for
+/// Returns the offset of the first entry in the region. `start` is the start field of a context, which the document
+/// defines as an address in the region. As for work queues, an offset from the start of the region is also accepted. If
+/// both interpretations fit, `start` is taken as an address. Returns `None` if neither interpretation leaves room for
 /// the whole queue.
 ///
 /// # Spec

@@ -4,7 +4,7 @@
 //! Contexts are kept here instead of in ICM. Of the memory that software maps, the device reads only page table entries
 //! and doorbell records (section 4.1).
 //!
-//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
+//! This is the maximum memory that a hostile guest can make these objects use. The engine documents its own share:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -36,11 +36,11 @@ use super::regions::Regions;
 use super::srq::SharedReceiveQueue;
 use super::uar::UarQueues;
 
-/// Bound: QPs outside RESET. This is twice the number in the driver's profile.
+/// Maximum number of QPs outside RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Limit of valid CQs.
+/// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Limit of valid SRQs.
+/// Maximum number of valid SRQs.
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
@@ -88,7 +88,7 @@ impl DeviceState {
     /// Maps ICM pages (MAP_ICM).
     ///
     /// # Errors
-    /// EXCEED_LIM under the conditions that [`PageMap::map`] describes.
+    /// EXCEED_LIM if the page map would have too many runs.
     pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         self.icm().map(ranges)
     }
@@ -96,7 +96,7 @@ impl DeviceState {
     /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
     ///
     /// # Errors
-    /// EXCEED_LIM under the conditions that [`PageMap::unmap`] describes.
+    /// EXCEED_LIM if the page map would have too many runs.
     pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.icm().unmap(pages.clone())?;
         if let Some(resources) = self.resources_mut() {

@@ -1,6 +1,6 @@
 //! The public driver and its user library with `configs/hgrnic.json`, without a guest.
 //!
-//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They were written from
+//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They follow
 //! `public-driver.md` alone, and share no encoder with the device.
 //!
 //! # Spec
@@ -275,8 +275,9 @@ struct PingPong {
     /// Number of posted receives.
     posted: u32,
     received: u32,
-    /// Whether the next message must wait for the completion of a send, or of a receive.
+    /// Whether the next message must wait for the completion of the previous send.
     pending_send: bool,
+    /// Whether the next message must wait for a received message.
     pending_receive: bool,
 }
 
@@ -373,7 +374,7 @@ fn datagrams_to_shared_lid_reach_default_peer() {
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
 }
 
-/// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message of half of that.
+/// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message length of half that size.
 #[test]
 fn datagram_length_is_limited_only_by_mtu() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
@@ -509,7 +510,7 @@ fn error_cqe_has_wqe_offset_and_opcode_of_queue() {
         a.poll().unwrap();
     }
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
-    // The high bits belong to the key, so a key without them is a different one.
+    // The high bits belong to the key, so a key without them is a different key.
     a.post_send(&[
         Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
         send(DATA, 4),
@@ -566,7 +567,7 @@ fn cq_resizes_with_unread_completions() {
 #[test]
 fn icm_chunks_may_be_fragmented_and_remapped() {
     let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
-    // The context of the QP is in the last page of a chunk that it does not share.
+    // The context of the QP is in the last page of a chunk that contains no other context.
     driver.qpns.first = 0x17f1;
     let mut entries = Vec::new();
     for _ in 0..3 {
