@@ -39,9 +39,10 @@ pub enum DaemonError {
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the only client disconnects. SIGHUP reloads the
-/// configuration if that came from a file, and otherwise stops the daemon. Inherited sockets are used if the
-/// configuration names them. The service manager is notified of the state.
+/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended by itself, which a device does if the
+/// client that it inherited disconnects. SIGHUP reloads the configuration if it came from a file, and otherwise stops
+/// the daemon. Inherited sockets are used if the configuration names them. The service manager is notified of the
+/// state.
 ///
 /// # Errors
 /// Fails if a resource in the configuration cannot be opened, if a device without a socket of its own fails, or

@@ -45,8 +45,8 @@ impl Reserve {
         exhausted && self.0.take().is_some()
     }
 
-    /// Opens a spare descriptor again if possible. Call it after closing descriptors, so that waiting clients come
-    /// first.
+    /// Opens a spare descriptor again if possible. Call it when descriptors may have become free, after the waiting
+    /// client has been accepted.
     pub fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = open();

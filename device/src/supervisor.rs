@@ -44,8 +44,8 @@ pub enum Failure {
     Panic(String),
 }
 
-/// Runs a device until a shutdown request, or until its only client disconnects. Without `rebuild` the first
-/// failure is final.
+/// Runs a device until a shutdown request, or until the client that it inherited disconnects. Without `rebuild` the
+/// first failure is final.
 ///
 /// # Errors
 /// Fails if the device has failed and cannot be created again.

@@ -89,8 +89,9 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Time until which the listener is not watched.
     accept_after: Option<Instant>,
     client: Option<Client>,
-    /// Number of clients so far. The next field has the message counters of those that have disconnected.
+    /// Number of clients so far.
     clients: u64,
+    /// Message counters of the clients that have disconnected.
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
@@ -172,14 +173,15 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Busy-polls for up to `limit` before blocking, while sleeps are short. By default the worker never polls.
+    /// Enables busy-polling: while sleeps are short, the worker polls for up to `limit` before it blocks. By default
+    /// the worker never busy-polls.
     #[must_use]
     pub fn with_busy_poll(self, limit: Duration) -> Self {
         Self { busy_poll: BusyPoll::new(limit), ..self }
     }
 
-    /// Sleeps for `sleep` without being woken while that raises throughput. By default every message wakes the
-    /// worker.
+    /// Enables coalescing: the worker sleeps for `sleep` without being woken, as long as this raises throughput. By
+    /// default every message wakes the worker.
     #[must_use]
     pub fn with_coalescing(self, sleep: Duration) -> Self {
         Self { coalescing: Coalescing::new(sleep), ..self }
@@ -426,7 +428,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(has_work)
     }
 
-    /// Busy-polls for work, including doorbells in mapped pages. Returns whether any was found.
+    /// Busy-polls for work, including doorbells in mapped pages. Returns whether work was found.
     fn busy_poll(
         &mut self,
         ready: &mut Ready,

@@ -1,6 +1,6 @@
-//! Tests operations that a compromised process cannot perform. Each row of the table in
-//! `device/book/src/security.md` is tried by a process confined like `hcad`. The process runs as the user of
-//! the test and, if that is root, also as another user.
+//! Tests operations that a compromised process cannot perform. For each row of the table in
+//! `device/book/src/security.md`, a process that is confined like `hcad` tries the operation. The process runs as the
+//! user of the test and, if that is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SocketType, socket, socketpair};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-/// Environment variable that makes a child process run a probe.
+/// Environment variables that make a child process run a probe.
 const FOLDER: &str = "HCAD_PROBE_FOLDER";
 const USER: &str = "HCAD_PROBE_USER";
 
@@ -118,7 +118,7 @@ macro_rules! probes {
     (@more $more:tt) => { json!($more) };
 }
 
-/// Checks that a system call fails with this error, regardless of its arguments.
+/// Checks that a system call fails with this error.
 #[track_caller]
 fn refused(call: c_long, arguments: [c_long; 6], error: i32) {
     let [a, b, c, d, e, f] = arguments;

@@ -324,7 +324,7 @@ fn reload_of_invalid_file_changes_nothing() {
         // This only conflicts with a device that is not in the file.
         (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: cannot access /nonexistent"),
-        // This is only detected when the device is created. Device 2 would be removed.
+        // This is detected only when the device is created. Device 2, which the file no longer contains, must remain.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),
     ] {
         write(&path, &devices, &[]);

@@ -1,5 +1,5 @@
-//! Checks which modules each module of a crate uses, according to the diagram in `ARCHITECTURE.md`. Which crates a crate
-//! uses is in its `Cargo.toml`.
+//! Checks that each module uses only the modules that the diagram in `ARCHITECTURE.md` permits. The crates that a crate
+//! uses are in its `Cargo.toml`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
 ];
 
-/// The interfaces of the HCR lineage, which have a strict mode of their own.
+/// The interfaces of the HCR lineage, which have their own strict modes.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 /// Returns the sources of a crate below `device/`, or of `device` itself.
@@ -139,7 +139,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
             .unwrap_or_else(|| panic!("{part} is not in the table"));
         let text = product(&path);
         for name in named(&text, "crate::") {
-            // The macros of log lines.
+            // The macros for log lines belong to `telemetry`.
             let name = if matches!(name, "limited" | "log_line" | "log_target") { "telemetry" } else { name };
             assert!(!name.is_empty(), "{}: one module a line", path.display());
             assert!(name == part || below.contains(&name), "{} uses {name}", path.display());
@@ -196,7 +196,7 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// The offloads of a NIC serve every interface, so their requests do not mention any.
+/// The offloads of a NIC serve every interface, so they do not use the layouts of any interface.
 #[test]
 fn nic_offloads_do_not_depend_on_any_frontend() {
     let mut paths = files(&source("card").join("nic"));

@@ -117,7 +117,7 @@ fn split(line: &str) -> Vec<Vec<String>> {
 }
 
 /// Removes the parts of a command that the shell interprets: keywords, variables, redirections. Also removes dots that
-/// stand for omitted text.
+/// mark omitted text.
 fn without_prefix(command: Vec<String>) -> Vec<String> {
     let is_prefix = |word: &String| {
         matches!(word.as_str(), "if" | "then" | "until" | "while" | "do" | "exec" | "sudo" | "time" | "!")

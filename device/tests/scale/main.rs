@@ -119,7 +119,7 @@ fn default_profile_allows_all_regions() {
     assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
 }
 
-/// The test uses the last entries: a CQE is written through the last page that has an entry.
+/// The test uses the last MTT entry: after a CQ is moved to the page of that entry, a CQE is written to it.
 #[test]
 fn default_profile_allows_all_mtt_entries() {
     const MTTS: u64 = 1 << 20;

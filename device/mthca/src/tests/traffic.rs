@@ -37,7 +37,7 @@ fn send_completes_receive_of_peer() {
     }
 }
 
-/// A QPN consists of a table index and a generation above it, in packets too (section 6.5).
+/// A QPN contains a table index in its low bits and a generation in its high bits, in packets too (section 6.5).
 #[test]
 fn message_for_destroyed_qp_does_not_reach_successor() {
     let successor = user::QPN + 0x1_0000;

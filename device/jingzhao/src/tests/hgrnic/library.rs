@@ -63,7 +63,7 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// Whether the request is unsignalled, either by its own flags or because its QP is.
+    /// Whether the request is unsignalled: neither the request itself nor its QP requests a completion.
     pub(super) unsignalled: bool,
 }
 
