@@ -41,7 +41,7 @@ enum Missing {
     Refused(String),
 }
 
-/// The sandbox of the process. Empty if it is disabled or has not begun.
+/// The sandbox of the process. Empty if the sandbox is disabled, or before [`begin`].
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 
 #[derive(Debug)]

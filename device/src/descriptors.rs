@@ -38,7 +38,7 @@ impl Reserve {
         Self(open())
     }
 
-    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether one is
+    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether a descriptor is
     /// free now.
     pub fn release(&mut self, error: &io::Error) -> bool {
         let exhausted = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));

@@ -98,7 +98,7 @@ struct Member {
     serial: u64,
     config: DeviceConfig,
     shown: Arc<Device>,
-    /// Socket of the device's clients, unless its only client was inherited.
+    /// Listening socket of the device. `None` if its only client was inherited.
     listener: Option<Arc<Listener>>,
     /// Whether the device is in the configuration file, so that a reload may remove it.
     is_of_file: bool,

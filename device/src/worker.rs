@@ -46,14 +46,13 @@ use crate::descriptors::Reserve;
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Time for which a second client waits for the present one to disconnect before it is rejected. A VMM that
-/// replaces another may connect early: on a busy host, the kernel takes seconds to close the socket of a
-/// killed QEMU. QEMU waits 5 s for its first reply, so one second remains for it to see the rejection instead
-/// of a time-out.
+/// Time for which a second client waits for the present client to disconnect before the second client is rejected. A
+/// VMM that replaces another may connect early: on a busy host, the kernel takes seconds to close the socket of a
+/// killed QEMU. QEMU waits 5 s for its first reply, so one second remains for it to see the rejection instead of a
+/// time-out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
-/// are left.
+/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Interval at which a thread that polls memory for frames also polls its descriptors.
@@ -222,8 +221,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // This is checked last, because the calls may have consumed the wake-up of a shutdown
-                // request.
+                // Check for a shutdown request last, because the calls may have consumed the wake-up of the request.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -246,7 +244,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
-                // This receives one batch, which is at most a few hundred frames.
+                // The batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer that a packet starts counts from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
@@ -528,8 +526,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for the events its connection needs, or not at all while the device is over its control
-    /// budget.
+    /// Watches the client for the events that its connection needs. While the device is over its control budget, does
+    /// not watch the client.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -616,7 +614,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests, or for space for replies. While paused, watches for neither.
+    /// Watches the client for requests, or for space for replies. While the client is paused, watches for nothing.
     ///
     /// A paused client is not registered, because `epoll` reports a closed peer even if no events are
     /// requested.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use device::interfaces;
 
-/// The modules of `card` from the bottom up, each with the modules that it may use. These precede it in the list, so
-/// there are no cycles.
+/// The modules of `card` from the bottom up, each with the modules that it may use. A module follows all modules that
+/// it may use, so there are no cycles.
 const CARD: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
     ("identity", &[]),
@@ -129,7 +129,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
     let mut used = BTreeSet::new();
     for path in files(source) {
         let part = part(&path, source);
-        // This is the root of the library or of the program.
+        // The file is the root of the library or of the program.
         if matches!(&*part, "lib" | "main") {
             continue;
         }
@@ -173,8 +173,7 @@ fn modules_of_frontend_do_not_use_its_device_module() {
     }
 }
 
-/// Objects report events. Only observers, commands and registers use strict mode, which examines these
-/// objects.
+/// Objects report events. Strict mode examines objects, so only observers, commands and registers use strict mode.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
@@ -229,7 +228,7 @@ fn outputs_do_not_use_debug_format() {
     assert!(seen > 100, "only {seen} files were found");
 }
 
-/// Returns the Rust files in a folder except test files, or the single file.
+/// Returns the Rust files in the folder `at` except test files. If `at` is a file, returns only `at`.
 fn sources(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
         return vec![at.to_owned()];

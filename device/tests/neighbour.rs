@@ -163,7 +163,7 @@ impl Bus for Vmm {
     }
 }
 
-/// Returns a driver with a QP in RTS, connected to that of the other device.
+/// Returns a driver with a QP in RTS, connected to the QP of the other device.
 fn connected(path: &Path) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(path));
     driver.enable();
@@ -510,7 +510,7 @@ fn file_without_pages() -> OwnedFd {
 fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let tools = Tools { queues: ControlQueues::new(), sparse: file_without_pages() };
     let memory = file(LOST_LEN);
-    // This changes only this thread's priority.
+    // This call changes the priority of this thread only.
     setpriority_process(None, 19).unwrap();
     while !stop.load(Ordering::Relaxed) {
         let attacked = match n / 2 % 5 {

@@ -142,8 +142,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Only the last new range that starts before the end of the old one is checked. If an earlier new range reaches
-        // the old one and the last does not, the last overlaps that earlier range and is reported for it.
+        // Of the new ranges that start before the end of the old range, only the last is checked. If an earlier one
+        // overlaps the old range and the last does not, the last lies within the earlier one and is reported for that
+        // overlap.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

@@ -1,7 +1,8 @@
 //! Objects of an initialised device: the layout of ICM and its mapping, keys, queues and QPs. INIT_HCA creates them and
 //! CLOSE_HCA removes them.
 //!
-//! This is the maximum memory that a hostile guest can make these objects use. The engine documents its own share:
+//! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
+//! the objects of this module use:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|

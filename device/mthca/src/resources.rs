@@ -4,7 +4,8 @@
 //! Contexts are kept here instead of in ICM. Of the memory that software maps, the device reads only page table entries
 //! and doorbell records (section 4.1).
 //!
-//! This is the maximum memory that a hostile guest can make these objects use. The engine documents its own share:
+//! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
+//! the objects of this module use:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -12,7 +13,7 @@
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
 //! | entry of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
-//! | EQ | 80 B | 2^5 | 3 KiB |
+//! | EQ | 80 B | 2^6 | 5 KiB |
 //! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
 //! | run of ICM pages | 24 B | 2^18 | 12 MiB |

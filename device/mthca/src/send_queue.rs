@@ -107,7 +107,7 @@ impl SendQueue {
     /// the record is often ahead of the doorbell. Returns whether the doorbell or the record announces new requests.
     ///
     /// # Errors
-    /// The doorbell is lost.
+    /// The doorbell announces more requests than the queue has slots, and is lost.
     pub fn accept_doorbell(
         &mut self,
         doorbell: &SendDoorbell,

@@ -2,10 +2,10 @@
 //!
 //! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that
 //! requests them. If processors are scarce, a client that repeats these requests without a pause takes processor time
-//! from the devices of other clients. All devices of a process therefore share an allowance for this control work,
-//! which is a small part of the processor time. No device is limited until the shared allowance is used up. From then
-//! on, each device gets an equal part of it. A device that has used up its part leaves the messages of its client
-//! waiting, as slow firmware would. It still serves packets and timers.
+//! from the devices of other clients. All devices of a process therefore share an allowance for this control work. The
+//! allowance is a small part of the processor time. No device is limited until the shared allowance is used up. From
+//! then on, each device gets an equal part of the allowance. A device that has used up its part lets the messages of
+//! its client wait, like a device with slow firmware. It still serves packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
 //! data is added to the device's part.

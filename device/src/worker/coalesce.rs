@@ -42,7 +42,7 @@ const LATER_SLEEPS: u32 = 16;
 /// Time after which the rate without coalescing is measured again.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time until the next trial after one that did not raise throughput: initial and maximum value.
+/// Time from a trial that did not raise throughput to the next trial: initial and maximum value.
 const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Decides before each sleep whether to coalesce.

@@ -1,7 +1,7 @@
 //! Checks the command lines in the code blocks of pages.
 //!
-//! Each program's own command-line parser checks its lines: those of `hcad` and `hcactl` in `examples.rs`,
-//! those of `guest-lab` in `guest-tests/src/documented.rs`, which shares this file.
+//! The command-line parser of each program checks the lines of that program. `examples.rs` checks the lines of `hcad`
+//! and `hcactl`. `guest-tests/src/documented.rs`, which shares this file, checks the lines of `guest-lab`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -38,7 +38,7 @@ pub(crate) struct Guest {
 }
 
 /// Returns an initialised device with LID `lid`, which is 1 or 2. Its default peer has the other LID. Its tables have
-/// the sizes that the public driver uses, and are mapped in chunks of 256 KiB, as the driver does.
+/// the sizes that the public driver uses. As with the public driver, the tables are mapped in chunks of 256 KiB.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
     /// Number of pages of each table, in the order of the tables.

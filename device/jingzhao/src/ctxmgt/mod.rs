@@ -28,10 +28,10 @@
 //!   layout for data that the document does not specify: the payloads of Requester Recv Control (RRC) and Execution
 //!   Engine (EE), and the PD, key and vector of the EQ in RTC's payload. It also omits messages between submodules and
 //!   to the DMA engine (J-51).
-//! - Key data of a CQ and its EQ is read when an entry is written, see [`message`].
+//! - Key data of a CQ and its EQ is read when an entry is written; see [`message`].
 //! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
 //!   payload.
-//! - Channels have no queue depth: commands and reads are answered at once, see [`request_controller`].
+//! - Channels have no queue depth: commands and reads are answered at once; see [`request_controller`].
 //! - The device keeps the whole context of a QP, not only its key data. It never reads ICM back, so there is no readctx
 //!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
 //!   if the guest has since written other values to ICM.

@@ -75,7 +75,7 @@ fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
 fn pair(caps: Caps) -> (Program, Program) {
     let mut a = Program::start(Driver::probe(machine(0)), caps);
     let mut driver = Driver::probe(machine(1));
-    // The second driver has a different history of QPNs.
+    // The second driver has already allocated another QPN.
     driver.qpns.alloc();
     let mut b = Program::start(driver, caps);
     a.connect(b.qpn);
@@ -227,7 +227,7 @@ fn rc_sends_writes_and_reads_complete_intact_and_in_order() {
     assert_eq!(b.get(DATA, 5), b"HELLO");
     assert_eq!(polled(&mut a), (0x3000, 0, SEND, 1));
     assert_eq!(polled(&mut a), (5, 0x80, SEND_IMM, 1));
-    // The library uses the low five bits of the last packet's opcode.
+    // The library reads only the low five bits of the opcode, which is that of the last packet.
     assert_eq!(polled(&mut b), (0x3000, 0, 0x02, 0));
     let entry = b.poll().unwrap();
     assert_eq!((done(&entry), &entry[0x10..0x14]), ((5, 0x80, 0x05, 0), &[0x11, 0x22, 0x33, 0x44][..]));
@@ -355,7 +355,7 @@ fn pingpong_succeeds_with_queues_of_1_and_500_entries() {
 fn datagrams_to_shared_lid_reach_default_peer() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     b.post_recv(&[&[(DATA, 40 + 64)], &[(DATA + 0x200, 40 + 64)]]);
-    // The driver sets no Q_Key, so any is accepted.
+    // The driver sets no Q_Key, so every Q_Key is accepted.
     a.post_send(&[
         Wr { to: Some((b.qpn, 0x1111_1111)), ..inline(b"datagram") },
         Wr { to: Some((b.qpn, 0)), ..inline(b"another") },
@@ -398,7 +398,7 @@ fn datagram_length_is_limited_only_by_mtu() {
     assert_eq!((entry[0x10], entry[0x1c]), (0x01, 0xff), "LOCAL_LENGTH_ERR");
 }
 
-/// As for UD, bits 7:5 set the packet size, and bits 4:0 have no effect.
+/// As for UD, bits 7:5 of mtu_msgmax set the packet size, and bits 4:0 have no effect.
 #[test]
 fn message_may_exceed_msgmax() {
     let (mut a, mut b) = pair(Caps { log_max_msg: 11, ..Caps::default() });
@@ -466,7 +466,7 @@ fn receive_without_valid_bit_is_not_ready() {
     assert_eq!(b.get(DATA, 128), [0; 128]);
     assert_eq!((a.poll(), b.poll()), (None, None));
     b.post_recv(&[&[(DATA + 256, 64)]]);
-    // Software sets timer code 0, which the configuration replaces by 12: 0.64 ms.
+    // Software sets timer code 0, which the configuration replaces with code 12 (0.64 ms).
     wait(&mut a, &mut b, Instant::from_nanos(2_000_000));
     assert_eq!(b.get(DATA + 256, 5), b"third");
     assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));

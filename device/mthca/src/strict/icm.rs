@@ -22,7 +22,7 @@ use crate::resources::{DeviceState, Resources};
 /// Sizes of table entries, as reported by QUERY_DEV_LIM.
 const QPC_LEN: u16 = 0x100;
 const ENTRY: u16 = 0x40;
-/// Number of reserved UAR pages, which precede the first one that the driver uses.
+/// Number of reserved UAR pages, which precede the first page that the driver uses.
 const RESERVED_UARS: u32 = 2;
 
 /// Returns the tables of contexts and of MPT entries, as placed by INIT_HCA.

@@ -48,7 +48,8 @@ const SQ: WorkQueue = WorkQueue {
 };
 const RQ: WorkQueue =
     WorkQueue { bus: QP_BUFFER, offset: 0, slot: 64, slots: SLOTS, record: record(RQ_RECORD) };
-/// Key of the data region. Its four pages are in descending order on the bus, and it starts inside the first one.
+/// Key of the data region. The region's four pages are in descending order on the bus, and the region starts inside the
+/// first page.
 const DATA_KEY: u32 = 0x22;
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
