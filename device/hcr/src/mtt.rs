@@ -1,7 +1,7 @@
 //! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks them up.
 //!
-//! The table itself is in ICM. This is the device's copy of the entries written so far. It is stored in chunks of one
-//! ICM page each: a chunk exists from the first write of an entry in its page until that page is unmapped.
+//! The table itself is in ICM. This module keeps a copy of the entries written so far. The copy is stored in chunks of
+//! one ICM page each: a chunk exists from the first write of an entry in its page until the page is unmapped.
 
 use std::ops::RangeInclusive;
 
@@ -53,7 +53,7 @@ impl Mtt {
     /// Allocates the chunks of entries that are about to be written.
     ///
     /// # Errors
-    /// The entries exceed the capacity: 2^15 ICM pages, within 2^32 pages of the base.
+    /// The entries exceed the capacity. The capacity is 2^15 ICM pages, which must be within 2^32 pages of the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
         let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
         let last = start.checked_add(more).ok_or(TableFull)?;
