@@ -6,9 +6,9 @@
 //! dropped, except for those that later operations need. Seccomp permits only the system calls needed for
 //! serving (`calls`). No thread can leave the sandbox, and threads created later are confined as well.
 //!
-//! File access is restricted first, before the process has a second thread, because landlock applies to a
-//! thread and the threads that it creates. Capabilities and system calls are restricted last, after all steps
-//! of the set-up that need more of them.
+//! File access is restricted first, before the process has a second thread, because landlock applies to a thread and
+//! the threads that it creates. Capabilities and system calls are restricted last, because earlier steps of the set-up
+//! need more of them.
 
 mod calls;
 mod paths;
@@ -41,7 +41,7 @@ enum Missing {
     Refused(String),
 }
 
-/// The sandbox of the process. Empty if it is disabled or has not begun.
+/// The sandbox of the process. Empty if the sandbox is disabled, or before [`begin`].
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 
 #[derive(Debug)]
@@ -80,8 +80,8 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Adds the process to the groups of the configured sockets, if permitted. The owner of a file may assign it
-/// to one of its own groups without CAP_CHOWN, a capability that would apply to all files.
+/// Adds the process to the groups of the configured sockets, if permitted. A process may assign its own files to a
+/// group that it belongs to without CAP_CHOWN, a capability that would apply to all files.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -167,7 +167,7 @@ pub fn check_file(path: &Path) -> Result<(), OutsideError> {
 /// which error messages contain.
 ///
 /// # Errors
-/// [`ConfigError::Value`], with the setting that would have allowed it.
+/// [`ConfigError::Value`], with the setting that would have allowed the device.
 pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError> {
     let Some(sandbox) = SANDBOX.get() else { return Ok(()) };
     let refused = |key: String, problem: String| {

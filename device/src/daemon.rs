@@ -39,13 +39,14 @@ pub enum DaemonError {
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the only client disconnects. SIGHUP reloads the
-/// configuration if that came from a file, and otherwise stops the daemon. Inherited sockets are used if the
-/// configuration names them. The service manager is notified of the state.
+/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended by itself. A device whose client was
+/// inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file. Otherwise
+/// SIGHUP stops the daemon. Inherited sockets are used if the configuration names them. The service manager is notified
+/// of the state.
 ///
 /// # Errors
-/// Fails if a resource in the configuration cannot be opened, if a device without a socket of its own fails, or
-/// if a device hangs at shutdown.
+/// Fails if a resource in the configuration cannot be opened, if a device without its own socket fails, or if a device
+/// hangs at shutdown.
 pub fn run(
     config: Config,
     inherited: Inherited,
@@ -188,8 +189,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends the watchdog notification of the main thread. Notifications continue if a device hangs, because the
-/// other devices still work.
+/// Sends watchdog notifications from the main thread. Notifications continue if a device hangs, because the other
+/// devices still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {

@@ -38,15 +38,15 @@ impl Reserve {
         Self(open())
     }
 
-    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether one is
+    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether a descriptor is
     /// free now.
     pub fn release(&mut self, error: &io::Error) -> bool {
         let exhausted = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
         exhausted && self.0.take().is_some()
     }
 
-    /// Opens a spare descriptor again if possible. Call it after closing descriptors, so that waiting clients come
-    /// first.
+    /// Opens a spare descriptor again if possible. Call it when descriptors may have become free, after the waiting
+    /// client has been accepted.
     pub fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = open();

@@ -98,7 +98,7 @@ struct Member {
     serial: u64,
     config: DeviceConfig,
     shown: Arc<Device>,
-    /// Socket of the device's clients, unless its only client was inherited.
+    /// Listening socket of the device. `None` if its only client was inherited.
     listener: Option<Arc<Listener>>,
     /// Whether the device is in the configuration file, so that a reload may remove it.
     is_of_file: bool,
@@ -137,7 +137,7 @@ struct BuiltDevice {
     worker: Box<dyn Run>,
 }
 
-/// Stands in for a worker that cannot be created yet, so that the supervisor retries.
+/// Placeholder for a worker that cannot be created yet. It fails at once, so that the supervisor retries.
 struct Unbuilt(io::Error);
 
 impl Run for Unbuilt {
@@ -243,8 +243,8 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. If the future is dropped, the change remains incomplete. Therefore only a shutdown
-    /// may drop it.
+    /// Handles an event. If the future is dropped, the change remains incomplete. Therefore only a shutdown may drop
+    /// the future.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
@@ -566,7 +566,7 @@ impl Fleet {
         }
         let end = tokio::time::Instant::now() + ENDING;
         while self.members.iter().any(|member| serials.contains(&member.serial)) {
-            // When the time is up, the devices that remain are those that hang.
+            // When the time is up, all devices that remain have hung.
             let Ok(Some(report)) = tokio::time::timeout_at(end, self.reports.recv()).await else { break };
             self.account(report);
         }

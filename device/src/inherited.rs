@@ -46,7 +46,7 @@ pub enum InheritedError {
 pub struct Inherited {
     /// The socket for a single device without a configured path.
     only: Option<Source>,
-    /// Whether a socket for such a device was inherited, even if it has been taken since.
+    /// Whether a socket for a device without a configured path was inherited, even if the socket has been taken since.
     had_only: bool,
     /// Listening sockets by path.
     listening: BTreeMap<PathBuf, Arc<Listener>>,

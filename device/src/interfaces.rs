@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Description of a device interface, for code that serves all of them alike.
+/// Description of a device interface, for code that handles all interfaces alike.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceInfo {
     /// Key in the configuration.
@@ -22,12 +22,12 @@ pub struct InterfaceInfo {
     pub name: &'static str,
     /// Drivers of the guest.
     pub drivers: &'static [&'static str],
-    /// Reason why its doorbells must trap; see [`Interface::NEEDS_TRAPS`].
+    /// Reason why doorbells of the interface must trap; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
     pub rules: &'static [&'static Rule],
     /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](card::frontend::reason::ALL).
     pub ignore_reasons: &'static [&'static [IgnoreReason]],
-    /// Returns the tables of its objects.
+    /// Returns the tables of the interface's objects.
     pub tables: fn() -> Vec<&'static TableSpec>,
 }
 
@@ -107,7 +107,7 @@ macro_rules! interfaces {
                 }
             }
 
-            /// Returns the reason why its doorbells must trap; `None` if they may be mapped.
+            /// Returns the reason why doorbells of the interface must trap; `None` if they may be mapped.
             pub const fn needs_traps(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*

@@ -1,6 +1,6 @@
 //! Sends notifications to the service manager: ready, reloading, stopping, and the watchdog.
 //!
-//! The socket is connected at start-up, because the sandbox prevents it later. Without a service manager,
+//! The socket is connected at start-up, because the sandbox later forbids connecting it. Without a service manager,
 //! nothing is sent. A message that cannot be sent is lost, because there is no other way to report it.
 //!
 //! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which

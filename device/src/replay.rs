@@ -16,7 +16,7 @@ use crate::builder::{self, Subject};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
 
-/// Read buffer of the file.
+/// Size in bytes of the buffer for reading the file.
 const BUFFER_LEN: usize = 1 << 20;
 
 /// Options of a replay.
@@ -66,7 +66,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
     let config = Config::of_device(header.configuration.clone()).map_err(invalid)?;
     let [device] = config.devices.as_slice() else { return Err(unreadable(ReadError::NoRecord)) };
-    // One eventfd per vector.
+    // The device opens one eventfd per interrupt vector.
     descriptors::raise_limit();
 
     let name = sanitize::text(&header.device);

@@ -16,16 +16,16 @@ use thiserror::Error;
 use crate::control::call::{Life, Mailbox};
 use crate::worker::{Ended, Run};
 
-/// Pause before a device is created again. Each further failure doubles it, up to [`LONGEST_PAUSE`]. It is
-/// well below the 5 s that QEMU waits for its first reply, so a VMM that connects in the meantime need not
+/// Pause before a device is created again. Each further failure doubles the pause, up to [`LONGEST_PAUSE`]. The first
+/// pause is well below the 5 s that QEMU waits for its first reply, so a VMM that connects in the meantime need not
 /// notice the failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum pause. It limits the CPU time of a device that fails repeatedly. An operator who has fixed the
-/// cause need not wait longer than this.
+/// Maximum pause. It limits the CPU time of a device that fails repeatedly. An operator who has fixed the cause waits
+/// at most this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Time after which a running device counts as recovered. Its next failure starts over with the first pause.
+/// Time after which a running device counts as recovered. After its next failure, the pause is [`FIRST_PAUSE`] again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 /// Creates a device's worker again.
@@ -44,8 +44,8 @@ pub enum Failure {
     Panic(String),
 }
 
-/// Runs a device until a shutdown request, or until its only client disconnects. Without `rebuild` the first
-/// failure is final.
+/// Runs a device until a shutdown request, or until the client that it inherited disconnects. Without `rebuild` the
+/// first failure is final.
 ///
 /// # Errors
 /// Fails if the device has failed and cannot be created again.

@@ -46,14 +46,13 @@ use crate::descriptors::Reserve;
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Time for which a second client waits for the present one to disconnect before it is rejected. A VMM that
-/// replaces another may connect early: on a busy host, the kernel takes seconds to close the socket of a
-/// killed QEMU. QEMU waits 5 s for its first reply, so one second remains for it to see the rejection instead
-/// of a time-out.
+/// Time for which a second client waits for the present client to disconnect before the second client is rejected. A
+/// VMM that replaces another may connect early: on a busy host, the kernel takes seconds to close the socket of a
+/// killed QEMU. QEMU waits 5 s for its first reply, so one second remains for it to see the rejection instead of a
+/// time-out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
-/// are left.
+/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Interval at which a thread that polls memory for frames also polls its descriptors.
@@ -89,8 +88,9 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Time until which the listener is not watched.
     accept_after: Option<Instant>,
     client: Option<Client>,
-    /// Number of clients so far. The next field has the message counters of those that have disconnected.
+    /// Number of clients so far.
     clients: u64,
+    /// Message counters of the clients that have disconnected.
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
@@ -172,14 +172,15 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Busy-polls for up to `limit` before blocking, while sleeps are short. By default the worker never polls.
+    /// Enables busy-polling: while sleeps are short, the worker polls for up to `limit` before it blocks. By default
+    /// the worker never busy-polls.
     #[must_use]
     pub fn with_busy_poll(self, limit: Duration) -> Self {
         Self { busy_poll: BusyPoll::new(limit), ..self }
     }
 
-    /// Sleeps for `sleep` without being woken while that raises throughput. By default every message wakes the
-    /// worker.
+    /// Enables coalescing: the worker sleeps for `sleep` without being woken, as long as this raises throughput. By
+    /// default every message wakes the worker.
     #[must_use]
     pub fn with_coalescing(self, sleep: Duration) -> Self {
         Self { coalescing: Coalescing::new(sleep), ..self }
@@ -220,8 +221,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // This is checked last, because the calls may have consumed the wake-up of a shutdown
-                // request.
+                // Check for a shutdown request last, because the calls may have consumed the wake-up of the request.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -244,7 +244,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
-                // This receives one batch, which is at most a few hundred frames.
+                // The batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer that a packet starts counts from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
@@ -426,7 +426,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(has_work)
     }
 
-    /// Busy-polls for work, including doorbells in mapped pages. Returns whether any was found.
+    /// Busy-polls for work, including doorbells in mapped pages. Returns whether work was found.
     fn busy_poll(
         &mut self,
         ready: &mut Ready,
@@ -526,8 +526,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for the events its connection needs, or not at all while the device is over its control
-    /// budget.
+    /// Watches the client for the events that its connection needs. While the device is over its control budget, does
+    /// not watch the client.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -614,7 +614,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests, or for space for replies. While paused, watches for neither.
+    /// Watches the client for requests, or for space for replies. While the client is paused, watches for nothing.
     ///
     /// A paused client is not registered, because `epoll` reports a closed peer even if no events are
     /// requested.

@@ -247,7 +247,7 @@ fn signals_exit_cleanly_and_remove_socket() {
     }
 }
 
-/// Starts `hcad` with this standard error and more arguments, and waits until clients can connect.
+/// Starts `hcad` with `stderr` as its standard error and with further arguments. Waits until clients can connect.
 fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");

@@ -1,6 +1,6 @@
-//! Tests operations that a compromised process cannot perform. Each row of the table in
-//! `device/book/src/security.md` is tried by a process confined like `hcad`. The process runs as the user of
-//! the test and, if that is root, also as another user.
+//! Tests operations that a compromised process cannot perform. For each row of the table in
+//! `device/book/src/security.md`, a process that is confined like `hcad` tries the operation. The process runs as the
+//! user of the test and, if that is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SocketType, socket, socketpair};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-/// Environment variable that makes a child process run a probe.
+/// Environment variables that make a child process run a probe.
 const FOLDER: &str = "HCAD_PROBE_FOLDER";
 const USER: &str = "HCAD_PROBE_USER";
 
@@ -40,7 +40,7 @@ impl Intruder {
     }
 }
 
-/// Runs `probe` in a separate process as this user and, if that is root, also as another user.
+/// Runs `probe` in a separate process as this user and, if this user is root, also as another user.
 fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let user = std::env::var(USER).ok().map(|user| user.parse().unwrap());
@@ -62,7 +62,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// Creates the files of others and the process's own files, before the process starts.
+/// Before the process starts, creates its trace file and the files that it must not reach.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -118,7 +118,7 @@ macro_rules! probes {
     (@more $more:tt) => { json!($more) };
 }
 
-/// Checks that a system call fails with this error, regardless of its arguments.
+/// Checks that a system call fails with `error`.
 #[track_caller]
 fn refused(call: c_long, arguments: [c_long; 6], error: i32) {
     let [a, b, c, d, e, f] = arguments;
@@ -180,7 +180,7 @@ probes! {
         missing(&[libc::SYS_capget, libc::SYS_capset]);
         let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         let len: libc::c_int = 1 << 16;
-        // SAFETY: the option is a number of this length and outlives the call. It needs CAP_NET_ADMIN.
+        // SAFETY: the option is a number of this length and outlives the call. The option needs CAP_NET_ADMIN.
         let result = unsafe {
             libc::setsockopt(udp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const len).cast(), 4)
         };

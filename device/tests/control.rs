@@ -242,8 +242,8 @@ fn counter_names_start_with_layer() {
     bring_up(&mut connect(&daemon));
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
-    // The writes are one for the CQ, one for the EQ, and four for the QP: its first entry and one for each of
-    // three commands.
+    // Writes: one for the CQ, one for the EQ, and four for the QP. The QP's first entry is one write, and each of three
+    // commands is one write.
     assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 6, "maps": 3}));
     let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
     assert_eq!(ctxmgt["requester_trans_control"], idle);
@@ -262,8 +262,8 @@ fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // Post empty SENDs on the QP and on one that does not exist. Their WQEs are zero except for the bits that
-    // mark the missing link.
+    // Post empty SENDs on the QP and on a QP that does not exist. Their WQEs are zero except for the bits that mark the
+    // missing link.
     for qpn in [QPN, 9] {
         guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
@@ -293,7 +293,7 @@ fn vmm_and_driver_requests_are_counted() {
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // The first QP is shown completely, and the second only by its doorbells.
+    // The first QP is shown completely. Of the second QP, only the doorbells are shown.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));

@@ -25,7 +25,7 @@ const RECORDS: u64 = 0xa000;
 const MTT_BUS: u64 = 0x8000;
 const CQ_BUFFER: u64 = 0x2_0000;
 const EQ_BUFFER: u64 = 0x2_1000;
-/// ICM address of the page table. The records of UAR page 2 are in the third page.
+/// ICM address of the page table. The doorbell records of UAR page 2 are in the third page of ICM.
 const MTT: u64 = 0x10_0000;
 const CQN: u32 = 1;
 

@@ -19,7 +19,7 @@ fn start() -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// Returns the command that starts such a daemon with further configuration keys.
+/// Returns the command that starts a daemon with HCAs 1 and 2 and with further configuration keys.
 fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Returns the configuration of a device with this number, on a fabric on which other devices can reach it.
+/// Returns the configuration of device `id` on a fabric on which other devices can reach it.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,
@@ -35,7 +35,7 @@ fn write(folder: &Path, devices: &[Value], more: &[(&str, Value)]) -> PathBuf {
     path
 }
 
-/// Starts a daemon with these devices and its configuration file in `folder`.
+/// Starts a daemon with `devices` and with its configuration file in `folder`.
 fn start(folder: TempDir, devices: &[Value], more: &[(&str, Value)]) -> Daemon {
     let mut command = hcad();
     command.arg("--config").arg(write(folder.path(), devices, more));
@@ -252,7 +252,7 @@ fn device_added_later_can_join_ring_fabric_in_sandbox() {
 fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // This is a host name, which can only be resolved before the process is confined.
+    // A host name can only be resolved before the process is confined.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
@@ -321,10 +321,11 @@ fn reload_of_invalid_file_changes_nothing() {
     for (devices, problem) in [
         (vec![], "devices: at least one device is required"),
         (vec![one.clone(), one.clone()], "devices[1].id: 1 is already used by devices[0]"),
-        // This only conflicts with a device that is not in the file.
+        // The MAC only conflicts with a device that is not in the file.
         (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: cannot access /nonexistent"),
-        // This is only detected when the device is created. Device 2 would be removed.
+        // The address conflict is detected only when the device is created. Device 2, which the file no longer
+        // contains, must remain.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),
     ] {
         write(&path, &devices, &[]);

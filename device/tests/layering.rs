@@ -1,5 +1,5 @@
-//! Checks which modules each module of a crate uses, according to the diagram in `ARCHITECTURE.md`. Which crates a crate
-//! uses is in its `Cargo.toml`.
+//! Checks that each module uses only the modules that the diagram in `ARCHITECTURE.md` permits. The crates that a crate
+//! uses are in its `Cargo.toml`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use device::interfaces;
 
-/// The modules of `card` from the bottom up, each with the modules that it may use. These precede it in the list, so
-/// there are no cycles.
+/// The modules of `card` from the bottom up, each with the modules that it may use. A module follows all modules that
+/// it may use, so there are no cycles.
 const CARD: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
     ("identity", &[]),
@@ -64,7 +64,7 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
 ];
 
-/// The interfaces of the HCR lineage, which have a strict mode of their own.
+/// The interfaces of the HCR lineage, which have their own strict modes.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 /// Returns the sources of a crate below `device/`, or of `device` itself.
@@ -129,7 +129,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
     let mut used = BTreeSet::new();
     for path in files(source) {
         let part = part(&path, source);
-        // This is the root of the library or of the program.
+        // The file is the root of the library or of the program.
         if matches!(&*part, "lib" | "main") {
             continue;
         }
@@ -139,7 +139,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
             .unwrap_or_else(|| panic!("{part} is not in the table"));
         let text = product(&path);
         for name in named(&text, "crate::") {
-            // The macros of log lines.
+            // The macros for log lines belong to `telemetry`.
             let name = if matches!(name, "limited" | "log_line" | "log_target") { "telemetry" } else { name };
             assert!(!name.is_empty(), "{}: one module a line", path.display());
             assert!(name == part || below.contains(&name), "{} uses {name}", path.display());
@@ -173,8 +173,7 @@ fn modules_of_frontend_do_not_use_its_device_module() {
     }
 }
 
-/// Objects report events. Only observers, commands and registers use strict mode, which examines these
-/// objects.
+/// Objects report events. Strict mode examines objects, so only observers, commands and registers use strict mode.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
@@ -196,7 +195,7 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// The offloads of a NIC serve every interface, so their requests do not mention any.
+/// The offloads of a NIC serve every interface, so they do not use the layouts of any interface.
 #[test]
 fn nic_offloads_do_not_depend_on_any_frontend() {
     let mut paths = files(&source("card").join("nic"));
@@ -229,7 +228,7 @@ fn outputs_do_not_use_debug_format() {
     assert!(seen > 100, "only {seen} files were found");
 }
 
-/// Returns the Rust files in a folder except test files, or the single file.
+/// Returns the Rust files in the folder `at` except test files. If `at` is a file, returns only `at`.
 fn sources(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
         return vec![at.to_owned()];

@@ -45,8 +45,9 @@ const HOSTILE: u16 = 16;
 /// 300.
 const MAX_MAPPINGS: usize = 1000;
 
-/// Minimum relative rate of the neighbour, followed by its maximum reply latency. Checked with HCAD_DAILY.
+/// Minimum rate of the neighbour relative to its undisturbed rate. Checked with HCAD_DAILY.
 const KEPT_RATE: f64 = 0.8;
+/// Maximum latency of a reply to the neighbour. Checked with HCAD_DAILY.
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
 /// Time limit that only a defect exceeds.
@@ -162,7 +163,7 @@ impl Bus for Vmm {
     }
 }
 
-/// Returns a driver with a QP in RTS, connected to that of the other device.
+/// Returns a driver with a QP in RTS, connected to the QP of the other device.
 fn connected(path: &Path) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(path));
     driver.enable();
@@ -354,7 +355,7 @@ impl Hostile {
     }
 }
 
-/// Length of the file that is lost, and its bus address. Queues are in another file, from bus address 0 on.
+/// Length and bus address of the lost file, which attacks truncate. Queues are in another file, from bus address 0 on.
 const LOST_LEN: u64 = 256 << 20;
 const LOST: u64 = 1 << 30;
 const QUEUES_LEN: u64 = 16 << 20;
@@ -425,8 +426,8 @@ struct Tools {
     sparse: OwnedFd,
 }
 
-/// Maps a file, truncates it if requested, and makes the device access all of it. Devices of either kind
-/// ignore register writes meant for the other kind.
+/// Maps a file, truncates it if requested, and makes the device access all of it. A device ignores the register writes
+/// that are meant for the other interface.
 fn reaches(path: &Path, tools: &Tools, memory: &OwnedFd, cut: bool) -> Option<()> {
     ftruncate(memory, LOST_LEN).unwrap();
     let mut client = Hostile::attach(path)?;
@@ -509,7 +510,7 @@ fn file_without_pages() -> OwnedFd {
 fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let tools = Tools { queues: ControlQueues::new(), sparse: file_without_pages() };
     let memory = file(LOST_LEN);
-    // This changes only this thread's priority.
+    // This call changes the priority of this thread only.
     setpriority_process(None, 19).unwrap();
     while !stop.load(Ordering::Relaxed) {
         let attacked = match n / 2 % 5 {

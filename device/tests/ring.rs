@@ -226,7 +226,7 @@ fn processes_with_same_folder_exchange_frames() {
 #[test]
 fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
-    // Kill either the process that creates the memory of the link or the one that receives it.
+    // Kill either the process that creates the memory of the link or the process that receives the memory.
     for (stays, killed) in [(1, 2), (2, 1)] {
         let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
         a.wait_for_members(&[killed]);
@@ -244,7 +244,7 @@ fn restarted_process_is_reachable_again() {
 
 #[test]
 fn stopped_process_does_not_block_others() {
-    /// Number of QPs that send to the stopped process. Their messages exceed the size of its ring.
+    /// Number of QPs that send to the stopped process. Their messages exceed the size of the process's ring.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();
     let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));

@@ -67,17 +67,17 @@ fn unreachable_notify_socket_is_error() {
     assert!(line.starts_with("hcad: NOTIFY_SOCKET: No such file"), "{line}");
 }
 
-/// Returns `hcad` with these arguments and `sockets` passed as by a service manager, from descriptor 3 on.
+/// Returns the command `hcad` with `arguments`. It receives `sockets` as from a service manager, from descriptor 3 on.
 fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     let mut command = Command::new("sh");
     let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;
     command.args(["-c", program, env!("CARGO_BIN_EXE_hcad"), "--config"]).args(arguments);
     command.env_remove("RUST_LOG").env("LISTEN_FDS", sockets.len().to_string()).stderr(Stdio::piped());
     let sockets: Vec<_> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
-    // SAFETY: only fcntl and dup2 are called between fork and exec, which are safe there.
+    // SAFETY: only fcntl and dup2 are called between fork and exec. Both calls are safe there.
     unsafe {
         command.pre_exec(move || {
-            // Move the sockets away first, so that none is overwritten.
+            // Move the sockets away first, so that no socket is overwritten.
             for (socket, to) in sockets.iter().zip(100..) {
                 if libc::dup2(*socket, to) < 0 {
                     return Err(std::io::Error::last_os_error());

@@ -150,7 +150,7 @@ fn deleted_tap_restarts_only_its_device() {
         Err(error) => return skip(&format!("a tap: unshare: {error}")),
     }
     let mut daemon = start(json!({ "tap": { "interface": TAP } }), |command| {
-        // SAFETY: only unshare is called between fork and exec, which is safe there.
+        // SAFETY: only unshare is called between fork and exec. The call is safe there.
         unsafe {
             command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
                 0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Tests `hcad` with an independent vfio-user client, and with one that misbehaves.
+//! Tests `hcad` with an independent vfio-user client, and with a client that misbehaves.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
@@ -414,8 +414,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of the daemon's open descriptors. While the daemon serves a client, it has already
-/// released the descriptors of the previous one.
+/// Returns the number of the daemon's open descriptors. While the daemon serves a client, it has already released the
+/// descriptors of the previous client.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

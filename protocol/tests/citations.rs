@@ -18,7 +18,7 @@ struct Interface {
     /// interface.
     folder: &'static str,
     sections: BTreeSet<String>,
-    /// Prefix of the numbered decisions or traps, and all of them that exist.
+    /// Prefix of the numbered decisions or traps, and all decisions or traps that exist.
     marks: (&'static str, BTreeSet<String>),
     /// Sections without a "Decides:" line.
     undecided: Vec<String>,

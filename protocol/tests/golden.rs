@@ -265,7 +265,7 @@ fn flow_label_round_trips() {
     assert_eq!(out, bytes);
 }
 
-/// IEEE 802.1Q-2018, section 9: a tag follows the addresses. No checksum covers it.
+/// IEEE 802.1Q-2018, section 9: a tag follows the addresses. No checksum covers the tag.
 #[test]
 fn vlan_tag_round_trips() {
     let tag = Tci::new().with_vid(5).with_priority(3);

@@ -3,7 +3,7 @@
 //!
 //! A command consists of a heading and the words of its input and output. The heading gives the name of the command,
 //! the lengths, and some fields as the recorder decoded them. Lines between commands are doorbells and queue entries.
-//! `<n*00>` stands for n zero bytes.
+//! `<n*00>` means n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;

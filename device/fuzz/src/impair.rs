@@ -212,8 +212,8 @@ impl Bench {
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
-    /// Checks that held frames are forwarded in the end, even if their rules have been removed. Only if too many frames
-    /// are held may some be lost.
+    /// Checks that held frames are forwarded in the end, even if their rules have been removed. Frames may be lost only
+    /// if too many frames are held.
     fn finish(&mut self) {
         self.impairments.clear(None);
         let out = |known: &HashMap<_, Known>| known.values().map(|known| known.out).sum::<u64>();

@@ -1,4 +1,4 @@
-//! Reads values from an input. After its end, reads zeros.
+//! Reads values from an input. After the end of the input, reads zeros.
 
 pub(crate) struct Input<'a> {
     rest: &'a [u8],

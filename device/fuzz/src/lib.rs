@@ -1,9 +1,9 @@
 //! Bodies of the fuzz targets, shared with `device/tests/hostile.rs`.
 //!
 //! An input of `jingzhao`, `mthca`, `e810` and `mlx5` consists of a byte that enables observers and a list of
-//! operations on one device: actions of its guest, its client and its fabric. An input of `jingzhao` starts with two
-//! bytes of device options. About half of the operations are well-formed, because a device rejects most random ones.
-//! After every input, the device must serve a well-behaved guest.
+//! operations on one device: actions of its guest, its client and its fabric. An input of `jingzhao` has two more bytes
+//! at its start, which select device options. About half of the operations are well-formed, because a device rejects
+//! most random ones. After every input, the device must serve a well-behaved guest.
 
 pub mod config;
 pub mod control;

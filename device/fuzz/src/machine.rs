@@ -90,7 +90,7 @@ impl<F: Frontend> Machine<F> {
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
-    /// Executes `operation` if it does not depend on the interface. Returns whether that is the case.
+    /// Executes `operation` if it is common to all interfaces. Otherwise does nothing and returns false.
     pub(crate) fn operate(&mut self, operation: u8, input: &mut Input<'_>) -> bool {
         match operation {
             0 => {
@@ -141,8 +141,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Resets the device or disconnects its client, and returns false. Alternatively, does neither and returns true.
-    /// The caller must then initialise the device again.
+    /// Resets the device or disconnects its client, and returns false. Or does neither, and returns true. If the result
+    /// is true, the caller must initialise the device again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -185,8 +185,7 @@ impl<F: Frontend> Machine<F> {
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Runs turns until no work is left or the limit is reached, because a guest can link work requests in a
-    /// circle.
+    /// Runs turns until no work is left, but at most `most` turns, because a guest can link work requests in a circle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);

@@ -1,6 +1,6 @@
-//! Fuzzes frames for a port: ARP, neighbour discovery, echo and RoCE. About half of them have correct
-//! checksums. The port must send no more frames to a host than it has received from that host, and must still
-//! answer its neighbour afterwards.
+//! Fuzzes frames for a port: ARP, neighbour discovery, echo and RoCE. About half of the frames have correct checksums.
+//! The port must send no more frames to a host than it has received from that host, and must still answer its neighbour
+//! afterwards.
 
 use card::fabric::TxBatch;
 use card::identity::Identity;
@@ -98,7 +98,7 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
         1 => ipv4(&mut frame, from, to, input),
         _ => ipv6(&mut frame, from, to, input),
     }
-    // Change some bytes. Then correct the checksums in some of the frames only.
+    // Change some bytes. Then correct the checksums in only some of the frames.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % frame.len();
         frame[at] = input.byte();

@@ -1,4 +1,4 @@
-//! Builds frames from the peer that a device accepts.
+//! Builds frames that a device accepts from its peer.
 
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Msn, Pkey, Qpn, Srqn};

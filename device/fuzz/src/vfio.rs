@@ -60,7 +60,7 @@ struct Client {
     asked: VecDeque<[u8; 4]>,
     received: Vec<u8>,
     id: u16,
-    /// Whether the client has respected the message framing, so that the connection must stay open.
+    /// Whether the client has respected the message framing. If so, the connection must stay open.
     keeps_framing: bool,
 }
 

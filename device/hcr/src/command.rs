@@ -1,4 +1,4 @@
-//! Execution of commands, for every HCR interface: mailboxes, logging, counters and tracing.
+//! Execution of commands, shared by all HCR interfaces: mailboxes, logging, counters and tracing.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use protocol::hca::hcr::PendingCommand;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-/// Maximum length of a mailbox.
+/// Maximum length of a mailbox in bytes.
 const MAILBOX_LEN: usize = 4096;
 
 /// Contents of the outbox; empty if the command has none.
@@ -41,7 +41,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Copies up to a page from guest memory. It reads each byte once, and the command works on the copy.
+    /// Copies at most one page from guest memory. The guest cannot change the copy while the command uses it.
     ///
     /// # Errors
     /// INTERNAL_ERR if the guest has not mapped the memory.
@@ -64,7 +64,7 @@ impl Mailboxes {
     /// Writes `outbox` to guest memory, unless it is empty.
     ///
     /// # Errors
-    /// The same as for [`Inbox::fetch`].
+    /// INTERNAL_ERR if the guest has not mapped the memory.
     pub fn send(&self, dma: &GuestMemory, at: u64) -> Result<(), CmdError> {
         if self.outbox.is_empty() {
             return Ok(());
@@ -74,11 +74,11 @@ impl Mailboxes {
     }
 }
 
-/// Returns a mailbox of fixed size. This never fails in practice, since the command table and the layouts
-/// agree on sizes.
+/// Returns the inbox as an array of `LEN` bytes. This never fails in practice, because the command table and the
+/// mailbox layouts agree on the sizes.
 ///
 /// # Errors
-/// INTERNAL_ERR if they do not agree.
+/// INTERNAL_ERR if the inbox is shorter than `LEN`.
 pub fn fixed<const LEN: usize>(inbox: &[u8]) -> Result<&[u8; LEN], CmdError> {
     inbox.first_chunk().ok_or(CmdError::new(CmdStatus::InternalErr, "inbox length", inbox.len() as u64))
 }
@@ -94,9 +94,9 @@ pub struct CommandSet {
     pub name: fn(u16) -> Option<&'static str>,
     /// Describes parameters and mailboxes of a completed command, for a trace.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
-    /// Maps a status of the device to the status that software sees.
+    /// Maps the precise status of a command to the status that software sees.
     pub reported_status: fn(CmdStatus) -> CmdStatus,
-    /// Statuses that the driver expects in normal operation, and which are therefore not logged as warnings.
+    /// Statuses that the driver expects in normal operation. They are logged at debug level, not as warnings.
     pub expected: &'static [CmdStatus],
 }
 

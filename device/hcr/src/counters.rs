@@ -1,14 +1,14 @@
-//! Counters of a queue pair, updated by the observer of its front-end.
+//! Counters of a queue pair, which the observer of its front-end updates.
 
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};
 
-/// Counts an attempt to take a send request.
+/// Counts a send request if `fetch` took one from the queue.
 pub fn count_send<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
     counters.sends += u64::from(is_taken(fetch));
 }
 
-/// Counts an attempt to take a receive request.
+/// Counts a receive request if `fetch` took one from the queue.
 pub fn count_receive<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
     counters.receives += u64::from(is_taken(fetch));
 }

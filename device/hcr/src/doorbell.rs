@@ -3,13 +3,13 @@
 use card::frontend::reason::{NO_REGISTER, WIDTH};
 use card::telemetry::reason::IgnoreReason;
 
-/// First halves of doorbells whose second halves are outstanding, for each UAR page and register. Separate pages keep
-/// the halves of different processes apart.
+/// First halves of doorbells whose second halves have not been written yet, for each UAR page and register. Because
+/// each page has separate halves, processes cannot complete each other's doorbells.
 #[derive(Debug)]
 pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
 impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
-    /// Creates the halves of `pages` UAR pages. Bound: the size of the BAR is configured, at most 16 MiB.
+    /// Creates empty halves for `pages` UAR pages. Bound: the size of the BAR is configured and at most 16 MiB.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }
@@ -30,8 +30,8 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
     }
 
     /// Handles a store to a register, or to its `second` half. Returns the doorbell once it is complete, and `None` for
-    /// a first half. A doorbell that is stored whole leaves an outstanding half alone, since another CPU may be between
-    /// its two stores.
+    /// a first half. An 8-byte store does not change the outstanding first half, because another CPU may be between its
+    /// two stores.
     ///
     /// # Errors
     /// The register does not exist or does not have this width.

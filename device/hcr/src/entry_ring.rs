@@ -1,8 +1,8 @@
 //! A ring of 32-byte entries that the device writes for software: the buffer of a completion or event queue.
 //!
-//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device
-//! detects that software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a
-//! consumer index.
+//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device detects that
+//! software has consumed an entry: [`OwnedRing`] reads the owner bit, and [`CountedRing`] uses the consumer index that
+//! software reports.
 
 use card::memory::queue::QueueMemory;
 use engine::AccessError;
@@ -98,9 +98,9 @@ impl EntryRing {
     }
 }
 
-/// A ring without a consumer index, whose only flow control is the owner bit. Software sets the bit in all entries
-/// before it creates the queue, and again in each entry that it has consumed. Some software skips the first step, so
-/// the bit is checked only if it was set in every entry at the start.
+/// A ring without a consumer index. Its only flow control is the owner bit. Software sets the bit in all entries before
+/// it creates the queue, and again in each entry that it has consumed. Some software does not set the bits before it
+/// creates the queue. Therefore the device checks the bit only if it was set in every entry when the ring was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRing {
     ring: EntryRing,
@@ -118,7 +118,7 @@ impl OwnedRing {
         self.ring.buffer()
     }
 
-    /// Whether all entries were owned by hardware at the start, so that overruns are detected.
+    /// Whether the ring detects overruns: all entries were owned by hardware when the ring was created.
     pub fn checks_owner(&self) -> bool {
         self.checks_owner
     }

@@ -21,8 +21,7 @@ pub trait Queues {
     /// Takes the next request from the receive queue or the SRQ of a QP.
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
 
-    /// Like [`Queues::next_recv`], but for a request that is to be flushed, whose scatter list is therefore
-    /// not used.
+    /// Like [`Queues::next_recv`], but the request will be flushed, so its scatter list is not used.
     fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         self.next_recv(qpn, cx)
     }
@@ -38,7 +37,7 @@ pub trait Queues {
         SmallVec::new()
     }
 
-    /// Returns access to the memory of regions.
+    /// Returns access to the memory regions by key.
     fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
 }
 

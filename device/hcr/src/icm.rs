@@ -12,7 +12,8 @@ use thiserror::Error;
 /// Binary logarithm of [`PAGE_LEN`].
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
 
-/// Bound: runs of contiguous pages in one map, at most 12 MiB. Real drivers map about ten thousand pages.
+/// Maximum number of runs of contiguous pages in one map. Bound: they occupy at most 12 MiB. Real drivers map about ten
+/// thousand pages.
 const MAX_RUNS: usize = 1 << 18;
 
 /// Reason why an access to ICM failed.
@@ -72,7 +73,7 @@ impl PageMap {
         Ok(())
     }
 
-    /// Unmaps a non-empty range of pages, whether they are mapped or not.
+    /// Unmaps a non-empty range of pages. The range may include pages that are not mapped.
     ///
     /// # Errors
     /// EXCEED_LIM if the map would have too many runs.
@@ -107,7 +108,7 @@ impl PageMap {
     /// Checks that `len` bytes at `addr` are mapped.
     ///
     /// # Errors
-    /// [`IcmError::Unmapped`].
+    /// [`IcmError::Unmapped`] if one of the pages is not mapped.
     pub fn check(&self, addr: IcmAddr, len: usize) -> Result<(), IcmError> {
         self.pieces(addr, len, |_, _| Ok(()))
     }
@@ -115,7 +116,7 @@ impl PageMap {
     /// Reads from guest memory.
     ///
     /// # Errors
-    /// See [`IcmError`]. `out` may be partly overwritten.
+    /// The range is not mapped, in ICM or by the guest. `out` may be partly overwritten.
     pub fn read(&self, dma: &GuestMemory, addr: IcmAddr, out: &mut [u8]) -> Result<(), IcmError> {
         let len = out.len();
         let mut rest = out;
@@ -129,7 +130,7 @@ impl PageMap {
     /// Writes to guest memory.
     ///
     /// # Errors
-    /// See [`IcmError`]. Pages before the failing one have been written.
+    /// The range is not mapped, in ICM or by the guest. Pages before the failing one have been written.
     pub fn write(&self, dma: &GuestMemory, addr: IcmAddr, data: &[u8]) -> Result<(), IcmError> {
         let mut rest = data;
         self.pieces(addr, data.len(), |iova, len| {
@@ -186,7 +187,7 @@ fn too_many(runs: &PageRuns) -> CmdError {
     CmdError::new(CmdStatus::ExceedLim, "limit of mapped ICM ranges reached at", runs.0.len() as u64)
 }
 
-/// Runs of pages that are contiguous in ICM and on the bus, by their first ICM page. Runs do not overlap.
+/// Runs of pages that are contiguous in ICM and on the bus, keyed by their first ICM page. Runs do not overlap.
 #[derive(Debug, Default)]
 struct PageRuns(BTreeMap<u64, Run>);
 

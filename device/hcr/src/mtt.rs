@@ -1,8 +1,7 @@
-//! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks
-//! them up.
+//! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks them up.
 //!
-//! The table itself is in ICM; this is the device's copy of the entries written so far. Its storage follows ICM pages:
-//! a chunk exists from the first entry that is written to its ICM page until that page is unmapped.
+//! The table itself is in ICM. This module keeps a copy of the entries written so far. The copy is stored in chunks of
+//! one ICM page each: a chunk exists from the first write of an entry in its page until the page is unmapped.
 
 use std::ops::RangeInclusive;
 
@@ -28,11 +27,11 @@ pub struct Mtt {
     base: IcmAddr,
     /// Chunks by ICM page, counted from the page of the base.
     chunks: SparseTable<Box<Chunk>>,
-    /// Incremented by every change of `chunks`, which therefore goes through [`Mtt::change`].
+    /// Replaced by a fresh generation when `chunks` changes. All changes go through [`Mtt::change`].
     generation: Generation,
 }
 
-/// A bus address. Its low bits are unused, so bit 0 marks a slot that has been written.
+/// The bus address of a page. The low bits of the address are zero, so bit 0 marks a slot that has a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot(u64);
 
@@ -54,7 +53,7 @@ impl Mtt {
     /// Allocates the chunks of entries that are about to be written.
     ///
     /// # Errors
-    /// The entries exceed the capacity: 2^15 ICM pages, within 2^32 pages of the base.
+    /// The entries exceed the capacity. The capacity is 2^15 ICM pages, which must be within 2^32 pages of the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
         let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
         let last = start.checked_add(more).ok_or(TableFull)?;

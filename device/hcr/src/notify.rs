@@ -21,14 +21,14 @@ pub enum Notify {
 pub struct CqError {
     /// Cause of the loss.
     pub fault: Fault,
-    /// First loss of this queue, which is reported by an event. Later ones are consequences, such as flushed requests
-    /// of QPs that lost completions.
+    /// Whether this is the queue's first loss, which an event reports. Later losses are consequences, such as flushed
+    /// requests of QPs that lost completions.
     pub first: bool,
 }
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault the queue accepts no entries: software could not detect a gap between entries.
+/// After a fault the queue accepts no entries, because software could not detect a gap between entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,
@@ -47,7 +47,7 @@ impl Notifier {
         self.eqn
     }
 
-    /// Returns the completions that raise the next event.
+    /// Returns which completions raise the next event.
     pub fn armed(&self) -> Armed {
         self.armed
     }
@@ -57,7 +57,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault after a switch to another buffer, in which nothing is missing.
+    /// Clears the fault after a switch to another buffer, whose entries have no gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }

@@ -51,7 +51,7 @@ pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
     ]
 }
 
-/// Returns the objects and the index of the first row, unless that is past the last row.
+/// Yields the objects and the index of the first row. Yields nothing before INIT_HCA, or if the index exceeds 32 bits.
 fn objects<'a, F: HcrDevice>(
     device: &'a F,
     cx: &TableContext<'_>,

@@ -19,7 +19,7 @@ use super::mtt::Mtt;
 /// State of the command register for strict rules: whether software has polled the previous command to completion.
 #[derive(Debug, Default)]
 pub struct HcrWatch {
-    /// Software has started a command and not yet read its completion.
+    /// Software has started a command and has not yet read its completion.
     unseen: bool,
 }
 
@@ -94,8 +94,8 @@ pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
 
-/// Checks pages that are about to be mapped, against the ICM ranges `mapped` in the same table and all bus ranges that
-/// the device already has.
+/// Checks pages that MAP_ICM is about to map. In ICM they must not overlap `mapped`, the mapped ranges of the same
+/// table. On the bus they must not overlap `all_mapped`, the mapped ranges of all tables.
 pub fn map(
     mapped: impl Iterator<Item = IcmRange>,
     all_mapped: impl Iterator<Item = IcmRange>,
@@ -123,7 +123,7 @@ pub fn map(
     }
 }
 
-/// Returns the new ranges that overlap an old range or a preceding new one.
+/// Returns new ranges that overlap an old range or a preceding new one: at least one range for each overlap.
 fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
@@ -142,8 +142,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Checking the last new range that starts before the end of the old one is enough: overlapping new ranges are
-        // reported anyway.
+        // Of the new ranges that start before the end of the old range, only the last is checked. If an earlier one
+        // overlaps the old range and the last does not, the last lies within the earlier one and is reported for that
+        // overlap.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

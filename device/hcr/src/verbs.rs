@@ -38,7 +38,7 @@ impl WorkTag {
     }
 }
 
-/// Converts the operation of a send WQE. The destination of a datagram is not part of it.
+/// Converts the operation of a send WQE. The result does not contain the destination of a datagram.
 pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
     let target = |remote: RemoteAddress| Remote { va: remote.va, rkey: remote.rkey };
     match *operation {
@@ -98,8 +98,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor error code of a CQE, which says why an access was rejected; 0 if the syndrome is
-/// specific enough.
+/// Returns the vendor error code of a CQE, which gives the reason why an access was rejected. It is 0 if the syndrome
+/// is specific enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {
@@ -119,8 +119,8 @@ pub const fn vendor_code(status: Status) -> u8 {
     }
 }
 
-/// Whether a CQ that is armed for solicited completions notifies: the sender set the solicited bit, or the request
-/// failed.
+/// Whether a completion notifies a CQ that is armed for solicited completions. It does if the sender set the solicited
+/// bit or the request failed.
 pub fn is_solicited(completion: &Completion) -> bool {
     match completion.result {
         Ok(Success::Recv(done)) => done.solicited,

@@ -22,7 +22,8 @@ use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 
-/// Executes a command. It reads the inbox once, works on the copy, and writes the outbox. Both are left in `mailboxes`.
+/// Executes a command. It copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps a copy of
+/// each.
 ///
 /// # Errors
 /// The precise status of a rejected command.

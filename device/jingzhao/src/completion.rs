@@ -46,7 +46,7 @@ pub fn cqe(
         },
         Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: vendor_code(status) },
     };
-    // The tag of a receive is just the offset, which is in the same bits as the offset in the tag of a send.
+    // The tag of a receive contains only the WQE offset. It occupies the same bits as in the tag of a send.
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 

@@ -88,8 +88,8 @@ impl CompletionQueue {
     }
 }
 
-/// Returns the buffer of a context. J-49: the document marks the start as unused, so a start outside the
-/// region is ignored.
+/// Returns the buffer of a context. J-49: the document marks the start field as unused, so a start outside the region
+/// is ignored.
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }
@@ -106,7 +106,7 @@ mod tests {
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 
-    /// Creates a buffer of four entries in hardware ownership.
+    /// Creates a buffer of four entries that hardware owns.
     fn prepared() -> Region {
         let mem = Region::new(4 * LEN);
         (0..4).for_each(|slot| reap(&mem, slot));
@@ -213,7 +213,7 @@ mod tests {
             let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
             cq.push(&cqe(7), false, &mem).unwrap();
             assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
-            // The start of the context does not fit the region of the new buffer, so it is ignored.
+            // The start in the context does not lie in the region of the new buffer, so it is ignored.
             let mut other = Region::new(8 * LEN);
             (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
             (0..8).for_each(|slot| reap(&other, slot));

@@ -102,7 +102,8 @@ impl JingZhao {
         }
     }
 
-    /// Executes a command. Section 1.3: the public driver considers it complete when its store returns.
+    /// Executes a command. Section 1.3: the public driver considers a command complete when the store that starts it
+    /// returns.
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
@@ -129,7 +130,7 @@ impl JingZhao {
     }
 
     /// Handles a send doorbell. Section 1.6: a doorbell of a QP that cannot send is discarded. The verbs layer has
-    /// already reported the error to the software that posts.
+    /// already reported the error to the software that posted the request.
     fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
@@ -153,8 +154,8 @@ impl JingZhao {
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
             return Err(STALE_QPN);
         }
-        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR its requests are flushed, and in SQD it waits
-        // for RTS.
+        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR the announced requests are flushed. In SQD
+        // they wait for RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
             None | Some(QpState::Reset) => return Err(QP_RESET),

@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// The second slot of section 14.1.
+    /// The second doorbell of the example in section 14.1.
     const BYTES: [u8; 8] = [0x0a, 0x08, 0x00, 0x00, 0x02, 0x05, 0x00, 0x00];
     const SEND: SendDoorbell =
         SendDoorbell { head: 8, fence: false, opcode: 0x0a, qpn: Qpn::new(5), size: 2 };

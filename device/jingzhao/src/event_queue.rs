@@ -36,7 +36,7 @@ pub struct EqSlot {
 /// Valid event queues of a device, by index.
 #[derive(Debug, Default)]
 pub struct EventQueues {
-    /// Bound: INIT_HCA refuses more than 2^8.
+    /// Bound: INIT_HCA rejects more than 2^8 EQs.
     queues: BTreeMap<u32, EventQueue>,
 }
 

@@ -36,7 +36,7 @@ impl Resources {
         self.announce(cx, event, place, result);
     }
 
-    /// Writes a completion event to the EQ of a CQ, if it exists.
+    /// Writes a completion event to the EQ of a CQ, if that EQ exists.
     fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         let Some(queue) = self.eqs.get_mut(eqn.get()) else { return };
         let event = Eqe::Completion { cqn };
@@ -138,8 +138,8 @@ impl Resources {
             Ok(None) => {}
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
-                // Section 8.5: a full queue reports its own overflow. A queue whose memory is inaccessible cannot, so
-                // its loss is reported as an internal error to any EQ that receives internal errors.
+                // Section 8.5: a full queue reports its own overflow later. A queue whose memory is inaccessible cannot
+                // report anything, so the loss is reported as an internal error to an EQ that receives internal errors.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);

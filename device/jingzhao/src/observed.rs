@@ -15,7 +15,8 @@ use super::send_queue::FetchedWqe;
 /// A decision of the device, with the objects that it concerns. The QP is mutable so that its counters can be
 /// updated.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived and has no effect yet. `qp` is the QP at its index, with its current state.
+    /// A send doorbell arrived and has no effect yet. `qp` is the QP at the index of the doorbell's QPN. Its state is
+    /// current.
     SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
     /// An arm doorbell arrived for a queue that is not valid.
     ArmNothing { queue: &'static str, number: u32 },
@@ -29,6 +30,6 @@ pub(super) enum Observed<'a> {
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// A CQE was written to the free-running position `slot`, or lost.
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
-    /// An event was written to position `place`, or lost. There is no position if no EQ receives the event.
+    /// An event was written to position `place`, or lost. `place` is `None` if no EQ receives the event.
     Eqe { place: Option<EqSlot>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

@@ -145,7 +145,7 @@ pub enum RnrTimerTable {
 }
 
 impl RnrTimerTable {
-    /// Converts a timer code of a context to the IBTA code, which is the one in packets.
+    /// Converts a timer code of a context to the IBTA code, which packets contain.
     ///
     /// # Spec
     /// JingZhao interface, section 10.6.
@@ -159,7 +159,7 @@ impl RnrTimerTable {
         }
     }
 
-    /// Converts an IBTA timer code to that of a context.
+    /// Converts an IBTA timer code to the code that contexts contain.
     pub const fn in_a_context(self, code: u8) -> u8 {
         match (self, code) {
             (Self::QueryQpNotes, 16..=21) => code - 10,
@@ -199,7 +199,7 @@ impl From<QpAccess> for RemoteAccess {
 pub struct RdAtomicDepth(u8);
 
 impl RdAtomicDepth {
-    /// Bound: each side keeps state for this many READs and atomics.
+    /// Bound: each side keeps state for at most this number of READs and atomics.
     const MAX: u8 = 16;
 
     pub const fn get(self) -> u8 {

@@ -27,9 +27,9 @@ use super::options::Options;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{FetchedWqe, SendQueue, Sender};
 
-/// Maximum message length. The units use bits 7:5 of mtu_msgmax only (CtxMgt document, table 2.2; J-48). Bits 4:0
-/// record what software agreed on and are not enforced: the public driver writes 11 for UD QPs, whose messages have up
-/// to 4096 bytes.
+/// Maximum message length. The units use only bits 7:5 of mtu_msgmax (CtxMgt document, table 2.2; J-48). Bits 4:0
+/// contain a maximum that software chose. They are not enforced: the public driver writes 11 for UD QPs, whose messages
+/// have up to 4096 bytes.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A QP outside RESET.
@@ -110,7 +110,7 @@ impl KeyData for SparseTable<Box<QueuePair>> {
     }
 }
 
-/// Returns the modification for the engine, for a command whose result is this context.
+/// Returns the modification that the engine applies for a command. `key` contains the context after the command.
 pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
     use Transition::{Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
     let (RdQpNpst { next_psn, .. }, RdQpRst { expected_psn, .. }) = (key.read(), key.read());
@@ -145,8 +145,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         // RC and UC cannot enter RTR without a valid code. A UD message is always a single packet, whatever
         // its size.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
-        // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. Its peers
-        // therefore send to the number in this context.
+        // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. The peers
+        // therefore send to the QPN in this context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,

@@ -4,9 +4,9 @@ use card::memory::queue::QueueMemory;
 use hcr::entry_ring::LEN;
 use protocol::ids::Lkey;
 
-/// Returns the offset of the first entry in the region, given `start` of a context. The document defines
-/// `start` as an address in the region; as for work queues, an offset from the start of the region is also
-/// accepted. If both interpretations fit, `start` is taken as an address. `None` if neither leaves room for
+/// Returns the offset of the first entry in the region. `start` is the start field of a context, which the document
+/// defines as an address in the region. As for work queues, an offset from the start of the region is also accepted. If
+/// both interpretations fit, `start` is taken as an address. Returns `None` if neither interpretation leaves room for
 /// the whole queue.
 ///
 /// # Spec
@@ -25,7 +25,7 @@ mod tests {
 
     const KEY: Lkey = Lkey::new(0x21);
 
-    /// Returns the start offset of a queue of two entries in a region of four that starts at `region_start`.
+    /// Returns the start offset of a queue of two entries, in a region of four entries that starts at `region_start`.
     fn found(region_start: u64, start: u64) -> Option<u64> {
         let mut mem = Region::new(4 * LEN);
         mem.start = region_start;

@@ -2,7 +2,7 @@
 
 use card::telemetry::reason::IgnoreReason;
 
-/// The number is that of an earlier QP with the same index.
+/// The QPN is that of an earlier QP with the same index.
 pub const STALE_QPN: IgnoreReason = IgnoreReason::guest_bug("stale_qpn");
 
 pub const ALL: &[IgnoreReason] = &[STALE_QPN];

@@ -22,11 +22,11 @@
 //! `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the message arrives, so a
 //! receive that software posted early enough is ready when its message arrives. UC and UD would lose the message. For
 //! them, the slot is read a few more times and then taken as it is, so its list may be too short, but never contains a
-//! wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues need any of this. A
-//! flush takes the list as it is, since no data is written.
+//! wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues need the settle
+//! time. A flush takes the list as it is, since no data is written.
 //!
-//! Without `rq_valid_bit`, slots of the first lap still have the contents that software left in them, so a slot that
-//! looks empty may be a receive without elements. Such a slot is read a few more times as well.
+//! Without `rq_valid_bit`, slots of the first pass around the ring still have the contents that software left in them,
+//! so a slot that looks empty may be a receive without elements. Such a slot is read a few more times as well.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -63,8 +63,8 @@ const FIRST_DATA_UNIT: u32 = 16;
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Bound: bytes of a queue that one command fills with [`UNTOUCHED`], which takes milliseconds. The longest queue of
-/// the public user library has 2^15 slots of 512 bytes.
+/// Maximum number of bytes of a queue that one command fills with [`UNTOUCHED`]. Bound: this takes milliseconds. The
+/// longest queue of the public user library has 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
 /// Log2 of the bytes filled per write, at least one slot.
@@ -82,7 +82,7 @@ pub struct RecvQueue {
     valid_bit_required: bool,
     /// Index of the next slot.
     slot: u32,
-    /// Whether the first lap since RESET is still in progress.
+    /// Whether the first pass around the ring since RESET is still in progress.
     first_pass: bool,
     /// Number of consecutive slots, ending with the last consumed slot, whose data units were filled with
     /// [`UNTOUCHED`].
@@ -148,7 +148,7 @@ impl RecvQueue {
     }
 
     /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the transition to
-    /// RTR, when all posted receives are complete, because the peer cannot send earlier.
+    /// RTR: receives posted before that transition are complete.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -162,9 +162,9 @@ impl RecvQueue {
         }
     }
 
-    /// Marks all slots as free and untouched. Called at RST2INIT, since receives may be posted from INIT on, to discard
-    /// the slots of an earlier use of the QP. If slots without the valid bit may be posted, nothing is written, because
-    /// such software may rely on the contents of its slots.
+    /// Marks all slots as free and untouched, which discards the receives of an earlier use of the QP. Called at
+    /// RST2INIT, because software may post receives from INIT on. If slots without the valid bit may be posted, nothing
+    /// is written, because software that does not use the bit may rely on the contents of its slots.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
@@ -220,8 +220,7 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Whether a list can only be recognised as complete by the passage of the settle time, and the peer retries until
-    /// then.
+    /// Whether only the settle time can show that a list is complete, and the peer retries until it has passed.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -278,7 +277,7 @@ impl RecvQueue {
         slot << self.ring.log_slot()
     }
 
-    /// Whether data units of the next slot that software has not written are [`UNTOUCHED`].
+    /// Whether data units of the next slot contain [`UNTOUCHED`] if software has not written them.
     fn shows_untouched(&self) -> bool {
         self.untouched >= self.ring.slots()
     }
@@ -320,8 +319,8 @@ impl RecvQueue {
             reads += 1;
         };
         self.unchanged_since = None;
-        // A word of the copy may be torn, if it was read during its store. That store is complete by now, so read
-        // again.
+        // A word of the copy may be torn if it was read while software stored it. That store is complete by now, so
+        // read the list again.
         fence(Ordering::Acquire);
         let list = GRANULE * (1 + extent.units);
         self.ring.read(mem, at, bytes.get_mut(..list).unwrap_or_default())?;
@@ -378,8 +377,8 @@ impl RecvQueue {
         let mut head = [0; 2 * GRANULE];
         self.ring.read(mem, self.at(behind), &mut head)?;
         let first = &head[GRANULE..];
-        // The library sets the valid bit again when it links the next receive to a slot, which may already
-        // have been consumed. The bit alone is therefore not enough.
+        // When the library links the next receive to a slot, it sets the valid bit of that slot again, even if the slot
+        // has already been consumed. The bit alone is therefore not enough.
         let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(begun)

@@ -1,7 +1,8 @@
 //! Objects of an initialised device: the layout of ICM and its mapping, keys, queues and QPs. INIT_HCA creates them and
 //! CLOSE_HCA removes them.
 //!
-//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
+//! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
+//! the objects of this module use:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -36,16 +37,16 @@ use super::qp::QueuePair;
 use super::recv_watch::RecvWatch;
 use super::send_queue::DoorbellPool;
 
-/// Bound: QPs outside RESET. This is twice the number in the public driver's profile.
+/// Maximum number of QPs outside RESET. This is twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Limit of valid CQs.
+/// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 
-/// Bound: write-backs at the end of one turn, about 100 microseconds, so that register accesses and frames are not
-/// delayed.
+/// Maximum number of write-backs at the end of one turn. They take about 100 microseconds, so they do not delay
+/// register accesses and frames.
 const WRITE_BACKS_PER_TURN: usize = 1024;
 
-/// State of the device, and its counters, which survive CLOSE_HCA.
+/// State of the device. The counters survive CLOSE_HCA.
 #[derive(Debug, Default)]
 pub struct DeviceState {
     /// `None` before INIT_HCA and after CLOSE_HCA.
@@ -102,7 +103,7 @@ pub struct Regions {
 }
 
 impl Resources {
-    /// Creates the resources of a device with nothing mapped and nothing valid. Counting continues from `stats`.
+    /// Creates the resources, with no ICM pages mapped and no valid objects. Counting continues from `stats`.
     fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self {
             ctx: CtxMgt::new(layout, stats),
@@ -134,8 +135,8 @@ impl Resources {
         }
     }
 
-    /// Ends a turn: copies changes from the engine to the key data, and writes some of them back to guest memory.
-    /// Returns whether more are pending.
+    /// Ends a turn: copies changes from the engine to the key data, and writes a limited number of them back to guest
+    /// memory. Returns whether more write-backs are pending.
     pub fn write_back_some(&mut self, cx: &mut Context<'_>) -> bool {
         self.observe_dirty(cx);
         let Self { ctx, qps, .. } = self;
@@ -176,7 +177,7 @@ impl Regions {
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))
     }
 
-    /// Returns access to the memory of regions.
+    /// Returns access to the memory regions by key.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }

@@ -67,9 +67,9 @@ impl Ring {
     }
 }
 
-/// Returns the length of a queue in bytes, as its software uses it. J-08: the kernel driver writes lengths that are not
-/// rounded and differ from those that the user library uses. For a queue of the library, the length of its region is
-/// the effective one.
+/// Returns the effective length of a queue in bytes. J-08: the kernel driver does not round the length in the context,
+/// but the user library rounds it up to a power of two. The effective length of a library queue is therefore the length
+/// of its region, if that is a power of two and not too short.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

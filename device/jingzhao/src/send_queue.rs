@@ -1,8 +1,8 @@
 //! The send queue of a QP: doorbells, chains of WQEs, and their conversion to engine requests.
 //!
-//! Each call of [`SendQueue::next`] takes one WQE. It is copied from guest memory once, and its link to the next WQE
-//! comes from the same copy. Software may link WQEs in a circle; every call then returns a WQE, as if software had
-//! posted it, and the engine's per-turn bounds keep other QPs running.
+//! Each call of [`SendQueue::next`] takes one WQE. The WQE is copied from guest memory once, and its link to the next
+//! WQE comes from the same copy. If software links WQEs in a circle, every call returns a WQE as if software had posted
+//! it. The engine's per-turn bounds keep other QPs running.
 //!
 //! # Spec
 //! JingZhao interface, section 6.7.
@@ -73,7 +73,7 @@ impl DoorbellPool {
     }
 }
 
-/// The QP of a send queue, as Doorbell Processing passes it on with a doorbell.
+/// The QP of a send queue, with the context fields that are needed to take a WQE.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// QPN, including the high bits that software uses.
@@ -119,7 +119,7 @@ pub struct SendQueue {
     doorbells: VecDeque<SendDoorbell>,
     /// The WQE that the last WQE linked to.
     linked: Option<Entry>,
-    /// The slot after the last WQE, where software posts next.
+    /// Position of the slot after the last WQE, where software posts next.
     expected: u32,
     /// Number of consecutive slots before `expected` that were executed through links since the last doorbell (J-24).
     linked_run: u32,
@@ -158,9 +158,8 @@ impl SendQueue {
     /// itself.
     ///
     /// # Errors
-    /// The doorbell is lost. Correct software cannot cause this: each pending doorbell announces at least one WQE in a
-    /// slot of its own, which software must not reuse before its completion, so there are never more doorbells than
-    /// slots.
+    /// The doorbell is lost. Correct software never has more pending doorbells than slots: each pending doorbell
+    /// announces at least one WQE, and software must not reuse the slot of a WQE before the WQE completes.
     pub fn queue_doorbell(
         &mut self,
         doorbell: SendDoorbell,
@@ -275,7 +274,7 @@ impl SendQueue {
         }
     }
 
-    /// Returns the number of slots from a position to the one after the last WQE.
+    /// Returns the number of slots from a position to `expected`.
     fn slots_to_expected(&self, position: u32) -> u32 {
         let bytes = match self.expected.checked_sub(position) {
             Some(bytes) => bytes,
@@ -362,8 +361,7 @@ impl SendQueue {
         addresses: &Addresses,
     ) -> Option<UdDestination> {
         let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
-        // The engine handles bit 31. The value 0 stands for the QP's own Q_Key, which is specific to this interface
-        // (section 11.1).
+        // The engine handles bit 31. In this interface, the value 0 selects the QP's own Q_Key (section 11.1).
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }

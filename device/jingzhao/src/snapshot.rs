@@ -12,7 +12,7 @@ use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
 
-/// Bit set in the row index of TPT ranges, so that they follow the ranges of the context translation.
+/// Bit that is set in the row index of a TPT range. TPT ranges therefore follow the ranges of the context tables.
 const TPT_ROWS: u64 = 1 << 63;
 
 impl Objects for Resources {
@@ -94,7 +94,7 @@ fn eq_row(eqn: u32, eq: &EventQueue) -> EqRow {
     }
 }
 
-/// Returns the ICM ranges of both translations.
+/// Returns the mapped ICM ranges of the context tables, followed by those of the TPT.
 pub(super) fn icm_rows(resources: &Resources, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
     let context = (from & TPT_ROWS == 0).then(|| resources.ctx.ctxmdata().ranges_from(from));
     let tpt_from = if from & TPT_ROWS == 0 { 0 } else { from & !TPT_ROWS };

@@ -31,7 +31,7 @@ pub(super) use self::qps::doorbell;
 pub(super) use self::registers::{arm, read, write};
 pub(super) use self::wqes::{recv_wqe, send_wqe};
 
-/// Bound: number of freed keys kept for the check of reuse.
+/// Bound: number of freed keys that are kept to detect their reuse.
 const FREED_KEYS: usize = 4096;
 
 /// State of strict mode.
@@ -60,7 +60,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA, and an INIT_HCA, which implies a CLOSE_HCA: all keys may be used again.
+    /// Handles CLOSE_HCA, and INIT_HCA, which implies CLOSE_HCA. All keys may be used again.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }

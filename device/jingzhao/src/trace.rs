@@ -1,6 +1,6 @@
 //! Trace records of the JingZhao interface: registers, commands and queue entries.
 //!
-//! Fields are described by the types that the device itself uses.
+//! The types that the device itself uses also describe the fields.
 
 use card::frontend::RegisterAccess;
 use card::telemetry::trace::{Kind, Trace};

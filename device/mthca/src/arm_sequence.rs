@@ -1,9 +1,9 @@
 //! Sequence numbers of CQ arm requests, which strict mode checks.
 //!
-//! Software counts the events of a CQ that it has received, starting from 1. The device counts those that it has
+//! Software counts the events of a CQ that it has received, starting from 1. The device counts the events that it has
 //! written. A number lower than the device's count is valid as long as software may not have received the remaining
-//! events. The driver has received the events that it has read from the EQ. A user program has received those that it
-//! fetched from the driver. The device can only infer these from the sequence numbers that the program uses.
+//! events. The driver has received the events that it has read from the EQ. A user program has received the events that
+//! it fetched from the driver. The device can infer these events only from the sequence numbers that the program uses.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11.
@@ -36,8 +36,8 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the two-bit sequence numbers that are valid now, as the first of them and the number of those that
-    /// follow.
+    /// Returns the range of two-bit sequence numbers that are valid now: the first number, and how many valid numbers
+    /// follow it.
     pub(super) fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(1) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;

@@ -36,7 +36,8 @@ pub enum Answer {
     Mailbox(Outbox),
 }
 
-/// Executes a command. It reads the inbox once, works on the copy, and writes the outbox. Both are left in `mailboxes`.
+/// Executes a command. It copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps a copy of
+/// each.
 ///
 /// # Errors
 /// The status of a rejected command.

@@ -56,7 +56,7 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
             vendor: vendor_code(status),
         },
     };
-    // The tag of a receive is just the offset, which is in the same bits as the offset in the tag of a send.
+    // The tag of a receive contains only the WQE offset. It occupies the same bits as in the tag of a send.
     Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }
 }
 
@@ -142,7 +142,7 @@ impl Resources {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
-        // Contexts are kept in the device and updated from the engine when software queries them.
+        // Contexts are not written back. The device updates them from the engine when software queries them.
         while cx.engine.poll_dirty().is_some() {}
         self.poll_rounds(cx)
     }
@@ -153,7 +153,8 @@ impl Resources {
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
-    /// Reports an SRQ that cannot be read. It is reported only once, although every QP that uses it detects the fault.
+    /// Reports an SRQ that cannot be read. The fault is reported only once, although every QP that uses the SRQ detects
+    /// it.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));

@@ -135,8 +135,8 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer
-    /// when the ring looks full, and returns the consumer index.
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` returns the consumer index, and is
+    /// called only when the ring looks full.
     ///
     /// # Errors
     /// The entry is lost: the queue is full or broken, or its buffer cannot be written.

@@ -62,7 +62,7 @@ pub struct Mthca {
     counters: Counters,
     /// Whether the catastrophic error buffer reports an error.
     failed: bool,
-    /// Whether doorbells are mapped, so that some may be missed.
+    /// Whether doorbells are mapped. The device may then miss some of them.
     mapped: bool,
 }
 
@@ -289,8 +289,8 @@ impl Frontend for Mthca {
         }
     }
 
-    /// Reports an internal error. Section 2.6: the driver polls the buffer every five seconds, and resets the device on
-    /// an error.
+    /// Reports an internal error. Section 2.6: the driver polls the catastrophic error buffer every five seconds, and
+    /// resets the device on an error.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.failed = true;
     }

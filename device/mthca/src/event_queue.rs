@@ -18,7 +18,7 @@ const TYPES: usize = 64;
 /// The valid event queues of a device.
 #[derive(Debug)]
 pub struct EventQueues {
-    /// Bound: INIT_HCA rejects more than 2^6.
+    /// Bound: INIT_HCA rejects more than 2^6 EQs.
     queues: BTreeMap<u32, EventQueue>,
     /// Valid EQ to which each event type is mapped, if any.
     takers: [Option<Eqn>; TYPES],

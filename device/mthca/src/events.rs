@@ -14,12 +14,13 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 
 impl Resources {
-    /// Writes an asynchronous event to the EQ to which its type is mapped. If there is none, the event is dropped.
+    /// Writes an asynchronous event to the EQ to which its type is mapped. If the type is not mapped, the event is
+    /// dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         self.report(cx, self.eqs.taker(event), event);
     }
 
-    /// Writes a completion event to the EQ of a CQ, if it exists.
+    /// Writes a completion event to the EQ of a CQ, if that EQ exists.
     pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         let place = self.report(cx, Some(eqn), &Eqe::Completion(cqn));
         let index = self.cq_index(cqn);

@@ -12,13 +12,13 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Bound: entries visited for one packet, since software could link a chain to itself. Among 2^12 groups, the longest
-/// chain that occurs by chance is far shorter.
+/// Maximum number of entries visited for one packet. Bound: software could link a chain to itself. Among 2^12 groups,
+/// the longest chain that occurs by chance is far shorter.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
 ///
-/// Bound: INIT_HCA rejects more than 2^16, which take 16 MiB.
+/// Bound: INIT_HCA rejects more than 2^16 entries, which take 16 MiB.
 #[derive(Debug, Default)]
 pub struct Groups(BTreeMap<u32, Box<Mgm>>);
 

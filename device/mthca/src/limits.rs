@@ -1,8 +1,8 @@
 //! Limits that QUERY_DEV_LIM advertises, as configured.
 //!
-//! Software follows only some of them. It sizes its tables of QPs, CQs and MPT entries by module parameters, which the
-//! device accepts up to the bounds of INIT_HCA (section 12, T17). Lengths of CQs and SRQs are checked against the
-//! advertised limits.
+//! Software follows only some of these limits. It sizes its tables of QPs, CQs and MPT entries by module parameters,
+//! which the device accepts up to the bounds of INIT_HCA (section 12, T17). Lengths of CQs and SRQs are checked against
+//! the advertised limits.
 //!
 //! # Spec
 //! mthca interface, section 3.4.

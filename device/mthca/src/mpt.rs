@@ -9,7 +9,7 @@ use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-/// Bound: pages of one region. The limit is the same as for all regions together.
+/// Maximum number of pages of one region. All regions together have the same limit.
 const MAX_PAGES: u64 = 1 << 24;
 
 /// MTT entries of a region.

@@ -128,8 +128,8 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram, whose headers software has built. The headers of the frame get their values from
-    /// the headers of software.
+    /// Converts a management datagram, whose headers software has built. The values in the headers of the frame come
+    /// from the headers that software built.
     fn management(
         &self,
         wr_id: u64,
@@ -203,7 +203,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the modification for the engine, for a command whose result is this context.
+    /// Returns the modification that the engine applies for a command. `self` has the context after the command.
     pub fn modification(
         &self,
         transition: Transition,
@@ -272,7 +272,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Returns the timeout for an ACK timeout code; `None` is infinite, for code 0.
+/// Returns the timeout for an ACK timeout code. Code 0 means an infinite timeout, for which the result is `None`.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

@@ -1,4 +1,4 @@
-//! Memory of the device's objects: the regions of keys, their page table entries, and doorbell records in ICM.
+//! Memory regions and their keys, their page table entries, and doorbell records in ICM.
 //!
 //! # Spec
 //! mthca interface, sections 4 and 5.4.
@@ -37,7 +37,7 @@ impl Regions {
         }
     }
 
-    /// Returns access to the memory of regions.
+    /// Returns access to the memory regions by key.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
@@ -71,7 +71,7 @@ impl Regions {
     /// Makes an MPT entry invalid.
     ///
     /// # Errors
-    /// BAD_INDEX if the index exceeds the table, or BAD_RES_STATE if the entry is not valid.
+    /// BAD_INDEX if the index is beyond the end of the table, or BAD_RES_STATE if the entry is not valid.
     pub fn invalidate(&mut self, index: u32) -> Result<MemoryRegion, CmdError> {
         if !self.keys.contains_index(index) {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
@@ -141,7 +141,7 @@ pub struct DeviceMemory<'a> {
 }
 
 impl<'a> DeviceMemory<'a> {
-    /// Returns access to the memory of regions.
+    /// Returns access to the memory regions by key.
     pub fn access(self) -> RegionAccess<'a, &'a Mtt> {
         self.regions.access(self.dma)
     }

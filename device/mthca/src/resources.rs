@@ -4,7 +4,8 @@
 //! Contexts are kept here instead of in ICM. Of the memory that software maps, the device reads only page table entries
 //! and doorbell records (section 4.1).
 //!
-//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
+//! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
+//! the objects of this module use:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -12,7 +13,7 @@
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
 //! | entry of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
-//! | EQ | 80 B | 2^5 | 3 KiB |
+//! | EQ | 80 B | 2^6 | 5 KiB |
 //! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
 //! | run of ICM pages | 24 B | 2^18 | 12 MiB |
@@ -36,11 +37,11 @@ use super::regions::Regions;
 use super::srq::SharedReceiveQueue;
 use super::uar::UarQueues;
 
-/// Bound: QPs outside RESET. This is twice the number in the driver's profile.
+/// Maximum number of QPs outside RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Limit of valid CQs.
+/// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Limit of valid SRQs.
+/// Maximum number of valid SRQs.
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
@@ -88,7 +89,7 @@ impl DeviceState {
     /// Maps ICM pages (MAP_ICM).
     ///
     /// # Errors
-    /// EXCEED_LIM under the conditions that [`PageMap::map`] describes.
+    /// EXCEED_LIM if the page map would have too many runs.
     pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         self.icm().map(ranges)
     }
@@ -96,7 +97,7 @@ impl DeviceState {
     /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
     ///
     /// # Errors
-    /// EXCEED_LIM under the conditions that [`PageMap::unmap`] describes.
+    /// EXCEED_LIM if the page map would have too many runs.
     pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.icm().unmap(pages.clone())?;
         if let Some(resources) = self.resources_mut() {

@@ -87,8 +87,8 @@ impl SendQueue {
         self.queue.offset(count)
     }
 
-    /// Returns the offset of the next WQE and the link to it, without taking the WQE. `None` if there is none or the
-    /// link cannot be read.
+    /// Returns the offset of the next WQE and the link to it, without taking the WQE. `None` if no WQE is pending or
+    /// the link cannot be read.
     pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
         let count = self.counters.taken;
         let link = || self.next.or_else(|| self.read_link(count, mem).ok());
@@ -98,23 +98,23 @@ impl SendQueue {
     /// Copies bytes out of the queue.
     ///
     /// # Errors
-    /// See [`QueueMemory::read`].
+    /// The memory of the queue is not accessible.
     pub fn read(&self, offset: u32, out: &mut [u8], mem: &impl QueueMemory) -> Result<(), AccessError> {
         self.queue.read(mem, offset, out)
     }
 
     /// Handles a doorbell, together with the current doorbell record. Section 5.2: stores to UAR pages are posted, so
-    /// the record is often ahead of the doorbell. Returns whether the two announce new requests.
+    /// the record is often ahead of the doorbell. Returns whether the doorbell or the record announces new requests.
     ///
     /// # Errors
-    /// The doorbell is lost.
+    /// The doorbell announces more requests than the queue has slots, and is lost.
     pub fn accept_doorbell(
         &mut self,
         doorbell: &SendDoorbell,
         record: Option<u32>,
     ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
-        // Section 5.2: the doorbell describes its first WQE. Each of the others is described in the slot before it.
+        // Section 5.2: the doorbell describes its first WQE. Each further WQE is described in the slot before it.
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;
             self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });
@@ -173,7 +173,7 @@ impl SendQueue {
     /// Reads the link to a WQE from the preceding slot.
     ///
     /// # Errors
-    /// See [`QueueMemory::read`].
+    /// The memory of the queue is not accessible.
     pub fn read_link(&self, count: u16, mem: &impl QueueMemory) -> Result<Link, AccessError> {
         let mut segment = [0; GRANULE];
         self.queue.read(mem, self.queue.offset(count.wrapping_sub(1)), &mut segment)?;

@@ -73,8 +73,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to all requests pending now, so read the record again if the known ones would fall below
-        // it.
+        // The limit applies to all requests that are pending now. Read the record again if the requests known so far
+        // would fall below the limit.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -89,7 +89,8 @@ impl SharedReceiveQueue {
         request(offset, &slot)
     }
 
-    /// Sets the limit. If fewer requests than that are pending, an event is raised once. 0 disables the event.
+    /// Sets the limit. If fewer requests than the limit are pending, an event is raised once. A limit of 0 disables the
+    /// event.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;
     }

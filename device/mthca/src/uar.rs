@@ -26,10 +26,10 @@ use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
 
-/// Bound: records polled as soon as a word is found. If the page has no more queues than this, all are served within
-/// the turn.
+/// Bound: number of records polled as soon as a word is found. If the page has at most this number of queues, all of
+/// them are served within the turn.
 const POLLS_AT_ONCE: usize = 16;
-/// Bound: records polled at the end of a turn.
+/// Bound: number of records polled at the end of a turn.
 const POLLS_PER_TURN: usize = 256;
 
 /// A UAR page and one of its registers, which together have their own set of queues.
@@ -126,7 +126,7 @@ impl Resources {
         }
     }
 
-    /// Continues the active rounds. Returns whether there were any, in which case another turn is needed.
+    /// Continues the active rounds. Returns whether a round was active, in which case another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if self.uar.rounds.is_empty() {
             return false;
@@ -138,7 +138,7 @@ impl Resources {
                 None => drop(self.uar.rounds.pop_front()),
             }
         }
-        // Rotate the slots, so that the next turn starts with another one.
+        // Rotate the slots. The next turn then starts with a different slot.
         if self.uar.rounds.len() > 1 {
             self.uar.rounds.rotate_left(1);
         }

@@ -373,8 +373,8 @@ impl DeviceConfig {
         })
     }
 
-    /// Creates the configuration of a device to be added at run time, from an entry in the format of the
-    /// file. `sockets` contains the defaults for its socket.
+    /// Creates the configuration of a device that is added at run time, from an entry in the format of the file.
+    /// `sockets` contains the defaults for its socket.
     ///
     /// # Errors
     /// Fails if the entry is invalid. Conflicts with other devices are not checked.
@@ -420,7 +420,7 @@ impl DeviceConfig {
         self.entry = entry;
     }
 
-    /// Returns whether the entries are equal, so that the running device need not be recreated.
+    /// Returns whether the entries are equal. In this case the running device need not be recreated.
     pub fn says_as(&self, other: &Self) -> bool {
         self.said == other.said
             && self.socket_path == other.socket_path
@@ -445,8 +445,8 @@ impl DeviceConfig {
 /// Key of an added device in messages.
 pub const ADDED: &str = "device";
 
-/// Returns the destination of a trace or capture, if one is configured. The keys are those for the file, the
-/// in-memory ring and the number of files.
+/// Returns the destination of a trace or capture, if one is configured. Error messages contain the keys, which are
+/// those of the file, the in-memory ring and the number of files.
 fn keep(
     (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
     [file_key, ring_key, files_key]: [String; 3],

@@ -1,10 +1,9 @@
 //! The system call filter (seccomp).
 //!
-//! A call that is not listed fails with ENOSYS, as on an older kernel. Libraries know how to continue without
-//! a call that the kernel lacks. At worst, another libc or a newer version of this one uses its fallback for
-//! older kernels. Killing the process instead would take down the HCAs of all its guests. Either way, an
-//! attacker can neither execute another program nor affect another process nor use a kernel interface that is
-//! not on this list.
+//! A call that is not listed fails with ENOSYS, as on an older kernel. Libraries can continue without a call that the
+//! kernel lacks. At worst, a different or newer libc uses its fallback for older kernels. Killing the process instead
+//! would take down the HCAs of all its guests. Either way, an attacker cannot execute another program, affect another
+//! process, or use a kernel interface that is not on this list.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;

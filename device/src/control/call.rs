@@ -63,8 +63,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. In this case the caller has been told that the call
-    /// had no effect, so it must not be executed.
+    /// Returns whether the caller has stopped waiting. In this case the caller has already received an error, so the
+    /// call must not be executed.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),

@@ -33,7 +33,7 @@ use crate::control::call::{self, Answer, Call, CallError, Status};
 use crate::control::registry::{Device, DeviceRegistry};
 use crate::descriptors::Reserve;
 
-/// Maximum number of concurrent clients. A further client causes the oldest to be disconnected.
+/// Maximum number of concurrent clients. A further client causes the oldest client to be disconnected.
 const MAX_CLIENTS: usize = 8;
 
 /// Maximum length of a request's head in bytes. The head of a Prometheus request has about 300 bytes.
@@ -51,8 +51,7 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which the text is reused for further scrapes.
 pub const FRESH: Duration = Duration::from_millis(500);
 
-/// Time for which no client is accepted after `accept` has failed. Such a failure means that no descriptors
-/// are left.
+/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Listening socket of the metrics server.

@@ -1,13 +1,13 @@
 //! Limits the processor time that clients make their devices spend on work other than moving data.
 //!
-//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the
-//! client that requests them. Where processors are scarce, a client that repeats them without a pause would
-//! take processor time from the devices of its neighbours. All devices of a process therefore share a small
-//! part of the processors for such work. As long as they use less, no device is limited. Once they have used
-//! it up, each device gets an equal part of it. A device that has used up its own part leaves the messages of
-//! its client waiting, as slow firmware would; it still serves packets and timers.
+//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that
+//! requests them. If processors are scarce, a client that repeats these requests without a pause takes processor time
+//! from the devices of other clients. All devices of a process therefore share an allowance for this control work. The
+//! allowance is a small part of the processor time. No device is limited until the shared allowance is used up. From
+//! then on, each device gets an equal part of the allowance. A device that has used up its part lets the messages of
+//! its client wait, like a device with slow firmware. It still serves packets and timers.
 //!
-//! A guest that boots or runs applications does not notice: unused time is saved up, and time spent on moving
+//! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
 //! data is added to the device's part.
 
 use std::sync::{Mutex, PoisonError};
@@ -19,8 +19,9 @@ use engine::Instant;
 /// run.
 const SHARE: f64 = 0.05;
 
-/// Seconds of processor time that all devices together can save up, and that each device can save up for itself.
+/// Seconds of processor time that all devices together can save up.
 const SHARED_SAVINGS: f64 = 2.0;
+/// Seconds of processor time that each device can save up for itself.
 const OWN_SAVINGS: f64 = 0.25;
 
 /// Length of the intervals that are accounted at once, because reading the thread's processor time is a
@@ -40,7 +41,7 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 #[derive(Debug)]
 struct Shared {
     devices: u32,
-    /// Seconds of processor time left. Negative after overspending, but by no more than can be saved up.
+    /// Seconds of processor time left. Negative after overspending, but at least `-SHARED_SAVINGS`.
     left: f64,
     since: Instant,
 }
@@ -66,11 +67,13 @@ pub(super) struct ControlBudget {
     rate: f64,
     /// Seconds of processor time left of the device's own part. Negative after overspending.
     left: f64,
-    /// Start of the interval, followed by the thread's processor time at that moment.
+    /// Start of the interval.
     since: Instant,
+    /// Processor time of the thread at the start of the interval.
     spent: Duration,
-    /// Elapsed time of turns in this interval that moved data. The next field has that of all other turns.
+    /// Elapsed time of turns in this interval that moved data.
     data: Duration,
+    /// Elapsed time of turns in this interval that moved no data.
     control: Duration,
     /// Time since which the client's messages have been waiting, and time of the next check.
     paused: Option<(Instant, Instant)>,
@@ -98,7 +101,8 @@ impl ControlBudget {
         }
     }
 
-    /// Adds a turn that took `elapsed`. `processor_time` reads the thread's processor time; it is called once per interval.
+    /// Adds a turn that took `elapsed`. `processor_time` reads the thread's processor time, and is called once per
+    /// interval.
     pub(super) fn add_turn(
         &mut self,
         now: Instant,

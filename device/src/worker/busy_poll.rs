@@ -1,16 +1,17 @@
 //! Adaptive busy-polling before the thread blocks.
 //!
-//! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. The waking
-//! thread pays most of it: as much as sending or receiving a batch of full packets. So, like a hypervisor
-//! that polls before it blocks a halted virtual CPU, a thread whose last sleep was short polls for a while. A
-//! thread whose last sleep was long blocks at once, so an idle HCA costs nothing.
+//! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
+//! on the thread that performs the wake-up. A wake-up costs as much as sending or receiving a batch of full packets.
+//! So, like a hypervisor that polls before it blocks a halted virtual CPU, a thread whose last sleep was short polls
+//! for a while. A thread whose last sleep was long blocks at once, so an idle HCA costs nothing.
 //!
-//! Between polls the thread yields the CPU, usually to its own driver, which is about to submit work. Next to
-//! CPU-bound threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns
-//! only when it preempts them, whereas a thread that blocks and is woken runs first. A 64-byte WRITE between
-//! such guests took 1.9 ms instead of 30 us. Therefore, after a slow yield, the thread stops yielding for
-//! some time, and each slow yield doubles that time. If yields had been fast for at least that long before,
-//! the host was only briefly busy, and the time starts over.
+//! Between polls the thread yields the CPU, usually to its own driver, which is about to submit work. Next to CPU-bound
+//! threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns to the yielding
+//! thread only when it preempts the CPU-bound threads. A thread that blocks and is woken runs before these threads. A
+//! 64-byte WRITE between emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. Therefore, after
+//! a slow yield, the thread stops yielding for some time, and each slow yield doubles that time. If yields were fast
+//! for at least that time before the slow yield, the host was only briefly busy, and the time returns to its initial
+//! value.
 //!
 //! While it does not yield, the thread polls only during bulk transfers, and less and less often while
 //! polling finds nothing. If the awaited thread needs the same CPU, polling cannot find anything.
@@ -48,13 +49,13 @@ pub(super) struct BusyPoll {
     no_yield_until: Instant,
     /// Length of the next period without yields.
     yield_backoff: Duration,
-    /// Time spent in fast yields since the last slow one.
+    /// Time spent in fast yields since the last slow yield.
     fast_yields: Duration,
     /// Whether the current poll yields.
     yields: bool,
-    /// Remaining number of pauses in which polling without yielding is skipped. The next field is the initial
-    /// number of the last series.
+    /// Remaining number of pauses in which polling without yielding is skipped.
     skip: u32,
+    /// Initial value of `skip` in the last series of skipped pauses.
     skips: u32,
 }
 
@@ -127,7 +128,7 @@ impl BusyPoll {
         }
     }
 
-    /// Records that polling found nothing. The next poll is after the next sleep.
+    /// Records that polling found nothing. The thread does not poll again before its next sleep.
     pub(super) fn found_nothing(&mut self) {
         self.slept = Duration::MAX;
         if !self.yields {
@@ -209,8 +210,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Returns the number of `pauses` pauses that pass without polling, in a bulk transfer beside CPU-bound
-    /// threads.
+    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer next to CPU-bound threads.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);

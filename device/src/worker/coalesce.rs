@@ -6,12 +6,11 @@
 //! coalesces interrupts, the thread then sleeps for a fixed time in which nothing wakes it, and handles all
 //! messages that have accumulated.
 //!
-//! A request-response load would only become slower, and it looks the same to this thread: one message, a
-//! short sleep, one message. Coalescing is therefore decided by a trial. After many short sleeps in a row,
-//! each for few messages, the thread coalesces a few times. It gives up at once if almost nothing has
-//! accumulated, and otherwise compares the message rates. If coalescing is not faster, the next trial waits
-//! for a while, twice as long each time. If it is faster, it is compared again every second, since the load
-//! may have changed.
+//! A request-response load would only become slower, and it looks the same to this thread: one message, a short sleep,
+//! one message. Coalescing is therefore decided by a trial. After many short sleeps in a row, each for few messages,
+//! the thread coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise compares the
+//! message rates. If coalescing is not faster, the next trial waits for a while, twice as long each time. If coalescing
+//! is faster, the rates are compared again every second, since the load may have changed.
 
 use std::time::Duration;
 
@@ -29,9 +28,9 @@ const FEW_MESSAGES: u64 = 8;
 /// A sleep longer than this ends the load being measured.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// Number of sleeps in a trial. The next constant is the number of sleeps that determine whether messages
-/// accumulate at all.
+/// Number of sleeps in a trial.
 const TRIAL_SLEEPS: u32 = 32;
+/// Number of sleeps in a trial after which the thread checks whether messages accumulate at all.
 const FIRST_SLEEPS: u32 = 3;
 
 /// Minimum average number of messages that must accumulate per sleep.
@@ -43,7 +42,7 @@ const LATER_SLEEPS: u32 = 16;
 /// Time after which the rate without coalescing is measured again.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time until the next trial after one that did not raise throughput: initial and maximum value.
+/// Time from a trial that did not raise throughput to the next trial: initial and maximum value.
 const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Decides before each sleep whether to coalesce.
@@ -51,10 +50,11 @@ const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_
 pub(super) struct Coalescing {
     sleep: Duration,
     phase: Phase,
-    /// Start of the phase. The next fields are the number of sleeps since then, and the number of messages
-    /// before it.
+    /// Start of the phase.
     since: Instant,
+    /// Number of sleeps since the start of the phase.
     sleeps: u32,
+    /// Number of messages before the start of the phase.
     done: u64,
     last_sleep: Instant,
     next_trial: Instant,
@@ -74,7 +74,7 @@ enum Phase {
 }
 
 impl Coalescing {
-    /// Coalesces with sleeps of `sleep`. Zero disables coalescing.
+    /// Creates a policy that coalesces with sleeps of `sleep`. Zero disables coalescing.
     pub(super) const fn new(sleep: Duration) -> Self {
         Self {
             sleep,
@@ -159,7 +159,7 @@ mod tests {
 
     const SLEEP: Duration = Duration::from_micros(60);
 
-    /// Sleeps of a thread under a load. Each has a duration and a number of messages that follow it.
+    /// A simulated thread that handles messages between its sleeps.
     struct Load {
         coalescing: Coalescing,
         now: Instant,

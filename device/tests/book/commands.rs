@@ -1,7 +1,7 @@
 //! Checks the command lines in the code blocks of pages.
 //!
-//! Each program's own command-line parser checks its lines: those of `hcad` and `hcactl` in `examples.rs`,
-//! those of `guest-lab` in `guest-tests/src/documented.rs`, which shares this file.
+//! The command-line parser of each program checks the lines of that program. `examples.rs` checks the lines of `hcad`
+//! and `hcactl`. `guest-tests/src/documented.rs`, which shares this file, checks the lines of `guest-lab`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ fn split(line: &str) -> Vec<Vec<String>> {
 }
 
 /// Removes the parts of a command that the shell interprets: keywords, variables, redirections. Also removes dots that
-/// stand for omitted text.
+/// mark omitted text.
 fn without_prefix(command: Vec<String>) -> Vec<String> {
     let is_prefix = |word: &String| {
         matches!(word.as_str(), "if" | "then" | "until" | "while" | "do" | "exec" | "sudo" | "time" | "!")

@@ -1,5 +1,5 @@
-//! Generates the reference of the configuration file. It has a table for each object, whose heading is the
-//! object's path in the file.
+//! Generates the reference of the configuration file. The reference has one table per object, under the object's path
+//! in the file.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;

@@ -48,7 +48,7 @@ fn hcactl_command_lines_printed_in_book_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// Returns the complete configuration for a block that is part of one.
+/// Returns a complete configuration for a block that contains only a part of a configuration.
 fn whole(block: &str) -> Value {
     let part: Value = serde_json::from_str(block)
         .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))

@@ -1,4 +1,4 @@
-//! Generates the tables of limits: those reported to drivers, and those of configurations and processes.
+//! Generates the tables of the limits that are reported to drivers, and of the limits of configurations and processes.
 //!
 //! Structures are destructured completely, so that a new limit does not compile until it is listed.
 

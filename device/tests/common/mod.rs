@@ -32,8 +32,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits for a period of this length in which a daemon uses at most `most` ticks of 10 ms. Work for a client
-/// that has just connected ends before such a period. If a thread busy-loops, no such period occurs.
+/// Waits until a daemon uses at most `most` ticks of 10 ms of CPU time within a period of `length`. If the daemon still
+/// works for a client that has just connected, the wait only takes longer. If a thread busy-loops, the wait fails.
 #[allow(dead_code, reason = "not every test lets it rest")]
 #[track_caller]
 pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {

@@ -22,7 +22,7 @@ const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const OUT: u64 = 0xc00;
 const IN: u64 = 0xe00;
-/// Size of the buffers at [`IN`], of which there is one for each round.
+/// Size of each buffer at [`IN`]. Each round has one buffer.
 const IN_LEN: u32 = 128;
 const LOG_CQES: u8 = 5;
 

@@ -6,8 +6,8 @@ use crate::{alone, own_memory, work_time};
 const OPERATIONS: usize = 20_000;
 const DAILY_OPERATIONS: usize = 1_000_000;
 
-/// Tolerated difference in memory use between two moments, in bytes. It covers what a guest can make the
-/// device store (see its `function` module), pending frames, and the allocator's reserve.
+/// Tolerated difference in memory use between two moments, in bytes. It covers what a guest can make the device store
+/// (see the `function` module of the E810), pending frames, and the allocator's reserve.
 const SLACK: u64 = 16 << 20;
 
 /// A deterministic random number generator (xorshift64).

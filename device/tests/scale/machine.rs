@@ -26,7 +26,7 @@ pub(crate) const PAGE: u64 = 0x1000;
 /// First free address for buffers.
 pub(crate) const BUFFERS: u64 = 0x2000_0000;
 
-/// Number of commands between two turns. A command is eight messages of the VMM, and a turn serves 64.
+/// Number of commands between two turns. A command is eight messages of the VMM, and a turn serves 64 messages.
 const COMMANDS_PER_TURN: u32 = 8;
 
 pub(crate) type Machine = Driver<Guest>;
@@ -37,9 +37,8 @@ pub(crate) struct Guest {
     commands: u32,
 }
 
-/// Returns an initialised device with LID `lid`, whose default peer has the other one of LIDs 1 and 2. Its
-/// tables have the sizes that the public driver uses, and are mapped in chunks of 256 KiB, as that driver
-/// does.
+/// Returns an initialised device with LID `lid`, which is 1 or 2. Its default peer has the other LID. Its tables have
+/// the sizes that the public driver uses. As with the public driver, the tables are mapped in chunks of 256 KiB.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
     /// Number of pages of each table, in the order of the tables.

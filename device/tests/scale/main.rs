@@ -1,5 +1,5 @@
-//! Tests that commands can create as many objects as the public driver's default profile has, and measures
-//! the memory that they take.
+//! Tests that commands can create as many objects as the public driver's default profile has, and measures the memory
+//! of the objects.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for --nocapture")]
 
@@ -29,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns this process's memory in bytes, without that of the guest.
+/// Returns this process's memory in bytes, without guest memory.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -119,7 +119,7 @@ fn default_profile_allows_all_regions() {
     assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
 }
 
-/// The test uses the last entries: a CQE is written through the last page that has an entry.
+/// The test uses the last MTT entry: after a CQ is moved to the page of that entry, a CQE is written to it.
 #[test]
 fn default_profile_allows_all_mtt_entries() {
     const MTTS: u64 = 1 << 20;
@@ -199,7 +199,7 @@ fn memory_of_sparse_tables_depends_on_used_entries_only() {
     measured("the greatest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Entries are 256 bytes long, so these need 64 distant pages of ICM.
+    // Each entry is 256 bytes long, so the entries of these QPs need 64 distant pages of ICM.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;

@@ -129,7 +129,7 @@ fn reopen(guest: &mut Guest) {
     guest.open_queues();
 }
 
-/// Returns valid parameters and a valid buffer for a command. The object numbers in them may exist.
+/// Returns valid parameters and a valid buffer for a command. The objects that they refer to may or may not exist.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     let mut parameters = [0; PARAMETERS_LEN];
     let mut count = u16::from(input.byte() % 6);

@@ -190,7 +190,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         12 => modify(guest, input),
         13 => many(guest, input),
         14 => {
-            // Starts or stops the control queue, with the correct context address or another one.
+            // Starts or stops the control queue, with the correct context address or a different one.
             let context = [HOST_CONTEXT, 0, address(input, HOST_CONTEXT)][usize::from(input.byte() % 3)];
             guest.write(Register::PfpeCcqphigh, u32::try_from(context >> 32).unwrap_or_default());
             guest.write(Register::PfpeCcqplow, u32::try_from(context & 0xffff_ffff).unwrap_or_default());

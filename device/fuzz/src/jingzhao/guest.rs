@@ -102,7 +102,7 @@ pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }
 
-/// Returns options, of which each bit changes one from its default.
+/// Returns options. Each bit of `bits` changes one option from its default.
 fn options(bits: u16) -> Options {
     let bit = |n: u16| bits >> n & 1 != 0;
     let sq_addr = match bits & 3 {

@@ -78,7 +78,7 @@ pub(crate) fn rq(qpn: u32) -> WorkQueue {
 const CQ_RECORD: u32 = 100;
 const SRQ_RECORD: u32 = 101;
 
-/// Returns the index of the doorbell record of a send queue. That of the receive queue follows it.
+/// Returns the index of the doorbell record of a send queue. The record of the receive queue follows it.
 const fn sq_record(qpn: u32) -> u32 {
     2 * (qpn % 32)
 }

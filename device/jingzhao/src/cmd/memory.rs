@@ -50,7 +50,7 @@ pub(super) fn hw2sw_mpt(
             index.into(),
         ));
     }
-    // The entry becomes invalid even if its ICM page has been unmapped.
+    // The region is removed even if the ICM page of its MPT entry has been unmapped, so a failed write is ignored.
     let _ = resources.regions.icm.write(dma, resources.regions.mpt_entry(index), &[0; Mpt::LEN]);
     Ok(())
 }

@@ -44,8 +44,8 @@ pub(super) fn modify(
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // A transition from RESET to ERR carries no context to write to ICM, so a failed write matters only for
-            // RST2INIT.
+            // Only RST2INIT requires the context's ICM page to be mapped. A transition from RESET to ERR has no context
+            // from software, so a failed write is ignored.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -62,7 +62,7 @@ pub(super) fn modify(
     if transition == Transition::Init2Rtr {
         watch.insert(index, cx.now);
     }
-    // Nothing is written if the page has been unmapped since RST2INIT.
+    // A failed write is ignored: software may have unmapped the page since RST2INIT.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
@@ -101,7 +101,7 @@ fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros; no QP number is rejected.
+/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros. No QP number is rejected.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -44,7 +44,7 @@ impl CtxMgt {
     /// WR_CQ_ALL: writes the whole context of a CQ.
     ///
     /// # Errors
-    /// The same as for [`CtxMgt::wr_qp_all`].
+    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
     pub fn wr_cq_all(&mut self, dma: &GuestMemory, cqn: Cqn, cqc: &[u8; Cqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         self.wr_all(dma, entry, &cqc[..Cqc::STORED_LEN])
@@ -53,7 +53,7 @@ impl CtxMgt {
     /// WR_CQ_MODIFY: switches to another buffer.
     ///
     /// # Errors
-    /// The same as for [`CtxMgt::wr_qp_all`].
+    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
     pub fn wr_cq_modify(&mut self, dma: &GuestMemory, cqn: Cqn, to: &ResizeCq) -> Result<(), IcmError> {
         self.stats.ceu_parser.writes += 1;
         let entry = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn)))?;
@@ -67,8 +67,8 @@ impl CtxMgt {
         let _ = self.wr_all(dma, entry, &[0; Cqc::STORED_LEN]);
     }
 
-    /// Sets the status of a failed CQ in its context. The document has no such message, since its device does not
-    /// detect these failures.
+    /// Sets the status of a failed CQ in its context. The CtxMgt document has no message for this, because the device
+    /// that it describes does not detect these failures.
     pub fn wr_cq_status(&mut self, dma: &GuestMemory, cqn: Cqn, status: u8) {
         if let Ok(entry) = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn))) {
             // The status is the high nibble of the first byte; the low nibble is reserved.
@@ -79,13 +79,13 @@ impl CtxMgt {
     /// WR_EQ_ALL: writes the whole context of an EQ.
     ///
     /// # Errors
-    /// The same as for [`CtxMgt::wr_qp_all`].
+    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
     pub fn wr_eq_all(&mut self, dma: &GuestMemory, eqn: Eqn, eqc: &[u8; Eqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])
     }
 
-    /// WR_EQ_INVALID: zeroes the context of an EQ; see [`CtxMgt::wr_cq_invalid`].
+    /// WR_EQ_INVALID: zeroes the context of an EQ. The EQ becomes invalid even if its page has been unmapped.
     pub fn wr_eq_invalid(&mut self, dma: &GuestMemory, eqn: Eqn) {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         let _ = self.wr_all(dma, entry, &[0; Eqc::STORED_LEN]);
@@ -103,7 +103,7 @@ impl CtxMgt {
     /// MAP_ICM_DIS: unmaps pages of the context tables. `pages` are numbers of ICM pages.
     ///
     /// # Errors
-    /// The same as for [`CtxMgt::map_icm_en`].
+    /// EXCEED_LIM if the page map would exceed its limit on runs of contiguous pages.
     pub fn map_icm_dis(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.stats.ceu_parser.maps += 1;
         self.ctxmdata.unmap(pages)

@@ -45,14 +45,14 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // Software places entries at the distances that QUERY_DEV_LIM reports.
+    // Software spaces the entries by the sizes that QUERY_DEV_LIM reports.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
 };
 
 impl CtxTable {
-    /// Returns the table index of a number, which may have additional high bits.
+    /// Returns the table index of an object number. The number may have high bits beyond the index.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }
@@ -70,7 +70,7 @@ impl CtxTable {
 }
 
 impl CtxMdata {
-    /// Creates tables without pages.
+    /// Creates the tables, with none of their pages mapped.
     pub(super) fn new(layout: &InitHca) -> Self {
         Self {
             qpc: CtxTable { table: layout.qpc, shift: QPC_SHIFT },

@@ -23,7 +23,7 @@ pub trait KeyData {
 #[derive(Debug)]
 pub struct KeyQpc {
     context: StoredQpc,
-    /// Bit w is set while changes by writer w are not yet written back.
+    /// Bit w is set if writer w has made changes that are not yet written back.
     dirty: u8,
 }
 
@@ -33,8 +33,8 @@ impl KeyQpc {
         Self { context, dirty: 0 }
     }
 
-    /// Returns the whole context, for operators and for the command unit, which may access all of it. The state and the
-    /// PSNs are those of the last [`CtxMgt::observe`](super::CtxMgt::observe).
+    /// Returns the whole context, for the command unit, strict checks and snapshots. The state and the PSNs are those
+    /// of the last [`CtxMgt::observe`](super::CtxMgt::observe).
     pub fn context(&self) -> &StoredQpc {
         &self.context
     }
@@ -54,7 +54,7 @@ impl KeyQpc {
         message.apply(&mut self.context.image)
     }
 
-    /// Marks the changes of a writer as dirty. Returns whether they were clean before.
+    /// Marks the changes of a writer as dirty. Returns whether the writer had no unwritten changes before.
     pub(super) fn mark_dirty(&mut self, writer: Writer) -> bool {
         let newly_dirty = self.dirty & bit(writer) == 0;
         self.dirty |= bit(writer);

@@ -10,8 +10,8 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here they
-//! contain the CQN only; the device looks up the rest when it writes an entry.
+//! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here they contain
+//! only the CQN. The device looks up the rest when it writes an entry.
 //!
 //! Fields marked "Model" are not in that document's lists. They are part of the context, and the unit needs them to
 //! behave as the JingZhao interface document specifies.
@@ -54,7 +54,7 @@ pub trait WriteQp {
 /// RD_QP_SST of Doorbell Processing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdQpSst {
-    /// ST; `None` for a code that is not supported.
+    /// ST (service type); `None` for a code that is not supported.
     pub service: Option<ServiceType>,
     pub remote_qpn: Qpn,
     /// PMTU_MSGMAX, bits 7:5: 1 to 5 for 256 to 4096 bytes.
@@ -194,7 +194,7 @@ pub struct RdCqCst {
     pub pd: Pdn,
     /// CQN of the send queue.
     pub send_cqn: Cqn,
-    /// Model: ACK timeout in force; `None` is infinite.
+    /// Model: ACK timeout in force; `None` means infinite.
     pub ack_timeout: Option<Duration>,
     /// Model: retry count in force.
     pub retry_count: u8,
@@ -353,7 +353,8 @@ impl ReadQp for RdEncap {
 }
 
 impl RdEncap {
-    /// Returns the response in the document's layout. Unset addresses are 0, except for a LID.
+    /// Returns the response in the document's layout. An unset IP address is 0. An unset MAC address contains only the
+    /// LID.
     pub fn payload(&self) -> EncapPayload {
         let mac = |mac: Option<MacAddr>, lid: Lid| {
             let [high, low] = lid.get().to_be_bytes();

@@ -1,5 +1,5 @@
 //! The context manager: access rights to contexts, their location in guest memory, and the write-back of changes. Its
-//! structure follows the document:
+//! structure follows the CtxMgt document:
 //!
 //! | document | module |
 //! |---|---|
@@ -10,10 +10,10 @@
 //! | 5.3 ctxmdata: ICM pages | [`ctxmdata`] |
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
-//! A unit reads with a message that has exactly the fields it may read ([`CtxMgt::read`]). There is no other way to
-//! read key data, so an access that the document does not grant does not compile. A write by a unit changes the key
-//! data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
-//! always writes the latest value.
+//! A unit reads with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). There is no other
+//! way to read key data, so an access that the document does not grant does not compile. A write by a unit changes the
+//! key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A
+//! write-back always writes the latest value.
 //!
 //! ```text
 //!   command ---------------------------> key data, guest memory      at once
@@ -24,17 +24,18 @@
 //! # Differences
 //! - Units exchange typed values instead of words. For comparison with RTL, [`protocol::hca::jingzhao::ctxmgt`] has the
 //!   bit layouts of request headers and payloads: all headers of the command unit and of the engine, the responses to
-//!   Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and the writes of RTC. It has no layout
-//!   for what the document does not specify: the payloads of RRC and EE, and the PD, key and vector of the EQ in RTC's
-//!   payload. It also omits messages between submodules and to the DMA engine (J-51).
-//! - Key data of a CQ and its EQ is read when an entry is written, see [`message`].
+//!   Doorbell Processing, WQE Parser, Requester Trans Control (RTC) and Frame Encap, and the writes of RTC. It has no
+//!   layout for data that the document does not specify: the payloads of Requester Recv Control (RRC) and Execution
+//!   Engine (EE), and the PD, key and vector of the EQ in RTC's payload. It also omits messages between submodules and
+//!   to the DMA engine (J-51).
+//! - Key data of a CQ and its EQ is read when an entry is written; see [`message`].
 //! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
 //!   payload.
-//! - Channels have no queue depth: commands and reads are answered at once, see [`request_controller`].
-//! - The device keeps the whole context of a QP, not only its key data, and never reads ICM back, so there is no
-//!   readctx. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
-//!   if the guest has since written others to ICM.
-//! - Tables have the sizes of INIT_HCA, not of a RAM (J-09).
+//! - Channels have no queue depth: commands and reads are answered at once; see [`request_controller`].
+//! - The device keeps the whole context of a QP, not only its key data. It never reads ICM back, so there is no readctx
+//!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
+//!   if the guest has since written other values to ICM.
+//! - Table sizes come from INIT_HCA, not from the size of a RAM (J-09).
 //! - A write-back changes the state and one PSN. Other fields in the same words keep their values (J-19). MAP_EQ
 //!   changes a mask in the device, not the context (J-37).
 //! - MPT and MTT belong to VirtToPhys, which is not part of the context manager.
@@ -81,7 +82,7 @@ pub struct Served {
 }
 
 impl CtxMgt {
-    /// WR_ICMMAP_EN: creates tables without pages. Counting continues from `stats`.
+    /// WR_ICMMAP_EN: creates the tables, with none of their pages mapped. Counting continues from `stats`.
     pub fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
@@ -156,8 +157,8 @@ impl CtxMgt {
         self.controller.is_empty()
     }
 
-    /// Executes the next write-back. Returns `None` if none is queued. A write-back is obsolete, and skipped, if the QP
-    /// has been destroyed or a command has since written its whole context.
+    /// Executes the next write-back. Returns `None` if none is queued. An obsolete write-back is skipped: the QP has
+    /// been destroyed, or a command has since written its whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

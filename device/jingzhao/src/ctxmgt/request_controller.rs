@@ -1,9 +1,9 @@
 //! The request controller: order of write-backs among the channels.
 //!
-//! In the document, the command unit has priority, followed by the engine's units in turn. Here a command
-//! completes within the store that starts it, and reads are answered at once, so neither is ever queued. Only
-//! writes by units are queued, since they reach guest memory at the end of a turn. This gives the command
-//! unit its priority; the code below schedules the writes.
+//! In the document, the command unit has priority, followed by the engine's units in turn. Here a command completes
+//! within the store that starts it, and reads are answered at once, so neither is ever queued. A command therefore
+//! always precedes the queued requests. Only writes by units are queued, because they reach guest memory at the end of
+//! a turn. The controller schedules these writes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
@@ -56,7 +56,7 @@ impl Writer {
     }
 }
 
-/// Queued write-backs, by QP index.
+/// Queued write-backs of each writer, as indices of QPs.
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],

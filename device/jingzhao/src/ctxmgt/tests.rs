@@ -105,8 +105,7 @@ impl Bench {
     }
 }
 
-/// Section 4.2.1 lists the fields of the context, and sections 3.2 and 5.4.2 the unit that reads each of
-/// them.
+/// Section 4.2.1 lists the fields of the context. Sections 3.2 and 5.4.2 list the unit that reads each field.
 #[test]
 fn each_unit_reads_context_fields_of_its_message_type() {
     let mut entry = [0; qpc::LEN];
@@ -319,7 +318,7 @@ fn state_change_alone_is_written_by_transmitter() {
     assert_eq!(bench.serve_all(), [], "nothing has changed");
 }
 
-/// Section 5.4.4: key data changes in DATA_WR, guest memory after RESP_OUT.
+/// Section 5.4.4: key data changes in DATA_WR, and guest memory changes after RESP_OUT.
 #[test]
 fn reads_return_writes_before_they_reach_guest_memory() {
     let mut bench = Bench::new(&[3]);

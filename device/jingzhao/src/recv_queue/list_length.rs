@@ -1,4 +1,4 @@
-//! The maximum number of elements in a receive of a queue, as inferred from the slots of the queue.
+//! The maximum number of elements in the receives of a queue, inferred from the slots of the queue.
 //!
 //! Software ends a list with a terminator if the list is shorter than the maximum of its queue. A list of maximum
 //! length has no terminator. The context does not contain the maximum. A list that has no terminator and does not fill

@@ -26,7 +26,7 @@ const LOG_SLOT: u8 = 7;
 /// Bus address of the queue.
 const RING: u64 = 0x1000;
 
-/// An empty page table. The region of the queue is physically contiguous, so none is needed.
+/// An empty page table. The region of the queue is physically contiguous and needs no entries.
 #[derive(Clone, Copy)]
 struct NoPages;
 
@@ -115,7 +115,7 @@ impl Library {
         self.dma.poke(RING + self.case.slot(count), &[0; 16]);
     }
 
-    /// Posts a receive for each receive taken, until stopped.
+    /// Posts a new receive for each receive that the device has taken, until `stop` is set.
     fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
         let mut reaped = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -130,8 +130,9 @@ impl Library {
     }
 }
 
-/// Returns the number of receives taken, and how many of them differ from those posted. With `keep_data_units`, the
-/// test restores the data units that the device overwrites, and the first difference ends the race.
+/// Returns the number of receives taken, and the number of those that differ from what was posted. With
+/// `keep_data_units`, the test restores the data units that the device overwrites, and the first difference ends the
+/// race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
     /// processors.

@@ -126,8 +126,8 @@ fn attributes(
     }
 }
 
-/// Finds values that are set in the mailbox but not taken into the context. PSNs have rules of their own, and the
-/// mailbox does not determine the state.
+/// Finds values that are set in the mailbox but that the command does not copy to the context. PSNs are not compared,
+/// because they have their own rules. The state is not compared, because the mailbox does not determine it.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {
         return;

@@ -1,4 +1,4 @@
-//! Requirements of the interface on software that the device does not enforce.
+//! Requirements of the interface that software must meet and that the device does not enforce.
 
 use card::strict_rules;
 

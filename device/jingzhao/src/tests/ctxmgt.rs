@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: the reads and writes that the units of either side make for one SEND.
+/// Section 5.4.2: the reads and writes that the units of both sides make for one SEND.
 #[test]
 fn message_uses_documented_reads_and_writes_of_units() {
     let (mut a, mut b) = pair();
@@ -33,8 +33,8 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Doorbell Processing reads for the doorbell and for the WQE, the WQE Parser for its state check, Requester
-    // Trans Control for the WQE, and Requester Recv Control for the CQE.
+    // Doorbell Processing reads once for the doorbell and once for the WQE. WQE Parser reads to check the state,
+    // Requester Trans Control reads for the WQE, and Requester Recv Control reads for the CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -50,7 +50,7 @@ fn message_uses_documented_reads_and_writes_of_units() {
 }
 
 /// Section 5.2.1 and interface, section 4.3: a command executes before the PSNs that changed in the same turn are
-/// written back. The exception is QUERY_QP, which first writes back the PSNs of its own QP.
+/// written back. The exception is QUERY_QP, which first writes back the PSNs of the QP that it queries.
 #[test]
 fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();

@@ -1,6 +1,6 @@
 //! The public driver and its user library with `configs/hgrnic.json`, without a guest.
 //!
-//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They were written from
+//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They follow
 //! `public-driver.md` alone, and share no encoder with the device.
 //!
 //! # Spec
@@ -75,7 +75,7 @@ fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
 fn pair(caps: Caps) -> (Program, Program) {
     let mut a = Program::start(Driver::probe(machine(0)), caps);
     let mut driver = Driver::probe(machine(1));
-    // The second driver has a different history of QPNs.
+    // The second driver has already allocated another QPN.
     driver.qpns.alloc();
     let mut b = Program::start(driver, caps);
     a.connect(b.qpn);
@@ -227,7 +227,7 @@ fn rc_sends_writes_and_reads_complete_intact_and_in_order() {
     assert_eq!(b.get(DATA, 5), b"HELLO");
     assert_eq!(polled(&mut a), (0x3000, 0, SEND, 1));
     assert_eq!(polled(&mut a), (5, 0x80, SEND_IMM, 1));
-    // The library uses the low five bits of the last packet's opcode.
+    // The library reads only the low five bits of the opcode, which is that of the last packet.
     assert_eq!(polled(&mut b), (0x3000, 0, 0x02, 0));
     let entry = b.poll().unwrap();
     assert_eq!((done(&entry), &entry[0x10..0x14]), ((5, 0x80, 0x05, 0), &[0x11, 0x22, 0x33, 0x44][..]));
@@ -275,8 +275,9 @@ struct PingPong {
     /// Number of posted receives.
     posted: u32,
     received: u32,
-    /// Whether the next message must wait for the completion of a send, or of a receive.
+    /// Whether the next message must wait for the completion of the previous send.
     pending_send: bool,
+    /// Whether the next message must wait for a received message.
     pending_receive: bool,
 }
 
@@ -354,7 +355,7 @@ fn pingpong_succeeds_with_queues_of_1_and_500_entries() {
 fn datagrams_to_shared_lid_reach_default_peer() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     b.post_recv(&[&[(DATA, 40 + 64)], &[(DATA + 0x200, 40 + 64)]]);
-    // The driver sets no Q_Key, so any is accepted.
+    // The driver sets no Q_Key, so every Q_Key is accepted.
     a.post_send(&[
         Wr { to: Some((b.qpn, 0x1111_1111)), ..inline(b"datagram") },
         Wr { to: Some((b.qpn, 0)), ..inline(b"another") },
@@ -373,7 +374,7 @@ fn datagrams_to_shared_lid_reach_default_peer() {
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
 }
 
-/// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message of half of that.
+/// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message length of half that size.
 #[test]
 fn datagram_length_is_limited_only_by_mtu() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
@@ -397,7 +398,7 @@ fn datagram_length_is_limited_only_by_mtu() {
     assert_eq!((entry[0x10], entry[0x1c]), (0x01, 0xff), "LOCAL_LENGTH_ERR");
 }
 
-/// As for UD, bits 7:5 set the packet size, and bits 4:0 have no effect.
+/// As for UD, bits 7:5 of mtu_msgmax set the packet size, and bits 4:0 have no effect.
 #[test]
 fn message_may_exceed_msgmax() {
     let (mut a, mut b) = pair(Caps { log_max_msg: 11, ..Caps::default() });
@@ -465,7 +466,7 @@ fn receive_without_valid_bit_is_not_ready() {
     assert_eq!(b.get(DATA, 128), [0; 128]);
     assert_eq!((a.poll(), b.poll()), (None, None));
     b.post_recv(&[&[(DATA + 256, 64)]]);
-    // Software sets timer code 0, which the configuration replaces by 12: 0.64 ms.
+    // Software sets timer code 0, which the configuration replaces with code 12 (0.64 ms).
     wait(&mut a, &mut b, Instant::from_nanos(2_000_000));
     assert_eq!(b.get(DATA + 256, 5), b"third");
     assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));
@@ -509,7 +510,7 @@ fn error_cqe_has_wqe_offset_and_opcode_of_queue() {
         a.poll().unwrap();
     }
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
-    // The high bits belong to the key, so a key without them is a different one.
+    // The high bits belong to the key, so a key without them is a different key.
     a.post_send(&[
         Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
         send(DATA, 4),
@@ -566,7 +567,7 @@ fn cq_resizes_with_unread_completions() {
 #[test]
 fn icm_chunks_may_be_fragmented_and_remapped() {
     let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
-    // The context of the QP is in the last page of a chunk that it does not share.
+    // The context of the QP is in the last page of a chunk that contains no other context.
     driver.qpns.first = 0x17f1;
     let mut entries = Vec::new();
     for _ in 0..3 {

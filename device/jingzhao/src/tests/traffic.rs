@@ -29,7 +29,7 @@ const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
-/// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS whose peer has the same number.
+/// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS. The QP of its peer has the same number.
 fn peer(lid: u16, options: Options) -> Machine {
     connected(initialised_as(lid, options), &qpc())
 }

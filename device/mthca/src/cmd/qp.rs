@@ -75,7 +75,7 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
     Ok(())
 }
 
-/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros; no QP number is rejected.
+/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros. No QP number is rejected.
 pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let qpn = command.qpn();

@@ -82,7 +82,7 @@ fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Re
 /// Returns the SRQ number in in_modifier. Unlike other object numbers, it contains no generation.
 ///
 /// # Errors
-/// BAD_INDEX if it exceeds the table.
+/// BAD_INDEX if the number is beyond the end of the table.
 fn number(resources: &Resources, command: &Command) -> Result<Srqn, CmdError> {
     let number = command.in_modifier;
     if u64::from(number) >= resources.layout.srqc.entries() {

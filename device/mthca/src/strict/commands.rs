@@ -108,7 +108,7 @@ fn on_resources(view: View<'_>, command: &Command, mailbox: Option<&Mailbox>, fo
 enum Use {
     Nothing,
     Value,
-    /// Address of a mailbox. It is 0 if the command uses none.
+    /// Address of a mailbox. It is 0 if the command does not use a mailbox.
     Mailbox,
 }
 

@@ -14,9 +14,9 @@ use crate::event_queue::EventQueues;
 use crate::qp::QueuePair;
 use crate::regions::DeviceMemory;
 
-/// A 16-bit counter is older than another if subtracting the other one from it gives at least this, modulo 2^16.
+/// A 16-bit counter `a` is older than `b` if `a - b`, modulo 2^16, is at least this value.
 const OLDER: u16 = 1 << 15;
-/// A 32-bit counter is older than another if subtracting the other one from it gives at least this, modulo 2^32.
+/// A 32-bit counter `a` is older than `b` if `a - b`, modulo 2^32, is at least this value.
 const LONG_OLDER: u32 = 1 << 31;
 
 /// Checks a send doorbell before it takes effect. `qp` is the QP that the doorbell names, and `state` its current
@@ -91,7 +91,7 @@ pub(in super::super) fn send(
     found
 }
 
-/// Checks a send queue whose record has advanced while doorbells are mapped, so that the device may miss some.
+/// Checks a send queue whose record has advanced while doorbells are mapped. The device may have missed the doorbell.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
@@ -211,8 +211,8 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
             format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
-    // The EQ's consumer index shows what the driver has read, so it counts only for the driver's own CQs, which are in
-    // the protection domain of its EQs. For the CQ of a user program, the driver may have read an event that the
+    // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
+    // are in the protection domain of its EQs. For the CQ of a user program, the driver may have read an event that the
     // program has not received yet (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd

@@ -52,7 +52,7 @@ pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMem
     found
 }
 
-/// Whether the next slot is in hardware ownership. A slot that cannot be read counts as such.
+/// Whether hardware owns the next slot. A slot that cannot be read counts as owned by hardware.
 fn is_given(ring: &EntryRing, memory: &impl QueueMemory) -> bool {
     ring.owner(memory).is_none_or(|owner| owner & HARDWARE_OWNED != 0)
 }

@@ -22,10 +22,10 @@ use crate::resources::{DeviceState, Resources};
 /// Sizes of table entries, as reported by QUERY_DEV_LIM.
 const QPC_LEN: u16 = 0x100;
 const ENTRY: u16 = 0x40;
-/// Number of reserved UAR pages, which precede the first one that the driver uses.
+/// Number of reserved UAR pages, which precede the first page that the driver uses.
 const RESERVED_UARS: u32 = 2;
 
-/// Returns the tables that INIT_HCA places and the device reads.
+/// Returns the tables of contexts and of MPT entries, as placed by INIT_HCA.
 pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     [
         ("QPC", init.qpc, QPC_LEN),
@@ -143,7 +143,7 @@ fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
         || icm.ranges_from(*pages.start()).next().is_some_and(|(page, _)| pages.contains(&page))
 }
 
-/// Returns the name of an object in use in these pages.
+/// Describes a context, doorbell record or table entry that is in use and lies in these pages.
 fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { layout, qps, cqs, srqs, eqs, regions, .. } = resources;
     let inside = |context: Context| pages.contains(&page_of(context.place(layout)));

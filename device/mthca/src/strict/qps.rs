@@ -51,7 +51,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
         found.add(&QP_SRQ, format!("{queue} uses SRQ {}, which is not valid", qpc.srqn));
     }
     let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
-    // T44: a queue without slots is indistinguishable from one with one slot.
+    // T44: a queue without slots is indistinguishable from a queue with one slot.
     let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
     for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
         let place = AccessTarget::offset(qpc.pd, qpc.wqe_lkey, base.into());
@@ -107,8 +107,8 @@ fn attributes(
     }
 }
 
-/// Finds values that software has set without the corresponding bit in opt_param_mask. Values that are always present
-/// need no bit, and neither do those that the driver fills in regardless of its caller.
+/// Finds values that software has set without the corresponding bit in opt_param_mask. Two sets of values need no bit:
+/// those that are always present, and those that the driver fills in regardless of its caller.
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [

@@ -41,7 +41,8 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let &ResizeCq { start, lkey, log_entries } = resize;
     let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
-    // Software may have started to move unread entries, which are in software ownership.
+    // The owner bits are not checked, because software may already have moved unread entries, which it owns, to the new
+    // buffer.
     check_ring_access(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
 }
 

@@ -60,7 +60,7 @@ fn ordinary(
     memory: &Memory<'_>,
     found: &mut Findings,
 ) {
-    /// Length of the link to the next WQE, which may be stale.
+    /// Length of the link to the next WQE. The link may be stale.
     const LINK_LEN: usize = 8;
     /// Offset of the flags that request checksums and events, which the device does not offer.
     const FLAGS: usize = 11;

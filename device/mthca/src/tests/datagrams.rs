@@ -64,7 +64,7 @@ fn datagrams_with_other_qkey_qpn_or_lid_are_dropped() {
     a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
-    // A Q_Key whose highest bit is set stands for the QP's own Q_Key.
+    // A Q_Key whose highest bit is set selects the QP's own Q_Key.
     a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));

@@ -29,7 +29,7 @@ fn armed_eq_interrupts_only_once() {
     change(&mut driver, false);
     change(&mut driver, true);
     assert_eq!(driver.interrupts(1), 1, "armed from the start, once");
-    // Arming other queues, or unknown ones, does not arm this one.
+    // Arming other queues, known or unknown, does not arm this queue.
     driver.write(EQ_ARM, 0xffff_fff9);
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);

@@ -110,8 +110,7 @@ proptest! {
         for act in acts {
             perform(&mut user, &mut peer, act);
         }
-        // Commands must still complete. The peer is correct software, and must be unaffected except for failed requests
-        // of its own.
+        // Commands must still complete. The peer is correct software, so only its own requests may fail.
         prop_assert_eq!(user.command(0x031, 0, 0x1f).0, 0);
         prop_assert_eq!(peer.command(0x031, 0, 0x1f).0, 0);
         prop_assert!(matches!(peer.query().state, 3 | 4 | 6));

@@ -13,7 +13,7 @@ use protocol::roce::RoceFrame;
 
 use super::user::{RC, User, send};
 
-/// Formats a capture with one line per packet, which has the direction, the transport header and the comment.
+/// Formats a capture as one line per packet, with the direction, the transport header and the comment.
 fn packets(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let mut reader = PcapNgReader::new(&bytes[..]).unwrap();

@@ -10,7 +10,7 @@ use protocol::ids::Qpn;
 use super::user::{CQN, QPN, RC, User, qpc, remote, request, send};
 use super::*;
 
-/// UAR page of the program. [`OTHER_UAR`] is a page that it does not use.
+/// UAR page of the program. [`OTHER_UAR`] is a page that the program does not use.
 const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;

@@ -76,7 +76,7 @@ fn absent_or_unmapped_pages_are_inaccessible() {
 #[test]
 fn memory_key_must_match_generation_bits() {
     let mut driver = with_port();
-    // The key is that of slot 0x18 in section 13.3, whose bit 23 is a copy of bit 3.
+    // The key of slot 0x18 in section 13.3. Bit 23 of the key is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);
     assert_eq!((mpt.key, mpt.lkey()), (0x80_0018, 0x8000_1800));
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);

@@ -150,7 +150,7 @@ fn completions_for_missing_cq_are_lost() {
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
 }
 
-/// Software that sets a depth of 0 must not post READs or atomics.
+/// Software that sets the READ depth to 0 must not post READs or atomics.
 #[test]
 fn read_depth_zero_forbids_reads_and_atomics() {
     for (operation, refused) in [

@@ -29,8 +29,8 @@ const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
-/// Returns the commands with which `ib_mthca` moves a QP from RESET to RTS. Each has the attributes that its mask
-/// selects, and a context.
+/// Returns the commands with which `ib_mthca` moves a QP from RESET to RTS. Each command has the attributes that its
+/// mask selects, and a context.
 fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {

@@ -27,7 +27,7 @@ fn send_completes_receive_of_peer() {
             0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
         ];
         assert_eq!(a.reap(), [sent]);
-        // 1000 bytes take four packets, so the opcode of the last one is SEND last.
+        // 1000 bytes take four packets, so the opcode of the last packet is SEND last.
         let opcode = if kind == RC { 0x02 } else { 0x22 };
         let received = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //
@@ -37,7 +37,7 @@ fn send_completes_receive_of_peer() {
     }
 }
 
-/// A QPN consists of a table index and a generation above it, in packets too (section 6.5).
+/// A QPN contains a table index in its low bits and a generation in its high bits, in packets too (section 6.5).
 #[test]
 fn message_for_destroyed_qp_does_not_reach_successor() {
     let successor = user::QPN + 0x1_0000;

@@ -24,7 +24,7 @@ pub(super) const UD: u8 = 3;
 pub(super) const SEND: u8 = 0x0a;
 
 const PD: u32 = 1;
-/// ICM addresses of the pages with the doorbell records, from section 14.3. The other one is [`LAST_RECORDS`].
+/// ICM addresses of the two pages with doorbell records, from section 14.3.
 const RECORDS: u64 = 0x8_0000;
 const LAST_RECORDS: u64 = 0xb_f000;
 const ARM_RECORD: u32 = 0;
@@ -48,7 +48,8 @@ const SQ: WorkQueue = WorkQueue {
 };
 const RQ: WorkQueue =
     WorkQueue { bus: QP_BUFFER, offset: 0, slot: 64, slots: SLOTS, record: record(RQ_RECORD) };
-/// Key of the data region. Its four pages are in descending order on the bus, and it starts inside the first one.
+/// Key of the data region. The region's four pages are in descending order on the bus, and the region starts inside the
+/// first page.
 const DATA_KEY: u32 = 0x22;
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
@@ -56,8 +57,9 @@ const DATA_LEN: u64 = 0x3000;
 /// A program with a CQ, an SRQ, a data region, and buffers for a QP.
 pub(super) struct User {
     driver: Driver,
-    /// Number of requests posted to the SRQ. The next field is the number of CQ entries read.
+    /// Number of requests posted to the SRQ.
     shared: u16,
+    /// Number of CQ entries read.
     reaped: u32,
     /// Sequence number for arming, which is the number of CQ events received, plus one.
     sequence: u8,

@@ -32,7 +32,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Creates an allocator in the state that many allocations and frees leave.
+    /// Creates an allocator in the state after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -258,7 +258,7 @@ impl Driver {
         self.chunks.insert((table, base), Chunk { users: 0, pieces });
     }
 
-    /// Allocates a page of a program. Such pages are scattered.
+    /// Allocates a page of a program. The pages of a program are not contiguous.
     fn take_page(&mut self) -> u64 {
         self.free_page -= 0x2000;
         self.free_page

@@ -22,7 +22,7 @@ pub(super) const READ: u8 = 0x10;
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Number of receives; 0 stands for the number of sends.
+    /// Number of receives; 0 means the number of sends.
     pub(super) max_recv: u32,
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
@@ -63,7 +63,7 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// Whether the request is unsignalled, either by its own flags or because its QP is.
+    /// Whether the request is unsignalled: neither the request itself nor its QP requests a completion.
     pub(super) unsignalled: bool,
 }
 
@@ -348,7 +348,7 @@ impl Program {
     }
 }
 
-/// Registers a CQ buffer in a PD of its own, with all entries in hardware ownership.
+/// Registers a CQ buffer in protection domain `pd`. Hardware owns all entries.
 fn cq_buffer(driver: &mut Driver, pd: u32, log_cqes: u32) -> Region {
     let region = driver.register(pd, 0, 32 << log_cqes, LOCAL_WRITE);
     for index in 0..1 << log_cqes {

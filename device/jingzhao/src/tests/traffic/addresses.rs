@@ -7,7 +7,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Creates two machines that know nothing about their peer except what is in `image`.
+/// Creates two machines without configured peers. They learn the address of the peer only from the QP context, `image`.
 fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {

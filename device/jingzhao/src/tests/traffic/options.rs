@@ -134,8 +134,7 @@ fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
-/// J-29: from code 6 on, the notes list times as multiples of 10 us, in an order of their own. Packets use the IBTA
-/// codes.
+/// J-29: from code 6 on, the notes list times as multiples of 10 us, in a different order. Packets use the IBTA codes.
 #[test]
 fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
@@ -171,7 +170,7 @@ fn qp_access_option_forbids_operation_regardless_of_region() {
             exchange(&mut a, &mut b);
             let entry = cqe(&mut a, 0);
             let expected = if refused.contains(&opcode) {
-                // The NAK for an invalid request.
+                // The request completes with a remote invalid request error.
                 (0xff, 0x12)
             } else {
                 (opcode, 0)
