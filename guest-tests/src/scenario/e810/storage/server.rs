@@ -64,7 +64,7 @@ impl<'a> Place<'a> {
         self.start_rdma(server).await
     }
 
-    /// Waits until the port of a station is active. The RDMA driver of an E810 is not loaded before.
+    /// For an E810, loads the RDMA driver and waits until its port is active. The port of a ConnectX is already active.
     pub(super) async fn start_rdma(&self, station: &mut Station) -> Result<()> {
         match self.hca {
             Device::E810 => roce::start(station).await,
