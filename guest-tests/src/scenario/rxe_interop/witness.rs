@@ -14,7 +14,7 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 ///
 /// Soft-RoCE counts only packets that pass its ICRC check, so their number must equal the number of UDP datagrams that
 /// its kernel counts. All packets sent by soft-RoCE must have reached the HCA, whose socket buffer is large enough. The
-/// opposite is not checked, because a burst may overrun the socket buffer of the emulated NIC.
+/// opposite direction is not checked, because a burst may overrun the socket buffer of the emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;

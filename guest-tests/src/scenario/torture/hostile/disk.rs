@@ -19,8 +19,8 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Creates a full tmpfs that only its own process sees. The process has a user namespace, because mounting requires
-    /// root.
+    /// Creates a full tmpfs that only its own process sees. The process runs in a user namespace, because mounting
+    /// requires root privileges.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);
