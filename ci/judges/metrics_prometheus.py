@@ -1,4 +1,4 @@
-"""Reads the metrics of a running hcad with Prometheus's own parser, and checks its conventions for names.
+"""Reads the metrics of a running hcad with Prometheus's own parser, and checks Prometheus's conventions for names.
 
 Usage: metrics_prometheus.py SOCKET
 """
