@@ -178,7 +178,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // Keep only the text before the semicolon. The remedy after it is part of the check.
+    // Keep only the text before the semicolon. The check adds its own remedy.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
 //! Changes that an operator makes while guests run: devices are added, removed and changed, and a card is hot-plugged.
 //!
-//! One process serves guests a and b. They exchange messages all the time, and both ends check them. Neither guest may
-//! be disturbed.
+//! One process serves guests a and b. The guests exchange messages all the time, and both ends check them. Neither
+//! guest may be disturbed.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Runs rdma-core's own device tests in a guest, as rdma-core's test runner does, but each test in a separate process.
-//! The results are compared with the known results for a driver.
+//! Runs rdma-core's own device tests in a guest. Unlike in rdma-core's test runner, each test runs in a separate
+//! process. The results are compared with the known results for a driver.
 
 use std::fs::File;
 use std::io::Write as _;

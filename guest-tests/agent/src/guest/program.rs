@@ -231,8 +231,8 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits until a descriptor is closed or ready for its events. Returns for each descriptor whether it is
-/// ready. If `limit` expires, none is.
+/// Waits until a descriptor is closed or ready for its events. Returns for each descriptor whether it is ready. If
+/// `limit` expires first, no descriptor is ready.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =

@@ -21,7 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value is never 0, which is the initial content, and differs from that of the previous round.
+            // The value differs from 0, which is the initial content, and from the value of the previous round.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();

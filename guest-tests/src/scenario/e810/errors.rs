@@ -240,8 +240,8 @@ async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// Checks the error that is reported if the receiver is not ready. Drivers and library translate this error themselves
-/// (section 14.1).
+/// Checks the error that is reported if the receiver is not ready. The reported status depends on the driver and on
+/// libirdma (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;

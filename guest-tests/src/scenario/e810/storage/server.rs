@@ -1,4 +1,4 @@
-//! The server's guest, which can be killed without warning. Its disk outlives it.
+//! The server's guest, which can be killed without warning. Its disk outlives the guest.
 
 use std::fs::File;
 use std::path::PathBuf;

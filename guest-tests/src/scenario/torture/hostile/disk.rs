@@ -11,7 +11,7 @@ use crate::limits::Limit;
 /// Length of the file, none of which is allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in the mount namespace of a process, which exists as long as the process.
+/// A full tmpfs in the mount namespace of a process. It exists as long as the process.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
