@@ -1,4 +1,5 @@
-# Sourced by the scripts in ci: changes to the repository, and checks that the programs a script needs are installed.
+# Sourced by the scripts in ci. Changes to the repository's directory, and checks that the programs that a script needs
+# are installed.
 #
 # A script lists the programs that it runs, with their Debian packages, in comment lines like the next one. Every script
 # needs the following: a C compiler that can link, and the programs with which the lab unpacks packages.
@@ -13,7 +14,7 @@ die() {
     exit 1
 }
 
-# has NEED: whether a program of this name is installed. The words below stand for something else.
+# has NEED: succeeds if a program of this name is installed. The names handled below are not programs.
 has() {
     local made status=0
     case $1 in
@@ -67,8 +68,8 @@ need_of() {
     export HCAD_NEEDS_MET=1
 }
 
-# Tries once, before the first test, what some tests need and not every machine permits. Each variable is empty, or the
-# reason why it is not permitted; steps and guest-lab skip the tests that need it.
+# Determines, once before the first test, which features this machine does not permit. The variable of a feature is
+# empty or contains the reason. Steps and guest-lab skip the tests that need an unavailable feature.
 find_limits() {
     [ -z "${HCAD_LIMITS_FOUND-}" ] || return 0
     export HCAD_LIMITS_FOUND=1 HCAD_NO_NETNS HCAD_NO_MOUNTS HCAD_NO_ROOT
@@ -85,7 +86,7 @@ why_not() {
         printf '%s are not available on this machine: %s' "${*:1:$#-1}" "$(tail -n 1 <<<"${output:-no message}")"
 }
 
-# Creates what the networks of the lab consist of.
+# Creates one network device of each type that the lab uses.
 try_network() (
     name=hcad-try-$$
     [ -e /dev/net/tun ] || { echo "/dev/net/tun does not exist"; exit 1; }
@@ -108,8 +109,8 @@ debian_site() {
         "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | head -n 1
 }
 
-# make_root FILE SUITE PACKAGES ARGUMENT...: creates an archive of a minimal Debian with these packages, unless it exists.
-# mmdebstrap gets the further arguments.
+# make_root FILE SUITE PACKAGES ARGUMENT...: creates an archive of a minimal Debian with these packages if it does not
+# exist. The further arguments are passed to mmdebstrap.
 make_root() {
     local file=$1 suite=$2 packages=$3
     shift 3
@@ -130,13 +131,13 @@ wait_for() {
     done
 }
 
-# build ARGUMENT...: cargo build, which shows its progress on a terminal and prints only errors elsewhere.
+# build ARGUMENT...: runs cargo build. Shows progress if standard error is a terminal, and prints only errors otherwise.
 build() {
     if [ -t 2 ]; then cargo build "$@"; else cargo build --quiet "$@"; fi
 }
 
-# build_shown ARGUMENT...: cargo build with progress everywhere. Where no terminal shows that of cargo, prints a line every
-# 20 seconds, without control characters.
+# build_shown ARGUMENT...: runs cargo build and always shows progress. Without a terminal, prints a line every 20
+# seconds, without control characters.
 build_shown() {
     local begun=$SECONDS log=target/ci/build.log ticker status=0
     if [ -t 2 ]; then
@@ -163,7 +164,7 @@ report_build() {
             echo "   $((SECONDS - $2)) s: $(grep -c '^ *Downloaded ' "$1" || :) crates downloaded"
             continue
         fi
-        # Once crates are downloaded, cargo can list them; some are compiled twice, for build scripts.
+        # Once crates are downloaded, cargo can list them. Some are compiled twice, because build scripts use them too.
         [ -n "$all" ] || all=$(cargo tree --offline -p device -p hcactl -p guest-tests -e normal,build --prefix none 2>/dev/null |
             cut -d' ' -f1,2 | sort -u | wc -l)
         echo "   $((SECONDS - $2)) s: $compiled of about $all crates compiled"
@@ -175,8 +176,8 @@ build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }
 
-# build_tested ARGUMENT...: builds programs with the profile and the features of `cargo test`, which then need no second build.
-# Only if a test is among the targets, cargo selects the same features of dependencies.
+# build_tested ARGUMENT...: builds programs with the profile and the features of `cargo test`, so that `cargo test` does
+# not build them again. A test is among the targets because cargo otherwise selects other features of dependencies.
 build_tested() {
     build --workspace --all-features --test seeds "$@"
 }
@@ -190,5 +191,5 @@ lab() {
     target/debug/guest-lab "$@"
 }
 
-# ci/test checks for all its steps at once.
+# ci/test checks the needs of all its steps at once.
 [ "${script##*/}" = test ] || need_of "$script"

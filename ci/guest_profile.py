@@ -7,7 +7,7 @@ import collections
 import re
 import sys
 
-# What a thread is, by how its name begins.
+# Prefixes of thread names, and the role of these threads.
 THREADS = (
     ("CPU ", "QEMU, virtual CPU"),
     ("hca", "hcad"),
@@ -16,7 +16,8 @@ THREADS = (
     ("ld-linux", "QEMU, other"),
 )
 
-# What the kernel does for it: the first that any of the sample's kernel symbols has in it.
+# Activities of the kernel, with substrings of their symbols. A sample belongs to the first activity that matches one of
+# its kernel symbols.
 KERNEL = (
     ("messages of vfio-user", ("unix_stream", "sock_alloc_send", "unix_poll")),
     ("the fabric's UDP", ("udp_", "udpv6_", "inet_send", "inet_recv", "__dev_queue_xmit")),
@@ -38,7 +39,8 @@ def activity(thread, symbols):
         return "kernel: else"
     if thread.startswith("hca"):
         return "the device"
-    # What is in no file was made by QEMU, of the guest's code; perf looks for its symbols in /tmp/perf-PID.map.
+    # Code that is in no file was translated by QEMU from the guest's code. perf searches for its symbols in
+    # /tmp/perf-PID.map.
     made = any(part in dso.lower() for part in ("/perf-", "jit", "anon"))
     return "the guest's code, translated" if made else "emulation"
 
@@ -64,7 +66,7 @@ def main():
     """Prints the table."""
     client, processors = sys.argv[1], int(sys.argv[2])
     rows = [line.split() for line in open(client, encoding="utf-8")]
-    # Size, iterations, minimum, maximum, typical.
+    # The columns are size, iterations, minimum, maximum and typical latency.
     typical = [float(row[4]) for row in rows if len(row) > 5 and row[0] == "64" and row[1].isdigit()]
     if not typical:
         sys.exit(f"no figures in {client}")

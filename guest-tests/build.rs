@@ -1,7 +1,7 @@
 //! Builds the agent that `guest-lab` embeds. It is linked statically, because a small guest has no libraries.
 //!
-//! The agent's target and flags differ from those of the current build. A separate cargo therefore builds it, in a
-//! target directory of its own. `HCAD_AGENT` names an agent that was built elsewhere.
+//! The agent's target and flags differ from those of the current build. A separate cargo process therefore builds the
+//! agent in another target directory. `HCAD_AGENT` names an agent that was built elsewhere.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

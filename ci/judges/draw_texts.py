@@ -55,7 +55,8 @@ def from_sources():
         if "/cli" in place or place.endswith("main.rs") or "clap" in text:
             helps += [(place, comment(found)) for found in HELP.findall(text)]
         if "/config" in place:
-            # Only types with a schema are the file's; no user sees the documentation of the others.
+            # Only types with a schema belong to the configuration file. Users do not see the documentation of other
+            # types.
             entries = "".join(found.group() for found in TYPE.finditer(text))
             helps += [(place, comment(found)) for found in FIELD.findall(entries)]
     return logs, errors, helps

@@ -1,9 +1,9 @@
 """Recomputes the invariant CRC of every RoCEv2 packet in captures with scapy's implementation.
 
 Usage: icrc_scapy.py [--from MAC] FILE.pcapng...
-With --from, checks only packets from this MAC: the other side violates the protocol on purpose. Fails if scapy computes another
-ICRC for a packet, and on captures without RoCE packets. A frame that occurs more than once (captured at both ends, or
-retransmitted) is computed once, as scapy needs about a millisecond for each.
+With --from, checks only packets from this MAC address, because the other side violates the protocol on purpose. Fails if
+scapy computes a different ICRC for a packet, or if a capture contains no RoCE packets. A frame may occur more than once if
+it was captured at both ends or retransmitted. Its ICRC is computed only once, because scapy needs about a millisecond.
 """
 
 import multiprocessing
@@ -18,7 +18,7 @@ ROCE_PORT = struct.pack("!H", 4791)
 
 
 def is_roce(frame):
-    """Whether an Ethernet frame is UDP to port 4791, over IPv4 without options or over IPv6."""
+    """Returns whether an Ethernet frame is UDP to port 4791, over IPv4 without options or over IPv6."""
     if frame[12:14] == b"\x08\x00":
         return frame[23] == 17 and frame[36:38] == ROCE_PORT
     return frame[12:14] == b"\x86\xdd" and frame[20] == 17 and frame[56:58] == ROCE_PORT
@@ -30,7 +30,7 @@ def untagged(frame):
 
 
 def roce_frames(paths, source):
-    """Yields each distinct RoCE frame with its first position; only frames from `source` if it is given."""
+    """Yields each distinct RoCE frame with its first position. If `source` is given, yields only frames from it."""
     seen = set()
     for path in paths:
         count = 0
@@ -45,7 +45,7 @@ def roce_frames(paths, source):
 
 
 def judge(place):
-    """Returns what is wrong with a frame, or None."""
+    """Returns the error of a frame, or None."""
     path, number, frame = place
     packet = Ether(frame)
     if BTH not in packet:

@@ -1,4 +1,4 @@
-"""Reads the metrics of a running hcad with Prometheus's own parser, and checks its conventions for names.
+"""Reads the metrics of a running hcad with Prometheus's own parser, and checks Prometheus's conventions for names.
 
 Usage: metrics_prometheus.py SOCKET
 """
@@ -9,11 +9,11 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-# Prometheus, "Metric and label naming": base units; these are the ones that occur.
+# Suffixes for base units that occur here (Prometheus, "Metric and label naming").
 UNITS = ("_seconds", "_bytes")
-# Words for times and sizes that are not in base units.
+# Suffixes for times and sizes that are not in base units.
 WRONG = ("_ms", "_us", "_ns", "_microseconds", "_milliseconds", "_kb", "_kib", "_mb")
-# Lines a device may add, whatever its guest does: a bound on what Prometheus has to keep.
+# Maximum number of series per device, regardless of the guest's behaviour. It limits the memory that Prometheus needs.
 MOST_SERIES = 1000
 
 

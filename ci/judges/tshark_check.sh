@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks captures with Wireshark's dissector: it must dissect every UDP packet to port 4791 as InfiniBand, with an opcode of its
-# service, without malformed parts or unknown data. With --from, checks only packets from this MAC: the other side violates
-# the protocol on purpose.
+# Checks captures with Wireshark's dissector. It must dissect every UDP packet to port 4791 as InfiniBand, with an
+# opcode of the packet's service, and without malformed parts or unknown data. With --from, checks only packets from
+# this MAC address, because the other side violates the protocol on purpose.
 set -euo pipefail
 packets='udp.dstport == 4791'
 if [ "${1-}" = --from ]; then
@@ -10,26 +10,27 @@ if [ "${1-}" = --from ]; then
 fi
 [ $# -gt 0 ] || { echo "usage: $0 [--from MAC] FILE.pcapng..." >&2; exit 2; }
 
-# Wireshark guesses from a payload's first bytes which protocol may be above InfiniBand, and calls a packet malformed
-# when the guess does not fit (RPC over RDMA takes any SEND that is too short for it). Payloads here are ours, so the
-# guessing is off; a folder of its own also keeps the user's settings out.
+# Wireshark guesses the protocol above InfiniBand from a payload's first bytes, and reports a packet as malformed if the
+# guess is wrong. For example, it takes any SEND that is too short for RPC over RDMA for a malformed RPC message. The
+# payloads here have no such protocol, so the heuristics are disabled. A separate configuration directory also excludes
+# the user's settings.
 WIRESHARK_CONFIG_DIR=$(mktemp -d)
 export WIRESHARK_CONFIG_DIR
 trap 'rm -rf "$WIRESHARK_CONFIG_DIR"' EXIT
 printf '%s,0\n' drbd_rdma eth_over_ib fc_infiniband iser_infiniband lnet_ib mellanox_eoib nvme_rdma rpcrdma_infiniband \
     sdp_infiniband smb_direct_infiniband smcr_infiniband >"$WIRESHARK_CONFIG_DIR/heuristic_protos"
 
-# check FILE: prints the packets that it contains, or what is wrong.
+# check FILE: prints the number of packets in the file, or the errors.
 check() {
     local file=$1 table
-    # One line a packet: protocols, opcode, malformed marker.
-    # soft-RoCE leaves the UDP checksum out over IPv6 too.
+    # Each packet has one line with its protocols, its opcode and a marker for malformed parts. Soft-RoCE omits the UDP
+    # checksum over IPv6 too.
     table=$(tshark -n -o udp.check_checksum:TRUE -o udp.ignore_ipv6_zero_checksum:TRUE -r "$file" -Y "$packets" -T fields -E separator='|' \
         -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.severity \
         -e _ws.expert.message 2>/dev/null)
     [ -n "$table" ] || { echo "$file: no RoCE packets"; return 1; }
     awk -F'|' -v file="$file" '
-        # Whether a list of severities has one above 1048576, which is the comment that the capture itself has.
+        # Returns whether a severity in the list exceeds 1048576, the severity of the comment in the capture.
         function remarks(list,    n, i, severity) {
             n = split(list, severity, ",")
             for (i = 1; i <= n; i++) if (severity[i] > 1048576) return 1

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Checks the frames that a NIC sent with Wireshark's dissector. No checksum of IP, ICMP, TCP or UDP may be wrong, and each of
-# these must occur. Received frames are not checked: a kernel that computes checksums itself may retransmit a segment, with
-# a changed header in the same buffer, while the first copy still waits.
+# Uses Wireshark's dissector to check the frames that a NIC sent. No checksum of IP, ICMP, TCP or UDP may be wrong, and
+# each of these protocols must occur. Received frames are not checked, because a kernel that computes checksums itself
+# may retransmit a segment, with a changed header in the same buffer, while the first copy is still queued.
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
 
-# A folder of its own keeps the user's settings out.
+# Use a separate configuration directory to exclude the user's settings.
 WIRESHARK_CONFIG_DIR=$(mktemp -d)
 export WIRESHARK_CONFIG_DIR
 trap 'rm -rf "$WIRESHARK_CONFIG_DIR"' EXIT
 
 status=0
 for file in "$@"; do
-    # One line a frame: the state of each checksum, 1 for right and 0 for wrong; what is not told is not there, or of a
-    # fragment before its last. Of a packet inside another, the outer one.
+    # Each frame has one line with the state of each checksum: 1 is correct and 0 is wrong. The field is empty if the
+    # frame has no such checksum, or is a fragment other than the last. For nested packets, the field refers to the
+    # outer packet.
     table=$(tshark -n -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE \
         -r "$file" -T fields -E separator='|' -E occurrence=f \
         -e frame.number -e ip.checksum.status -e icmp.checksum.status -e icmpv6.checksum.status \
         -e tcp.checksum.status -e udp.checksum.status -e vlan.id -e frame.packet_flags_direction)
-    # Of what left, by its flags in the capture.
+    # Keep only sent frames, according to the flags in the capture.
     table=$(awk -F'|' '$8 ~ /2$/' <<<"$table")
     awk -F'|' -v file="$file" '
         BEGIN { split("IP ICMP ICMPv6 TCP UDP", name, " ") }
@@ -41,7 +42,8 @@ for file in "$@"; do
             print ""
             exit wrong > 0
         }' <<<"$table" || status=1
-    # What is wrong, whole: the capture itself may be gone when somebody reads this.
+    # Print up to three wrong frames in full, because the capture may have been deleted by the time that this output is
+    # read.
     wrong=$(awk -F'|' '{ for (i = 2; i <= 6; i++) if ($i == "0") { print $1; if (++n == 3) exit; next } }' <<<"$table")
     for frame in $wrong; do
         tshark -n -r "$file" -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE -Y "frame.number == $frame" -V -x

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the Wireshark profile of the package: Wireshark reads it without a message, it has its columns, and the last one
-# shows queue pairs and work requests of a capture. Usage: tshark_profile.sh FILE.pcapng
+# Checks the Wireshark profile of the package. Wireshark must read the profile without a message and show its columns.
+# The last column must contain the queue pairs and work requests of a capture. Usage: tshark_profile.sh FILE.pcapng
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: $0 FILE.pcapng" >&2; exit 2; }
 WIRESHARK_CONFIG_DIR=$(mktemp -d)
@@ -9,7 +9,7 @@ trap 'rm -rf "$WIRESHARK_CONFIG_DIR"' EXIT
 mkdir "$WIRESHARK_CONFIG_DIR/profiles"
 cp -r "$(dirname "$0")/../../device/package/wireshark" "$WIRESHARK_CONFIG_DIR/profiles/hcad"
 
-# As PSML, which has columns and colours whatever the terminal is.
+# Use PSML, because it contains columns and colours regardless of the terminal.
 tshark -C hcad --color -T psml -n -r "$1" -Y 'udp.dstport == 4791' \
     >"$WIRESHARK_CONFIG_DIR/shown" 2>"$WIRESHARK_CONFIG_DIR/said"
 if grep -v 'Running as user' "$WIRESHARK_CONFIG_DIR/said"; then

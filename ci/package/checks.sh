@@ -1,4 +1,5 @@
-# Sourced by what runs where process 1 is systemd, and names its subject: a line a case, and the words of ci/test's tally.
+# Sourced by scripts that run where process 1 is systemd. They set `subject`. Prints one line per case, and counts that
+# ci/test's tally recognises.
 passed=0
 
 check() {
@@ -14,7 +15,7 @@ check() {
         exit 1
     fi
 }
-# until SECONDS COMMAND...
+# until_true SECONDS COMMAND...: repeats the command until it succeeds, for at most this number of seconds.
 until_true() {
     local end=$((SECONDS + $1))
     shift

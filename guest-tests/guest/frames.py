@@ -1,9 +1,9 @@
-"""Sends and receives frames of a guest's network device. Each line of standard input is a request, each line of standard
-output an answer.
+"""Sends and receives frames of a guest's network device. Each line of standard input is a request, and each line of
+standard output is an answer.
 
-A request is {"do": NAME, ...}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Frames, the other
-keys are its arguments. All frames have an EtherType for experiments (IEEE 802, 88B5) and carry a mark, which
-identifies them.
+A request is {"do": NAME, ...}, and its answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Frames, and the
+other keys are the arguments of the method. All frames have an EtherType for experiments (IEEE 802, 88B5) and carry a
+mark that identifies them.
 """
 
 import json

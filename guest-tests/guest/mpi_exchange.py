@@ -8,7 +8,7 @@ PERIOD = 251
 
 
 def pattern(source, target, size, round):
-    """Returns the message from one rank to another, which is unique in a run."""
+    """Returns the message from one rank to another. Each message is unique in a run."""
     period = bytes((31 * source + 17 * target + 7 * round + 3 * i) % PERIOD for i in range(PERIOD))
     return (period * (size // PERIOD + 1))[:size]
 
@@ -17,7 +17,7 @@ def check(found, expected, what):
     if found != expected:
         at = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
         print(f"{what}: byte {at} is {found[at]}, not {expected[at]}", flush=True)
-        # Abort all ranks: one that exits alone would wait for the others, which wait for it.
+        # Abort all ranks, because a rank that exits alone waits for the other ranks, which wait for its messages.
         MPI.COMM_WORLD.Abort(1)
 
 

@@ -1,9 +1,9 @@
-"""A user-space driver for the HCA of ib_mthca with planted bugs. Standard input has one request per line, standard output one
-answer.
+"""A user-space driver for the HCA of ib_mthca with planted bugs. Each line of standard input is a request, and each line of
+standard output is an answer.
 
-A request is {"do": NAME}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Driver. Each starts with a
-reset, does everything correctly up to a queue pair that sends, and then makes the mistake that its docstring describes.
-Sections are those of the mthca interface.
+A request is {"do": NAME}, and its answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Driver. Each of these
+methods resets the HCA, does everything correctly up to a queue pair that sends, and then makes the mistake that its
+docstring describes. Section numbers refer to the mthca interface.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def find(resource):
 
 
 class Bar:
-    """Registers, each written and read with a single access."""
+    """The registers of a BAR. Each register is written and read with a single access."""
 
     def __init__(self, resource):
         with open(find(resource), "r+b", buffering=0) as file:
@@ -138,7 +138,7 @@ class Driver:
         return page
 
     def region(self, index, length, offset=None):
-        """Registers all memory, or the buffer at an offset whose pages it writes to the MTT, with SW2HW_MPT."""
+        """Registers all memory, or the buffer at `offset`, with SW2HW_MPT. Writes the pages of a buffer to the MTT."""
         flags, place = 0xF0020F00, 0
         if offset is not None:
             flags, place = 0xF0020D00, MTT + 64 * index
@@ -230,7 +230,7 @@ class Driver:
             (0xA4, RQ),
         ):
             struct.pack_into(">I", image, 8 + at, value)
-        # RST2INIT sets port, P_Key and rights; INIT2RTR the address; RTR2RTS nothing.
+        # RST2INIT sets port, P_Key and access rights. INIT2RTR sets the address. RTR2RTS sets nothing.
         for op, mask in ((0x019, 0x81E), (0x01A, 0x80), (0x01B, 0)):
             struct.pack_into(">I", image, 0, mask)
             this = bytearray(image)
@@ -257,7 +257,7 @@ class Driver:
         self.memory.write(slot + 8, struct.pack(">II", 9, 0) + data)
 
     def link(self):
-        """Links it from the preceding slot, and counts it in the doorbell record (sections 5.2 and 7.3)."""
+        """Links the WQE from the preceding slot, and counts it in the doorbell record (sections 5.2 and 7.3)."""
         slot, before = self.posted % SLOTS * SLOT, (self.posted - 1) % SLOTS * SLOT
         self.memory.write(self.sq + before, struct.pack(">II", slot | SEND, 0x80 | 2))
         self.record(SQ, self.posted + 1 & 0xFFFF)
@@ -268,7 +268,7 @@ class Driver:
         self.posted += 1
 
     def send(self, lkey=key(ALL), give_back=True):
-        """Sends and waits for completion. Returns the syndrome, 0 for success."""
+        """Sends, and waits for completion. Returns the syndrome, which is 0 on success."""
         self.fill(lkey)
         self.link()
         self.ring()
@@ -312,7 +312,7 @@ class Driver:
     # The following methods are requested by name.
 
     def nothing(self):
-        """Executes forty requests with an event each, and destroys all objects."""
+        """Executes forty requests, each with an event, and destroys all objects. Makes no mistake."""
         self.start()
         for _ in range(40):
             self.arm(self.sequence)
@@ -338,7 +338,7 @@ class Driver:
         self.send()
         self.fill()
         self.ring()
-        # A load waits for the posted store. Otherwise the device could find a correct record by chance.
+        # A load waits for the posted store. Without it, the device could find a correct record by chance.
         self.bar0.load(HCR + 0x18)
         self.posted -= 1
         self.link()
@@ -358,7 +358,7 @@ class Driver:
         self.start()
         for n in range(CQES):
             self.send(give_back=n != 0)
-        # Its owner byte would show the next entry at once, so check the QPN to distinguish them.
+        # The owner byte of the unread entry already marks it as written, so detect the next entry by its QPN.
         self.memory.write(self.cq, bytes(4))
         self.fill()
         self.link()

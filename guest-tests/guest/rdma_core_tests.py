@@ -1,11 +1,11 @@
 """Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS PATIENT MODULE...`. Prints one line of JSON per test:
 {"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason or error}.
 
-TURNS are methods, "module.Class.method" separated by commas, that only one process may execute at a time. PATIENT are tests,
-in the same form, that wait after each SEND until it had time to complete.
+TURNS are methods that only one process may execute at a time. They have the form "module.Class.method" and are separated
+by commas. PATIENT are tests in the same form. They wait after each SEND to give it time to complete.
 
-Each test runs in a process forked from one that has loaded all tests. If a test skips itself half-way, Python's garbage
-collector destroys the verbs objects, and crashes because it closes the device before the objects on it.
+Each test runs in a process that is forked from a process that has loaded all tests. If a test skips itself half-way,
+Python's garbage collector destroys the verbs objects, and crashes because it closes the device before its objects.
 """
 
 import fcntl
@@ -21,11 +21,11 @@ import time
 import unittest
 from importlib.machinery import SourceFileLoader
 
-# Time limit of a test in seconds. After it, the test is killed and counts as failed.
+# Time limit of a test in seconds. When it expires, the test is killed and counts as failed.
 LIMIT = 120
-# The process that holds this lock has the turn.
+# Lock of the process that may execute one of the methods in TURNS.
 TURN = "/tmp/turn"
-# Time for a SEND to a busy device, in seconds.
+# Time in seconds in which a busy device completes a SEND.
 COMPLETED = 0.5
 
 
@@ -88,7 +88,7 @@ def cases(suite):
 
 
 def judge(test):
-    """Runs a test as a suite of its own, so that its class is set up too, and returns its result."""
+    """Runs a test as a separate suite, so that its class is set up too, and returns the result of the test."""
     result = unittest.TestResult()
     unittest.TestSuite([test]).run(result)
     if result.skipped:
@@ -106,7 +106,7 @@ def run(test):
             gc.disable()
             # Some tests make random choices. Use the same seed each time, so that known results stay valid.
             random.seed(test.id())
-            # Its child processes are killed with it.
+            # The child processes of the test are killed together with it.
             os.setpgid(0, 0)
             os.dup2(printed.fileno(), 1)
             os.dup2(printed.fileno(), 2)

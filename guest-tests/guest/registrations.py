@@ -1,6 +1,6 @@
-"""Registers one buffer many times, reports it, and keeps the regions until standard input ends.
+"""Registers one buffer many times, reports success, and keeps the regions until standard input ends.
 
-Arguments: the device, the bytes of the buffer, the number of regions.
+The arguments are the device, the size of the buffer in bytes, and the number of regions.
 """
 
 import ctypes

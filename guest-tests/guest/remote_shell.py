@@ -1,4 +1,4 @@
-"""Executes shell commands received over TCP, like a remote shell, for any client that can reach this address."""
+"""Executes shell commands received over TCP, like a remote shell. Accepts any client that can reach this address."""
 
 import socket
 import subprocess

@@ -1,6 +1,7 @@
-"""Sends bytes to another guest through sockets of a family, or receives them. Prints their checksum.
+"""Sends bytes to another guest through sockets of one address family, or receives them. Prints the checksum of the bytes.
 
-Arguments: rds or smc, send or receive, address of the sender, of the receiver, number of bytes.
+The arguments are `rds` or `smc`, `send` or `receive`, the sender's address, the receiver's address, and the number of
+bytes.
 """
 
 import hashlib
@@ -12,12 +13,12 @@ import sys
 FAMILY, ROLE, SENDER, RECEIVER, TOTAL = *sys.argv[1:5], int(sys.argv[5])
 PORT = 4000
 MESSAGE = 32768
-# Number of unanswered RDS messages. A socket accepts no more when its own buffer or the peer's is full.
+# Maximum number of unanswered RDS messages. A socket accepts no messages while its own buffer or the peer's is full.
 WINDOW = 4
 # An RDS socket drops unsent messages when it is closed.
 GOODBYE_SECONDS = 5
 AF_RDS = 21
-# Python lacks the family, but TCP sockets with this protocol number are equivalent.
+# Python lacks the address family AF_SMC, but TCP sockets with this protocol number are equivalent.
 IPPROTO_SMC = 256
 NETLINK_GENERIC = 16
 NLM_F_REQUEST, NLM_F_ACK, NLMSG_ERROR = 1, 4, 2
@@ -89,7 +90,7 @@ def ask_kernel(family, command, kind, text):
 
 
 def name_smc_domain():
-    """Sets an enterprise ID of the host. Peers with a common ID may use version 2, which supports RoCEv2 addresses."""
+    """Sets the host's enterprise ID. Peers with the same ID may use version 2 of SMC-R, which supports RoCEv2."""
     found = ask_kernel(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"SMC_GEN_NETLINK\0")
     family = struct.unpack("=H", found[CTRL_ATTR_FAMILY_ID])[0]
     ask_kernel(family, SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY, b"HCAD".ljust(32) + b"\0")

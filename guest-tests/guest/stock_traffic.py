@@ -1,12 +1,12 @@
-"""One end of a reliable connection with stock verbs. It exchanges messages on its own and answers requests for its progress.
+"""One end of a reliable connection with stock verbs. Exchanges messages independently, and reports its progress on request.
 
-A request is a line on standard input, {"do": NAME, ...}; the answer is a line {"ok": VALUE} or {"error": TEXT}. NAME is
-a method of Talk, the other keys are its arguments. Between requests the end sends message after message and checks what
-it receives, until something goes wrong. Length and content of a message follow from the seed, the number of the
-connection, the side that sends and the message's number, so that both ends know them.
+A request is a line on standard input, {"do": NAME, ...}, and its answer is a line {"ok": VALUE} or {"error": TEXT}. NAME
+is a method of Talk, and the other keys are the arguments of the method. Between requests, this end sends message after
+message and checks the messages that it receives, until an error occurs. Both ends compute the length and the content of
+a message from the seed, the number of the connection, the sending side and the number of the message.
 
-Each end sends message n once it has checked the other's message n - WINDOW. So message n arrives in a place
-that is free again: the other end has checked n - 2 * WINDOW.
+Each end sends message n once it has checked message n - WINDOW of the other end. Message n therefore arrives in a place
+that is free again, because the other end has already checked message n - 2 * WINDOW.
 """
 
 import ctypes
@@ -27,21 +27,21 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 REMOTE = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
-# Number of messages ahead of the other end, and the number of places for them.
+# Maximum number of messages ahead of the other end, and number of places for them.
 WINDOW = 4
 SLOTS = 2 * WINDOW
-# Longer than a path MTU, and a multiple of nothing relevant.
+# Exceeds the path MTU, and is not a multiple of it or of a page.
 LONGEST = 11_003
 SLOT = 12 << 10
 # Offsets of sends, receives, the other end's writes, the data that it reads, and the results of own reads.
 SEND, RECEIVE, WRITTEN, SOURCE, FETCHED = (part * SLOTS * SLOT for part in range(5))
 REGION = 5 * SLOTS * SLOT
-# Every third message is a write, the others are sends. A read follows each of so many received messages.
+# Every third message is a write, and the other messages are sends. This many received messages are followed by a read.
 WRITES_EVERY = 3
 READS_EVERY = 8
-# Time without a completion after which a read checks that the other end is alive.
+# Time without a completion after which this end posts a read to check that the other end is alive.
 SILENCE = 1.0
-# How long to sleep when idle, because the other guests and the devices need the CPU.
+# Duration of a sleep when idle. Other guests and the devices need the CPU.
 REST = 0.004
 
 
@@ -63,7 +63,7 @@ class Talk:
         return self.context.query_port(1).lid
 
     def prepare(self, connection):
-        """Replaces the queue pair by a new one. Returns what the other end needs to connect."""
+        """Replaces the queue pair with a new one. Returns the data with which the other end can connect."""
         self.running = False
         if self.qp is not None:
             self.qp.close()
@@ -72,7 +72,7 @@ class Talk:
         self.cq = CQ(self.context, 128)
         cap = QPCap(max_send_wr=2 * SLOTS, max_recv_wr=2 * SLOTS, max_send_sge=1, max_recv_sge=1)
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
-        # Numbers of messages sent, sends completed, messages received and checked, reads posted and checked.
+        # Numbers of messages sent, sends completed, messages received and checked, reads posted, and reads checked.
         self.sent = self.completed = self.received = self.reads_posted = self.reads = 0
         self.receives_posted = 0
         self.errors, self.wrong = [], None
@@ -82,7 +82,7 @@ class Talk:
         return {"qpn": self.qp.qp_num, "addr": self.address, "rkey": self.mr.rkey}
 
     def connect(self, lid, peer, timeout):
-        """Moves from RESET to RTR, so that the other end may send."""
+        """Moves the queue pair from RESET to RTR, after which the other end may send."""
         self.peer = peer
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = REMOTE
@@ -95,7 +95,7 @@ class Talk:
         attributes.min_rnr_timer = 14
         attributes.timeout = timeout
         attributes.retry_cnt = 7
-        # Unlimited, because a stopped guest posts no receives.
+        # RNR retries are unlimited, because a stopped guest posts no receives.
         attributes.rnr_retry = 7
         self.qp.to_rtr(attributes)
         self.attributes = attributes
@@ -103,13 +103,13 @@ class Talk:
             self.post_receive()
 
     def go(self):
-        """Moves to RTS and starts sending, because the other end is ready."""
+        """Moves the queue pair to RTS and starts sending. The other end must be ready."""
         self.qp.to_rts(self.attributes)
         self.heard = time.monotonic()
         self.running = True
 
     def report(self):
-        """Returns the progress of this connection, and all errors in order: kind of request, status."""
+        """Returns the progress of this connection, and all errors in order, each as the kind of request and the status."""
         return {
             "sent": self.completed,
             "received": self.received,
@@ -164,7 +164,7 @@ class Talk:
         return at, 1 + int.from_bytes(chance[4:], "big") % (LONGEST - 1)
 
     def step(self):
-        """Does pending work. Returns whether there was any."""
+        """Does pending work. Returns whether any work was pending."""
         _, completions = self.cq.poll(8)
         for wc in completions:
             self.complete(wc)

@@ -1,8 +1,8 @@
-"""Stock verbs of a guest. Standard input has one request per line, standard output one answer.
+"""Stock verbs in a guest. Each line of standard input is a request, and each line of standard output is an answer.
 
-A request is {"do": NAME, ...}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Verbs, the other
-keys are its arguments. Every number is in host order; immediate data is four bytes in memory order, in
-hexadecimal.
+A request is {"do": NAME, ...}, and its answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Verbs, and the
+other keys are the arguments of the method. Numbers are in host order. Immediate data consists of four bytes in memory
+order, in hexadecimal.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ OPERATIONS = {
 MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
 # The RECV bit marks receives.
 RECEIVED = e.IBV_WC_RECV
-# Rights of peers, for services with remote access.
+# Access rights of peers, for services with remote access.
 REMOTE = {
     "rc": e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC,
     "uc": e.IBV_ACCESS_REMOTE_WRITE,
@@ -52,7 +52,7 @@ HANDLES = 64
 
 
 class Verbs:
-    """One device with its objects, which requests name by number."""
+    """One device with its objects. Requests refer to objects by number."""
 
     def __init__(self):
         self.context = self.pd = None
@@ -75,7 +75,7 @@ class Verbs:
         return {"lid": port.lid, "gids": gids, "mtu": 128 << port.active_mtu, "active": port.state == e.IBV_PORT_ACTIVE}
 
     def region(self, path, len):
-        """Registers a file of `len` bytes with all rights, so that other programs can access it."""
+        """Registers a mapped file of `len` bytes with all access rights. Other programs can access the file."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(descriptor, len)
         memory = mmap.mmap(descriptor, len)
@@ -84,7 +84,7 @@ class Verbs:
         return {"id": self.add((memory, mr)), "addr": address, "lkey": mr.lkey, "rkey": mr.rkey}
 
     def deregister(self, region):
-        """Deregisters a file, which stays."""
+        """Deregisters the memory of a file. The file is kept."""
         _, mr = self.objects.pop(region)
         mr.close()
 
@@ -97,19 +97,22 @@ class Verbs:
         return {"id": self.add((bound, window)), "rkey": window.rkey}
 
     def unbind(self, qp, window):
-        """Invalidates a window with a bind of length 0."""
+        """Invalidates a window by binding it with length 0."""
         bound, window = self.objects[window]
         self.bind(qp, window, MWBindInfo(bound, bound.buf, 0, 0))
 
     def bind(self, qp, window, info):
-        """Binds a window and waits for completion. The send queue must be empty."""
+        """Binds a window, and waits for completion. The send queue must be empty."""
         self.objects[qp][0].bind_mw(window, MWBind(info, e.IBV_SEND_SIGNALED))
         statuses = [completion["status"] for completion in self.poll(qp, 1, 60_000)]
         if statuses != [e.IBV_WC_SUCCESS]:
             raise RuntimeError(f"binding ended with statuses {statuses}")
 
     def queue_pair(self, service, completions):
-        """Creates a queue pair in RESET with one completion queue, of `completions` entries or enough for all requests."""
+        """Creates a queue pair in RESET with one completion queue.
+
+        The completion queue has `completions` entries, or by default enough entries for all requests.
+        """
         cq = CQ(self.context, completions or 2 * QUEUE_LEN)
         cap = QPCap(max_send_wr=QUEUE_LEN, max_recv_wr=QUEUE_LEN, max_send_sge=4, max_recv_sge=4)
         attributes = QPInitAttr(qp_type=SERVICES[service], scq=cq, rcq=cq, cap=cap, sq_sig_all=1)
@@ -117,14 +120,14 @@ class Verbs:
         return {"id": self.add((qp, cq, service)), "qpn": qp.qp_num}
 
     def route(self, gid, sgid_index, lid):
-        """Returns address attributes: with a GID if one is given, else within the subnet."""
+        """Returns address attributes. They contain the GID if one is given, and otherwise refer to the own subnet."""
         if gid is None:
             return AHAttr(port_num=1, dlid=lid)
         gr = GlobalRoute(dgid=GID(gid), sgid_index=sgid_index, hop_limit=64)
         return AHAttr(port_num=1, is_global=1, dlid=lid, gr=gr)
 
     def connect(self, qp, peer, mtu, psn, peer_psn, qkey, timeout, retry, rnr_retry, rnr_timer):
-        """Moves from RESET to RTS. A UD queue pair only needs its own PSN and Q_Key."""
+        """Moves a queue pair from RESET to RTS. A UD queue pair needs only its own PSN and Q_Key."""
         qp, _, service = self.objects[qp]
         attributes = QPAttr(port_num=1)
         attributes.sq_psn = psn
@@ -154,10 +157,11 @@ class Verbs:
         return attributes.path_mig_state
 
     def join(self, qp, gid):
-        """Attaches the only queue pair to a multicast group.
+        """Attaches the program's only queue pair to a multicast group.
 
-        The binding lacks this command, so it is written to the kernel (ib_user_verbs.h, IB_USER_VERBS_CMD_ATTACH_MCAST).
-        The queue pair's handle is unknown too. Handles are small numbers, and the kernel rejects those of other objects.
+        The binding lacks this command, so it is written to the kernel directly (ib_user_verbs.h,
+        IB_USER_VERBS_CMD_ATTACH_MCAST). The binding does not expose the queue pair's handle either. Handles are small
+        numbers, and the kernel rejects handles of other objects, so all small numbers are tried.
         """
         group = ipaddress.ip_address(gid).packed
         for handle in range(HANDLES):
@@ -169,7 +173,7 @@ class Verbs:
         raise RuntimeError(f"queue pair {qp} joins no group: {refusal}")
 
     def post_recv(self, qp, lists):
-        """Posts receive requests, each a list of [addr, len, lkey]."""
+        """Posts receive requests. Each request is a list of [addr, len, lkey]."""
         for elements in lists:
             sges = [SGE(*element) for element in elements]
             self.objects[qp][0].post_recv(RecvWR(num_sge=len(sges), sg=sges))
@@ -193,7 +197,7 @@ class Verbs:
             self.objects[qp][0].post_send(wr)
 
     def poll(self, qp, count, timeout_ms):
-        """Returns up to `count` completions; fewer after the time limit."""
+        """Waits for completions. Returns fewer than `count` if the time limit expires."""
         cq = self.objects[qp][1]
         deadline = time.monotonic() + timeout_ms / 1000
         found = []
@@ -203,12 +207,12 @@ class Verbs:
             if number == 0:
                 if time.monotonic() > deadline:
                     break
-                # The device needs the same CPU.
+                # The device may need the same CPU.
                 time.sleep(0.0005)
         return found
 
     def events(self, timeout_ms):
-        """Returns the codes of asynchronous events of the device and its objects. Waits for the first up to a time limit."""
+        """Returns the codes of asynchronous events of the device and its objects. Waits for the first event up to a time limit."""
         descriptor = select.poll()
         descriptor.register(self.event_descriptor, select.POLLIN)
         found = []
@@ -238,13 +242,13 @@ class Verbs:
 
 
 def event_descriptors():
-    """Yields the descriptors of event files. The binding does not expose its own."""
+    """Yields the descriptors of event files, because the binding does not expose its descriptor."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if "infinibandevent" in os.readlink(f"/proc/self/fd/{name}"):
                 found.add(int(name))
-        except FileNotFoundError:  # The descriptor with which the folder was read.
+        except FileNotFoundError:  # This descriptor was used to read the directory.
             pass
     return found
 

@@ -1,4 +1,4 @@
-"""A RoCEv2 peer made of single packets, which scapy builds and parses.
+"""A RoCEv2 peer that sends and receives single packets. scapy builds and parses the packets.
 
 Usage: peer.py BIND_PORT PEER_PORT OWN_MAC OWN_IP PEER_MAC PEER_IP
 
@@ -7,12 +7,13 @@ a JSON object, and each answer is one line:
 
 {"send": PACKET}                  -> {"ok": null}
 {"receive": {"timeout_ms": N}}    -> {"ok": PACKET or null}
-{"barrier": null}                 -> {"ok": [PACKET, ...]}: all packets until the peer has nothing left to send
+{"barrier": null}                 -> {"ok": [PACKET, ...]}: all packets until the HCA has nothing left to send
 
 A packet: {"op": name or number, "qpn", "psn", "ack_req", "solicited", "mig_req", "pkey", "ecn", "bad_icrc", "tver",
 "fecn", "becn", "reserved": whether reserved bits of the BTH are set, "ttl", "source": IP address or null for the peer's
-own, "pad": pad count or null for the correct one, "cut": number of bytes removed from the end of the frame, "reth": {"va", "rkey", "len"}, "atomic": {"va", "rkey", "swap_add", "compare"}, "aeth": {"syndrome", "msn"},
-"original": number, "imm": hex, "payload": hex}. The opcode is a number or a name from scapy's table.
+own, "pad": pad count or null for the correct one, "cut": number of bytes removed from the end of the frame, "reth":
+{"va", "rkey", "len"}, "atomic": {"va", "rkey", "swap_add", "compare"}, "aeth": {"syndrome", "msn"}, "original": number,
+"imm": hex, "payload": hex}. The opcode is a number or a name from scapy's table.
 """
 
 import json
@@ -67,8 +68,8 @@ class Peer:
         return None
 
     def barrier(self, _):
-        """Runs two ARP exchanges. When the second request is answered, everything sent before the first one was answered
-        too, whatever the order in which the peer serves its protocols within a turn."""
+        """Runs two ARP exchanges. When the HCA answers the second request, it has also answered everything that was sent
+        before the first request, regardless of the order in which it serves its protocols within a turn."""
         packets = []
         for _ in range(2):
             request = ARP(op="who-has", hwsrc=self.own_mac, psrc=self.own_ip, pdst=self.peer_ip)

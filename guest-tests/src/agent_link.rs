@@ -86,8 +86,8 @@ impl AgentLink {
             self.transcript.write_all(answer.as_bytes())?;
             let response: Response = serde_json::from_str(&answer)
                 .with_context(|| format!("the guest agent sent an invalid reply: {}", answer.trim_end()))?;
-            // The answer to an abandoned request may arrive late. The agent uses ID 0 for a request that it could not
-            // parse, which can only be the current one.
+            // Skip late answers to abandoned requests. An answer with ID 0 means that the agent could not parse a
+            // request. That request can only be the current one.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
             }

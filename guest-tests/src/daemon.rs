@@ -57,7 +57,7 @@ pub struct HcaSpec {
     pub id: u16,
     /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,
-    /// Whether packets to the default peer use IPv6, unless software specifies the peer's IPv4 address.
+    /// Whether packets to the default peer use IPv6. If software specifies the peer's IPv4 address, they use IPv4.
     pub prefer_ipv6: bool,
     /// UDP address on which the HCA receives frames.
     pub bind: SocketAddr,
@@ -110,7 +110,7 @@ pub enum Fabric {
 pub struct Peer {
     /// UDP address on which the peer receives frames.
     pub addr: SocketAddr,
-    /// Whether the peer is the NIC of a guest. Such a peer is connected only to this HCA, which forwards its frames.
+    /// Whether the peer is the NIC of a guest. The NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
 }
 
@@ -407,8 +407,8 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     })
 }
 
-/// Returns free ports that no earlier call has returned, because the ports from earlier calls may not be bound yet. If
-/// another program binds a returned port first, the daemon reports this and exits.
+/// Returns free ports. Ports that an earlier call returned are left out, because they may not be bound yet. If another
+/// program binds a returned port first, the daemon reports this and exits.
 ///
 /// # Errors
 /// No ports are free.

@@ -1,4 +1,4 @@
-//! Checks the documentation of `guest-lab`: the command lines it prints must parse, and its table must list every
+//! Checks the documentation of `guest-lab`. Every command line in it must parse, and its table must list every
 //! scenario.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]

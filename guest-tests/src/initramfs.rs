@@ -1,8 +1,8 @@
 //! The initramfs of a guest, with the agent as `/init`, busybox for users, and the modules of the scenario.
 //!
-//! It is an uncompressed `newc` cpio archive, because QEMU passes it to the kernel in memory and, under TCG, unpacking
-//! is fastest without decompression. If a scenario needs a root file system, the archive contains the file system
-//! modules, and the agent switches to the disk.
+//! The initramfs is an uncompressed `newc` cpio archive. QEMU passes it to the kernel in memory, and decompression
+//! would be slow under TCG. If a scenario needs a root file system, the archive contains the file system modules, and
+//! the agent switches to the disk.
 
 use crate::modules::Module;
 
@@ -105,8 +105,8 @@ impl Initramfs {
 mod tests {
     use super::*;
 
-    /// Compares an entry with the output of GNU `cpio -o -H newc` for a three-byte file `a`. The inode, owner, time and
-    /// device are those used in this archive.
+    /// Compares an entry with the output of GNU `cpio -o -H newc` for a three-byte file `a`. In that output, the inode,
+    /// owner, time and device are replaced by the values that this archive uses.
     #[test]
     fn file_entry_has_newc_header() {
         let mut archive = Initramfs::default();

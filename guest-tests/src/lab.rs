@@ -19,8 +19,7 @@ use crate::vm::{self, Image, Vm};
 
 /// Name of the script created by [`Lab::boot_files`].
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
-/// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores have been seen to
-/// take a minute.
+/// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the same steps with KVM.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +27,7 @@ const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const KVM_RUNS: &str = "yes";
 /// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
 /// Mitigations are of no use here and are expensive under emulation. The timer check compares timer ticks with a busy
-/// loop, and panics on a busy host, which delays both. On such a host, the TSC watchdog would warn about its own
+/// loop, and panics if a busy host delays either of them. On a busy host, the TSC watchdog would warn about its own
 /// delays.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
 /// Kernel arguments that enable vfio in the guest.
@@ -304,7 +303,7 @@ impl Lab {
     }
 
     /// Returns the image for a guest without a root file system. It contains the agent, busybox, and the named modules
-    /// with their dependencies. The devices of such a guest are behind an IOMMU.
+    /// with their dependencies. The guest's devices are behind an IOMMU.
     ///
     /// # Errors
     /// A module or a file is missing.
@@ -452,7 +451,7 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Kernel drivers work without an IOMMU. With one, each of their DMA mappings would cause a trap.
+        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a trap.
         let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),
@@ -527,8 +526,8 @@ impl Lab {
     }
 }
 
-/// Returns the file that records whether KVM boots a guest, as [`KVM_RUNS`] or an error. It is valid until the host
-/// restarts.
+/// Returns the path of the file that records whether KVM boots a guest. The file contains [`KVM_RUNS`] or an error, and
+/// is valid until the host restarts.
 pub(crate) fn kvm_note(cache: &Path) -> PathBuf {
     let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     cache.join(format!("kvm-{}", host.trim()))
@@ -536,7 +535,7 @@ pub(crate) fn kvm_note(cache: &Path) -> PathBuf {
 
 /// Parses a memory size, which is a number of MiB or a number followed by M or G.
 fn mebibytes(text: &str) -> Result<u32, String> {
-    /// Memory that Debian's kernel needs to unpack its initramfs.
+    /// Minimum memory with which Debian's kernel can unpack its initramfs.
     const LEAST_MIB: u32 = 128;
     let (digits, unit) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 1024),

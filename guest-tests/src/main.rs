@@ -164,8 +164,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command. A signal ends it early, together with all its guests, daemons and sockets, unless the command
-/// forwards signals.
+/// Runs the command. Some commands forward signals to a program in a guest. A signal ends all other commands, together
+/// with their guests, daemons and sockets.
 fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -236,7 +236,7 @@ fn run(command: Command) -> Result<ExitCode> {
             }
         }
     });
-    // A download cannot be cancelled, but nothing depends on it any more.
+    // Do not wait for a download. It cannot be cancelled, and its result is no longer needed.
     runtime.shutdown_background();
     result
 }
@@ -265,8 +265,8 @@ async fn run_scenarios(
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Replaces this process with QEMU, which then receives its signals, uses its terminal and sets its exit status.
-/// Returns only if QEMU cannot be started.
+/// Replaces this process with QEMU. QEMU then receives this process's signals, uses its terminal and determines its
+/// exit status. Returns only if QEMU cannot be started.
 async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?)).await??;
     let mut command = std::process::Command::new(&qemu.program);

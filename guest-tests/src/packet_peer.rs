@@ -1,5 +1,5 @@
-//! A RoCEv2 peer that sends and receives single packets. They are built and parsed by scapy in a separate process
-//! (`peer/peer.py`).
+//! A RoCEv2 peer that sends and receives single packets. A separate process (`peer/peer.py`) builds and parses them
+//! with scapy.
 //!
 //! The peer keeps no queue pair state. A test defines each packet that is sent, and inspects each packet that is
 //! received.
@@ -77,7 +77,7 @@ pub struct Packet {
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Whether to send a wrong ICRC. Like all fields up to `cut`, it is never set in received packets.
+    /// Whether to send a wrong ICRC. This field and all fields up to `cut` are never set in received packets.
     pub bad_icrc: bool,
     pub tver: u8,
     pub fecn: bool,
@@ -85,9 +85,9 @@ pub struct Packet {
     /// Whether to set the reserved bits of the BTH.
     pub reserved: bool,
     pub ttl: u8,
-    /// Source IP address, if it is not that of the peer.
+    /// Source IP address, or `None` for the peer's own address.
     pub source: Option<Ipv4Addr>,
-    /// Pad count, if it is to be incorrect.
+    /// Incorrect pad count, or `None` for the correct one.
     pub pad: Option<u8>,
     /// Number of bytes removed from the end of the frame.
     pub cut: u8,
@@ -97,7 +97,7 @@ pub struct Packet {
     pub atomic: Option<Atomic>,
     /// AETH of an acknowledge or a response.
     pub aeth: Option<Aeth>,
-    /// Value from the AtomicAckETH: the previous content of memory.
+    /// Original remote data from the AtomicAckETH.
     pub original: Option<u64>,
     pub imm: Option<Hex>,
     /// Payload without its padding.
@@ -150,7 +150,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts the HCA with number `id` on the fabric at `bind`. Its peer is the HCA with number `other`, at `to`.
+    /// Starts a peer that has the addresses of HCA number `id` and receives frames at `bind`. It sends all frames to
+    /// HCA number `other` at `to`.
     ///
     /// # Errors
     /// Python is missing, or scapy cannot be fetched.

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::run_dir::RunDir;
 
-/// Byte with which a stalled pipe is filled. No program here prints it.
+/// Byte with which a stalled pipe is filled. No program that the lab starts prints this byte.
 const FILLER: u8 = 0;
 
 /// A running program. It is killed on drop or, if the lab is killed, by the kernel.
@@ -198,7 +198,8 @@ async fn pump(
 ) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        // When the process is dropped, read the remaining output, because it may show why the program ended.
+        // After the process is dropped, continue to read its remaining output, because it may show why the program
+        // ended.
         let wanted = *reading.borrow_and_update();
         match wanted {
             Reading::On => {}

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::artifacts::cache_dir;
 
-/// Returns the directory for the output of runs. It is `lab` in this program's target directory, or in the cache if
-/// this program was installed elsewhere.
+/// Returns the directory for the output of runs. It is `lab` in this program's target directory. If this program was
+/// installed elsewhere, it is `lab` in the cache.
 ///
 /// # Errors
 /// The path of this program is unknown.
@@ -20,7 +20,7 @@ pub fn lab_dir() -> Result<PathBuf> {
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))
 }
 
-/// Returns the daemon, which is next to this program or in `HCAD_PROGRAMS`.
+/// Returns the path of the daemon, which is in `HCAD_PROGRAMS` or, if that is not set, next to this program.
 ///
 /// # Errors
 /// The daemon was not built.
@@ -28,7 +28,7 @@ pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
-/// Returns `hcactl`, which is next to this program or in `HCAD_PROGRAMS`.
+/// Returns the path of `hcactl`, which is in `HCAD_PROGRAMS` or, if that is not set, next to this program.
 ///
 /// # Errors
 /// `hcactl` was not built.

@@ -44,7 +44,7 @@ pub struct Machine {
     pub hcas: Vec<PathBuf>,
     /// Sockets of additional HCAs, each behind its own root port like a plug-in card.
     pub cards: Vec<PathBuf>,
-    /// Number of empty root ports after those of the cards. Without cards, they are `slot1` and so on.
+    /// Number of empty root ports. Their slot numbers follow those of the cards, and start at 1 if there are no cards.
     pub free_slots: usize,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
@@ -134,8 +134,8 @@ impl Machine {
             args.flag("-no-reboot");
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
-        // For DMA, memory must have a backend that other processes can map. Without graphics, firmware and boot loader
-        // write to the serial port.
+        // For DMA, memory must have a backend that other processes can map. If graphics are off, firmware and boot
+        // loader write to the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
         args.pair("-M", format!("q35,memory-backend=mem{graphics}"));
         args.pair("-m", format!("{}M", self.memory_mib));
@@ -177,7 +177,7 @@ impl Machine {
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
-        // The exec ports come before the agent's port, so they exist once that port does.
+        // The exec ports come before the agent's port, so they exist once the agent's port exists.
         for (index, socket) in endpoints.commands.iter().enumerate() {
             args.pair("-chardev", format!("socket,id=exec{index},path={}", escaped(socket)));
             let name = format!("{}{index}", agent::wire::exec::EXEC_PORT_PREFIX);

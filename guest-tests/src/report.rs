@@ -49,8 +49,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report. A case without a time limit of its own is aborted after `case_timeout`. If `stop_at_failure`
-    /// is set, guests and daemons keep running after a failed case until Enter is pressed.
+    /// Creates a report. A case without its own time limit is aborted after `case_timeout`. If `stop_at_failure` is
+    /// set, guests and daemons keep running after a failed case until Enter is pressed.
     pub fn new(case_timeout: Duration, stop_at_failure: bool) -> Self {
         Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure, only: None }
     }

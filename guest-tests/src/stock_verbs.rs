@@ -1,5 +1,5 @@
-//! Stock verbs in a guest. They are called through rdma-core's own Python binding, by a program that reads one command
-//! per line.
+//! Calls stock verbs in a guest. A program in the guest reads one command per line, and calls the verbs through
+//! rdma-core's own Python binding.
 //!
 //! The program (`guest/stock_verbs.py`) runs in the guest as long as this object exists. It uses the kernel's driver
 //! and rdma-core's provider, neither of which is part of the project.
@@ -16,9 +16,9 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
-/// Time limit for loading the Python interpreter and the verbs modules, which have not been compiled to bytecode.
+/// Time limit for starting the Python interpreter and importing the verbs modules in an emulated guest.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for requests that do not themselves wait for an event.
+/// Time limit for requests that do not wait for an event.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The running program, which has opened one device.
@@ -98,7 +98,7 @@ pub struct StockConnect {
     pub rnr_timer: u8,
 }
 
-/// Address, length and key of a piece of memory.
+/// Address, length and L_Key of a memory segment.
 pub type StockSge = (u64, u32, u32);
 
 /// A send work request. Fields that the operation does not use are ignored.

@@ -125,7 +125,7 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                // Only the sockets of this program count, because the previous server may still be ending. Their number
+                // Count only the sockets of this program, because the previous server may still be ending. The count
                 // must be the same in two successive polls. A program that accepts connections through every device
                 // starts to listen on one device after another, and reports that it is ready before it has finished.
                 let name = command.split_whitespace().next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A guest with its QEMU and its agent, or an agent that runs in a separate process without a guest.
+//! A guest with its QEMU and its agent. Alternatively, an agent that runs in a separate process without a guest.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
-/// Time limit for QEMU to open its side of the agent's port after it is started.
+/// Time limit from the start of QEMU until it opens its side of the agent's port.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for QEMU to exit after it has closed one of its sockets.
 const LAST_BREATH: Duration = Duration::from_secs(1);
@@ -261,8 +261,8 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Plugs the HCA behind `socket` into the free slot with this number. The numbers of slots follow those of the
-    /// cards. The guest is notified as it is for any card.
+    /// Plugs the HCA behind `socket` into the free slot with this number. The numbers of the free slots follow those of
+    /// the cards. The guest receives an ordinary hot-plug event.
     ///
     /// # Errors
     /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
@@ -373,7 +373,8 @@ impl Vm {
         self.qemu.id()
     }
 
-    /// Adds the guest's name to an error. Unless the error is the step's own, also adds the guest's last output.
+    /// Adds the guest's name to an error. If the error is not the [`Failure`] of a step, also adds the guest's last
+    /// output.
     async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if error.is::<Failure>() {
@@ -395,9 +396,9 @@ impl Vm {
     }
 }
 
-/// Boots a guest, and repeats the boot once if the kernel panics before the agent answers. On a busy host, when QEMU
-/// emulates several CPUs, it sometimes executes the breakpoint with which Linux patches its own text. No HCA driver has
-/// been loaded by then, so no fault of a device can be hidden.
+/// Boots a guest, and repeats the boot once if the kernel panics before the agent answers. On a busy host, a QEMU that
+/// emulates several CPUs sometimes executes the breakpoint that Linux uses to patch its own text. No HCA driver has
+/// been loaded at this point, so the repetition cannot hide a fault of a device.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,

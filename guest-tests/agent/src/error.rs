@@ -17,8 +17,8 @@ pub(crate) fn mismatch(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Mismatch, message).into()
 }
 
-/// Converts an error to a failure whose message includes all causes. Its kind is that of the outermost cause that has
-/// one.
+/// Converts an error to a failure whose message includes all causes. The failure has the kind of the outermost cause
+/// that is a [`Failure`], or [`FailureKind::Other`].
 pub(crate) fn into_failure(error: &anyhow::Error) -> Failure {
     let kind = error
         .chain()

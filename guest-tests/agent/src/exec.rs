@@ -59,7 +59,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
                 Ok(command) => running = Some(command),
                 Err(error) => host.send(&ToHost::Failed(format!("{error:#}"))),
             },
-            // The frame belongs to a command that has already ended.
+            // A frame for a command that has already ended has no effect.
             other => {
                 if let Some(command) = &mut running {
                     command.take(other);

@@ -18,8 +18,9 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon with these devices. It serves metrics on port `metrics` of 127.0.0.1, and runs only on
-    /// `processor`, if these are given. The names of its files in `folder` start with `name`.
+    /// Starts a daemon with these devices. The names of its files in `folder` start with `name`. If `metrics` is given,
+    /// the daemon serves metrics on this port of 127.0.0.1. If `processor` is given, the daemon runs only on these
+    /// CPUs.
     pub(crate) fn start(
         folder: &Path,
         name: &str,

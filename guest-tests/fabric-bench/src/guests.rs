@@ -21,7 +21,7 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         let status = command.status().with_context(|| {
             format!("cannot start {}; build it with 'cargo build --bin guest-lab'", lab.display())
         })?;
-        // Import the figures even if a case failed, because the tests of these scenarios report failed cases.
+        // Import the figures even if a case failed. Failures are reported when the scenarios run as tests.
         if !status.success() {
             print(&format!("guest-lab run {scenario} exited with {status}; its figures are used anyway"));
         }

@@ -1,5 +1,5 @@
-//! The history of ratios: a file in the repository with one entry per line, oldest first. It reveals which figures have
-//! become worse on a similar machine, and never fails a test.
+//! The history of ratios: a file in the repository with one entry per line, oldest first. A comparison with the last
+//! entry from a similar machine shows which figures have become worse. It never fails a test.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

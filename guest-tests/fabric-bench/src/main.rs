@@ -1,7 +1,7 @@
 //! `fabric-bench` compares the performance of HCAs over each fabric with that of UDP on the same machine in the same
 //! run.
 //!
-//! Unless requested, no guest is involved: this program acts as the VMM and the driver of all devices.
+//! Guests are used only if requested. Otherwise, this program acts as the VMM and the driver of all devices.
 
 mod copy;
 mod daemon;

@@ -124,8 +124,8 @@ impl Node {
         report
     }
 
-    /// Returns a channel that is notified when the next flows have posted their first requests. It is closed if the
-    /// flows fail before that.
+    /// Returns a channel that is notified when the next flows have posted their first requests. If the flows fail
+    /// before that, the channel is closed.
     pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
         let (posted, waiting) = mpsc::channel();
         self.agent.announce(posted)?;
@@ -193,7 +193,7 @@ pub(crate) fn device(id: usize, socket: &Path, fabric: &Value) -> Value {
     json!({ "id": id, "socket_path": socket, "frontend": { "jingzhao": {} }, "fabric": fabric })
 }
 
-/// Returns the fabric configuration of an HCA. With UDP, its own address is the one with index `own`.
+/// Returns the fabric configuration of an HCA. With UDP, `addresses[own]` is the HCA's own address.
 pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: usize) -> Value {
     match wire {
         Wire::Udp => {

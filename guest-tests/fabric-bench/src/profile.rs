@@ -30,8 +30,8 @@ const THREADS: [(&str, &str); 4] = [
     ("driver2", "receiver_driver"),
 ];
 
-/// The stages in the order of a message's path, with substrings of their symbols. The first match counts. An inlined
-/// function counts as its caller.
+/// The stages in the order of a message's path, with substrings of their symbols. A sample belongs to the first stage
+/// that matches. An inlined function counts as part of its caller.
 const STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["card::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
     ("fetch", &["next_send", "next_recv", "send_queue", "recv_queue", "queue_start", "::wqe"]),

@@ -1,5 +1,5 @@
 //! Measures the rate of 64-byte messages between two HCAs that have many queue pairs or many memory regions. A decrease
-//! larger than CPU caches can explain is a defect.
+//! of the rate is a defect if CPU caches cannot explain it.
 
 use agent::wire::{IcmOptions, MrId, Remote, SendOp};
 use anyhow::{Context as _, Result};

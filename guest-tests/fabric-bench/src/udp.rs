@@ -47,7 +47,7 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
             }
             Ok(())
         });
-        // Set this before checking for errors, because the scope waits for the other thread.
+        // Set `stop` before checking for errors, because the scope waits for the other thread.
         stop.store(true, Ordering::Relaxed);
         sent??;
         counting.join().expect("the counting thread does not panic")

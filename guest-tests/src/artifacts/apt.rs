@@ -1,4 +1,4 @@
-//! Downloads Debian packages with apt, using private state. It needs no root privileges and changes nothing on the
+//! Downloads Debian packages with apt, using private state. This needs no root privileges and changes nothing on the
 //! host.
 
 use std::ffi::OsStr;
@@ -40,7 +40,7 @@ const PROBE_OPTIONS: &[&str] = &[
 pub enum Suite {
     /// The stable release, Debian 13.
     Trixie,
-    /// Backports for Debian 13. Only they include a QEMU that has a vfio-user client.
+    /// Backports for Debian 13. Only this suite has a QEMU with a vfio-user client.
     TrixieBackports,
 }
 
@@ -144,7 +144,7 @@ impl Apt {
         )
     }
 
-    /// Returns the packages that an installation of `names` on an empty system would add, without recommended packages.
+    /// Returns the packages that apt would install for `names` on an empty system. Recommended packages are left out.
     /// If several suites have a package, `preferred` takes precedence.
     ///
     /// # Errors
@@ -241,9 +241,9 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// Returns the configuration that apt reads after the machine's own. The machine's proxies and certificates stay in
 /// effect.
 ///
-/// Hooks are cleared, because they would clean up or notify the host. The sandbox is disabled, because its user could
-/// not write to this directory if apt runs as root. The sandbox is not needed, because this instance writes only to its
-/// own directory.
+/// Hooks are cleared, because they would clean up or notify the host. The sandbox is disabled, because it makes a root
+/// apt switch to a user that cannot write to this directory. The sandbox is not needed, because this instance writes
+/// only to its own directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(

@@ -1,4 +1,5 @@
-//! Cache entries. Each is a directory that is created by a rename, so that concurrent and interrupted runs do no harm.
+//! Cache entries. An entry is filled in a working directory and then renamed, so the cache never contains a partial
+//! entry.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -44,8 +45,8 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
 }
 
 fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()>) -> Result<()> {
-    // The path must be absolute, because the programs that fill the directory run in other directories. It is unique to
-    // this process, because an orphaned program may still write to the directory of an interrupted run.
+    // The path must be absolute, because the programs that fill the directory run in other directories. The path is
+    // unique to this process, because an orphaned program may still write to the directory of an interrupted run.
     let cache = cache.canonicalize()?;
     for leftover in fs::read_dir(&cache)?.flatten() {
         if leftover.file_name().to_string_lossy().starts_with(WORK) {

@@ -29,18 +29,21 @@ const SEGMENT_FORMAT: [u8; 4] = [1, 3, 0, 0];
 const SEGMENT_E810: u32 = 0x10;
 /// Name of the segment.
 const SEGMENT_ID: &str = "hcad";
-/// Length of the field for the segment's name, followed by the length of the field for the package's name.
+/// Length of the field for the segment's name.
 const SEGMENT_ID_LEN: usize = 32;
+/// Length of the field for the package's name.
 const NAME_LEN: usize = 28;
 /// Size of a buffer, which the driver downloads as a unit.
 const BUFFER_LEN: usize = 4096;
 /// Type of the section that contains the package's version and name.
 const SECTION_METADATA: u32 = 1;
-/// Type of the section with the parser's tunnel entries, followed by the length of one entry.
+/// Type of the section with the parser's tunnel entries.
 const SECTION_TUNNELS: u32 = 56;
+/// Length of a tunnel entry.
 const TUNNEL_LEN: usize = 88;
-/// Type of the section with labels, which the driver keeps for itself, followed by the length of one label.
+/// Type of the section with labels, which the driver does not pass to the device.
 const SECTION_LABELS: u32 = 0x8000_0018;
+/// Length of the field for a label.
 const LABEL_LEN: usize = 64;
 /// Labels of the tunnel entries for physical function 0, each with the index of its entry.
 const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
@@ -48,7 +51,7 @@ const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
 const TRACK_ID: u32 = 0xc000_0001;
 
 /// Returns the lab's own package, which has one segment with two buffers (section 7.3). The first buffer is for the
-/// device. Besides metadata, it contains an entry for each kind of tunnel whose port the driver may set. The second
+/// device. Besides metadata, it contains an entry for each tunnel type whose UDP port the driver may set. The second
 /// buffer is for the driver, and contains the labels of these entries. Without labels, the driver makes an invalid
 /// request to the kernel's tunnel code, and tunnel modules cannot be loaded.
 pub fn synthetic() -> Vec<u8> {
@@ -74,7 +77,7 @@ pub fn synthetic() -> Vec<u8> {
         buffer(&[(SECTION_LABELS, &labels)]),
     ];
 
-    /// Total length of a segment's type, format, size and name, and of the entry counts of its three tables.
+    /// Length of a segment header: type, format, size, name, and the entry counts of three tables.
     const SEGMENT: usize = 12 + SEGMENT_ID_LEN + 12;
     let segment_len = u32::try_from(SEGMENT + buffers.len() * BUFFER_LEN).expect("a package is some KiB");
     let mut package = Vec::new();
@@ -121,7 +124,7 @@ fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     field
 }
 
-/// Returns a disk that contains Debian's package as `ice.pkg`. The disk is created if the cache lacks it.
+/// Returns a disk image that contains Debian's package as `ice.pkg`. The image is created if the cache lacks it.
 pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
     let tools = debian(cache)?.join("root");
     let entry = cache::entry(cache, "ice-ddp-1", |work| {

@@ -205,8 +205,8 @@ pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
     if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
 }
 
-/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships the program in a
-/// development package, whose other dependencies are omitted.
+/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships `testpmd` in the
+/// development package `dpdk-dev`. The development packages on which it depends are omitted.
 pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
@@ -244,7 +244,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs the necessary part of what maintainer scripts would do.
+/// Performs those steps of the maintainer scripts that guests need.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);

@@ -1,7 +1,8 @@
 //! The tool chain for modules of the guests' kernel: the kernel's headers and scripts, its compiler, and make.
 //!
-//! The programs belong to the kernel's Debian release rather than the host's, and start each other by name. Each
-//! program is therefore replaced by a script that starts it with the loader and the libraries of that release.
+//! The programs belong to the kernel's Debian release, which may differ from the host's, and start each other by name.
+//! Each program is therefore replaced by a script that starts the program with the loader and the libraries of its
+//! release.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
-/// Name prefixes of those dependencies of the kernel headers that are needed.
+/// Name prefixes of the packages to fetch. All other dependencies of the kernel headers are omitted.
 const WANTED: &[&str] =
     &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
 /// Directories with programs that other programs start.

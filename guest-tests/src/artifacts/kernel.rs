@@ -1,4 +1,4 @@
-//! Kernels for guests, which are either Debian's from one of two suites or the user's own.
+//! Kernels for guests: Debian's kernel from one of two suites, or the user's own kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Returns the kernel of an image file, such as a bzImage, whose modules are in a directory below `installed`.
+    /// Returns the kernel in an image file such as a bzImage. Its modules are in a directory below `installed`.
     fn of_image(image: &Path, installed: &Path) -> Result<Self> {
         let release = release_in(&fs::read(image).with_context(|| image.display().to_string())?)
             .with_context(|| format!("{} is not an x86 kernel image", image.display()))?;

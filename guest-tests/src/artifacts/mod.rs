@@ -1,7 +1,7 @@
-//! The parts of which guests consist, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox,
-//! and a Debian root file system.
+//! The components of guests, which are fetched once and cached: QEMU, a stock kernel with its modules, a static
+//! busybox, and a Debian root file system.
 //!
-//! Each part is one cache entry, built from Debian packages. A manifest lists the versions of these packages.
+//! Each component is one cache entry, built from Debian packages. A manifest lists the versions of these packages.
 
 mod added;
 mod apt;
@@ -57,7 +57,7 @@ pub struct Artifacts {
     added: Added,
 }
 
-/// A program, and arguments that come before all others.
+/// A QEMU program, and the arguments that precede all others.
 #[derive(Clone, Debug)]
 pub struct QemuProgram {
     /// The program to execute.
@@ -147,7 +147,7 @@ impl Artifacts {
         ipxe::image(&self.cache)
     }
 
-    /// Returns a disk with rdma-core's own tests, whose version is that of rdma-core in the root file system.
+    /// Returns a disk with rdma-core's own tests. They have the same version as rdma-core in the root file system.
     ///
     /// # Errors
     /// The tests cannot be fetched, or the image cannot be created.

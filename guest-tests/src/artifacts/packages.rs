@@ -15,13 +15,13 @@ use crate::testbed::progress::{Line, mebibytes};
 pub(super) struct Set<'a> {
     /// Purpose of the packages, for progress lines.
     pub(super) name: &'a str,
-    /// Names of the packages that apt is to install.
+    /// Names of the packages to install.
     pub(super) install: &'a [&'a str],
-    /// Suite that takes precedence if several have a package.
+    /// Suite that takes precedence if several suites have a package.
     pub(super) suite: Suite,
     /// Component of the archive that contains the packages.
     pub(super) component: Component,
-    /// Function that returns whether a package in apt's solution is needed.
+    /// Returns whether a package that apt selected is needed.
     pub(super) wanted: &'a dyn Fn(&Package) -> bool,
 }
 

@@ -1,5 +1,6 @@
-//! Python bytecode, which maintainer scripts would otherwise generate. Without it, the first Python program in an
-//! emulated guest would spend seconds on compilation. On a read-only file system, every Python program would.
+//! Compiles Python modules to bytecode, as maintainer scripts would. Without bytecode, a Python program in an emulated
+//! guest spends seconds on compilation. On a read-only file system, every start of a program would repeat the
+//! compilation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
 /// The system has no Python, or a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let programs = versioned(&system.join("usr/bin"))?;
-    // Other programs with such names are configuration scripts or symbolic links.
+    // The other files with such names are configuration scripts or symbolic links.
     let program = programs.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     let program = program.and_then(|path| path.strip_prefix(system).ok()?.to_str());
     let program = program.with_context(|| format!("{} contains no Python interpreter", system.display()))?;

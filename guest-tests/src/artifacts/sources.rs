@@ -68,7 +68,7 @@ impl Archive {
         Ok(archives)
     }
 
-    /// Returns a deb822 source list for one component of other suites in this archive.
+    /// Returns a deb822 source list that selects one component of `suites` in this archive.
     pub(super) fn source_list(&self, kind: Kind, suites: &str, component: Component) -> String {
         let kind = match kind {
             Kind::Binary => "deb",

@@ -141,7 +141,7 @@ fn archive(findings: &Findings) -> Check {
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
-    // This check covers only the archive. Parts that cannot be fetched are reported by checks of their own.
+    // This check covers only the archive. Parts that cannot be fetched are reported by other checks.
     if is_complete {
         limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {
@@ -149,7 +149,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains a message of apt. The explanation omits host names, which the user can find in the original message.
+/// Explains an error message of apt. The explanation omits host names, which the user can find in the original message.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [

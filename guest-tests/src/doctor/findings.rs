@@ -50,7 +50,7 @@ pub(super) enum Kvm {
     Untested,
     /// A guest has booted under KVM.
     Works,
-    /// A guest failed to boot. Some virtual hosts offer a KVM device that has this problem.
+    /// A guest failed to boot under KVM. This happens on some virtual hosts that offer `/dev/kvm`.
     Fails {
         /// The first line of the error.
         error: String,
@@ -178,7 +178,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // The remainder of the message is the remedy, which the check also contains.
+    // Keep only the text before the semicolon. The check adds its own remedy.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();

@@ -37,8 +37,9 @@ pub(super) enum Operation {
 /// Offsets of messages in the memory of requester and responder. Both are unaligned.
 const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
 const RESPONDER_OFF: u64 = 2 * 4096 + 777;
-/// Size of an atomic operand, followed by an aligned offset for the operand.
+/// Size of an atomic operand.
 const ATOMIC: u32 = 8;
+/// Aligned offset of the operand in the responder's memory.
 const ATOMIC_OFF: u64 = 4096;
 /// Number of bytes on each side of a message that must stay unchanged.
 const GUARD: u64 = 64;
@@ -169,7 +170,7 @@ impl Cell {
     }
 
     /// Executes and checks an atomic operation. Before the operation, the operand contains the pattern of this cell's
-    /// seed. If the operation changes the operand, it then contains the pattern of the next seed.
+    /// seed. If the operation changes the operand, the operand then contains the pattern of the next seed.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;

@@ -17,7 +17,7 @@ pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
     pub(super) qkey: u32,
-    /// First PSN sent by a, and first PSN sent by b.
+    /// First PSN sent by guest a, and first PSN sent by guest b.
     pub(super) psn: [u32; 2],
     pub(super) timeout: u8,
     pub(super) retry: u8,
@@ -25,7 +25,7 @@ pub(super) struct Attributes {
     pub(super) rnr_retry: u8,
     /// Timer code in the RNR NAKs that are sent.
     pub(super) rnr_timer: u8,
-    /// The path from a to b, and the path from b to a.
+    /// The path from guest a to guest b, and the path from guest b to guest a.
     pub(super) path: [Path; 2],
 }
 
@@ -65,8 +65,8 @@ impl Connection {
         Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
     }
 
-    /// Creates queue pairs of these shapes at a and b, and moves both to RTS. The completion queues given in the shapes
-    /// are replaced.
+    /// Creates queue pairs with these parameters in guests a and b, and moves both to RTS. The completion queues in the
+    /// parameters are replaced by new ones.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -77,7 +77,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Creates queue pairs of these shapes in RESET, with completion queues of these shapes.
+    /// Creates queue pairs in RESET and their completion queues, with these parameters.
     pub(super) async fn create_unwired(
         pair: &mut Pair,
         shapes: [CreateQp; 2],
@@ -127,7 +127,7 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is 0 at a and 1 at b.
+    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is 0 in guest a and 1 in guest b.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,
@@ -187,7 +187,7 @@ impl End {
         Ok(())
     }
 
-    /// Fails unless exactly these completions arrive. Each is a success or an error with its syndrome.
+    /// Fails unless exactly these completions arrive. An expected completion is either a success or an error syndrome.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,
@@ -207,7 +207,7 @@ impl End {
     }
 }
 
-/// Registers a region of `len` bytes with all access rights. It starts `page_offset` bytes into a page.
+/// Registers a region of `len` bytes with all access rights. The region starts `page_offset` bytes into a page.
 pub(super) async fn region(vm: &mut Vm, len: u64, page_offset: u32) -> Result<MrInfo> {
     vm.call(CreateMr { len, page_offset, ..CreateMr::default() }).await
 }

@@ -1,4 +1,4 @@
-//! Guests whose stock `mlx5_core` and `mlx5_ib` drive a ConnectX, verified with Debian's RDMA tools.
+//! Guests in which the stock drivers `mlx5_core` and `mlx5_ib` use a ConnectX. Debian's RDMA tools test the device.
 
 pub(super) mod cm;
 pub(super) mod errors;

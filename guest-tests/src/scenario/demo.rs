@@ -15,7 +15,7 @@ use crate::lab::Lab;
 use crate::qemu::Accelerator;
 use crate::report::line;
 
-/// Text printed at the end. `guest-lab` stands for the command that started this program.
+/// Text printed at the end. The word `guest-lab` is replaced by the command that started this program.
 const SHOWN: &str = "\
 What you saw:
   1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
@@ -75,7 +75,7 @@ pub async fn run(lab: &Lab) -> Result<()> {
     line(&format!("\n{}", shown(&program)))
 }
 
-/// Returns [`SHOWN`] for a program that was started by this command.
+/// Returns [`SHOWN`] with `guest-lab` replaced by `program`.
 fn shown(program: &str) -> String {
     SHOWN.replace("guest-lab ", &format!("{program} "))
 }

@@ -1,4 +1,4 @@
-//! Guests whose stock `ice` driver uses the NIC half of an E810. Debian's NIC tools verify it.
+//! Guests in which the stock drivers `ice` and `irdma` use an E810. Debian's network, RDMA and storage tools test it.
 
 mod answers;
 mod bridge;

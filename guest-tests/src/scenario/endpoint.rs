@@ -1,5 +1,5 @@
-//! Verbs users on one fabric. Their interface does not depend on their drivers, so scenarios can connect any two of
-//! them.
+//! Verbs users on one fabric. All have the same interface, regardless of their drivers, so scenarios can connect any
+//! two of them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;

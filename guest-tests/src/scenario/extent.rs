@@ -1,11 +1,11 @@
 //! How much of a scenario runs. A scenario that needs minutes has a shorter form, which `ci/test` runs each time.
 
-/// Selects the form of a scenario. Each form runs under a name of its own.
+/// Selects the form of a scenario. Each form has its own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Every operation, but not in every combination.
     Core,
-    /// Everything, which takes minutes.
+    /// All combinations, which take minutes.
     Full,
 }
 

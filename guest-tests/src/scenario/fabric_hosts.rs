@@ -22,8 +22,9 @@ use crate::run_dir::RunDir;
 
 use agent::wire::Service;
 
-/// The standard MTU of Ethernet, followed by an MTU that leaves room for a path MTU of 4096 in a VXLAN.
+/// The standard MTU of Ethernet.
 const ORDINARY: u16 = 1500;
+/// An MTU that leaves room for a path MTU of 4096 in a VXLAN.
 const JUMBO: u16 = 4300;
 
 /// Messages exchanged by each pair of endpoints. No length is a multiple of a path MTU.

@@ -1,8 +1,8 @@
 //! Many HCAs on one fabric, each connected to all others. They are connected either over UDP, together with a NIC, or
 //! within one process.
 //!
-//! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE. It is
-//! connected to only one HCA, which forwards its frames.
+//! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE. The NIC
+//! is connected to only one HCA, which forwards its frames.
 
 mod churn;
 mod congestion;

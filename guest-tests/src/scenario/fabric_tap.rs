@@ -21,9 +21,9 @@ use crate::scenario::cell::{Cell, Operation};
 
 use agent::wire::Service;
 
-/// MTU of all tap interfaces, which leaves room for a path MTU of 4096 with its headers, followed by an outer MTU that
-/// also leaves room for the headers of the VXLAN.
+/// MTU of all tap interfaces. It leaves room for a path MTU of 4096 and the packet headers.
 const MTU: &str = "4200";
+/// MTU of the network below the VXLAN. It also leaves room for the headers of the VXLAN.
 const OUTER_MTU: &str = "4300";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

@@ -188,7 +188,7 @@ async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     expect_duration(took.await?, interval * (u32::from(retry) + 1))
 }
 
-/// Sends one message from a after calling `prepare_b`. Returns how long it took to fail with `expected`.
+/// Sends one message from guest a after calling `prepare_b`. Returns the time until the message failed with `expected`.
 async fn fails_with(
     pair: &mut Pair,
     attributes: &Attributes,
@@ -211,8 +211,8 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is not shorter than computed. It may be longer only by the delays of two busy emulated
-/// guests and by the timer's resolution.
+/// Checks that the duration is at least `computed`. The upper limit allows for the delays of two busy emulated guests
+/// and for the timer's resolution.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     let latest = computed + computed / 2 + Duration::from_secs(1);
     ensure!(

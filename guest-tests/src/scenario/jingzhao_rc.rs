@@ -98,7 +98,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Each flow has different content, so that data from one flow cannot pass for data from another.
+                // Each flow has different content, so that data from one flow cannot be mistaken for data from another.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }

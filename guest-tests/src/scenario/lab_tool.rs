@@ -16,7 +16,7 @@ use crate::report::Report;
 
 /// Mount point of a shared host directory in the guests.
 const SHARE: &str = "/t";
-/// A stock kernel module that no other test uses. It stands for a user's own module.
+/// A stock kernel module that no other test uses. It is used in place of a user's own module.
 const MODULE: &str = "rdma_rxe";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -58,7 +58,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
-    // The second of these tests contacts a package archive on each run.
+    // The second test in this block contacts a package archive on each run.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         let cache = run.scratch("cache");

@@ -481,12 +481,12 @@ impl Scenario {
         Self { name, about, pair: false, alone: false, run }
     }
 
-    /// Says that the scenario's guests are a pair with one HCA each.
+    /// Declares that the scenario's guests are a pair with one HCA each.
     const fn pair(self) -> Self {
         Self { pair: true, ..self }
     }
 
-    /// Says that the scenario must run alone.
+    /// Declares that the scenario must run alone.
     const fn alone(self) -> Self {
         Self { alone: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! Guests whose stock `ib_mthca` driver uses the HCA. Debian's RDMA tools verify it.
+//! Guests in which the stock driver `ib_mthca` uses the HCA. Debian's RDMA tools test the HCA.
 
 mod counters;
 pub(super) mod doorbells;

@@ -77,7 +77,8 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Some processes in the namespace may not have ended yet. The kernel frees it when the last of them ends.
+        // Some processes in the namespace may not have ended yet. The kernel frees the namespace when the last process
+        // ends.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }

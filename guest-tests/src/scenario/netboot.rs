@@ -1,5 +1,6 @@
 //! A guest that boots with iPXE over its only network device. iPXE has its own drivers for the E810 and the InfiniHost.
-//! It gets an address by DHCP and a kernel by TFTP from another guest. Linux's stock driver then takes over the device.
+//! The guest gets an address by DHCP and a kernel by TFTP from another guest. Linux's stock driver then takes over the
+//! device.
 
 use std::time::Duration;
 

@@ -61,13 +61,13 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts the pair and initialises both HCAs. One driver uses the command register at the public driver's location,
-    /// and the other uses the one at the interface document's location.
+    /// Starts the pair and initialises both HCAs. One driver uses the command register (HCR) at the public driver's
+    /// location. The other driver uses the HCR at the interface document's location.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
 
-    /// Starts the pair with the given options for the device interfaces of a and b, and initialises both HCAs.
+    /// Starts the pair with the given options for the device interfaces of guests a and b, and initialises both HCAs.
     pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
         let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;

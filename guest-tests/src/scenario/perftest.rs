@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// the clock, it computes a clock rate of zero and an infinite result.
 const CALIBRATIONS: usize = 3;
 
-/// Two guests whose devices are on one network. The server runs at b.
+/// Two guests whose devices are on one network. The server runs in guest b.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     pub(super) a: &'a mut Vm,
@@ -31,7 +31,7 @@ pub(super) struct Device {
     pub(super) names: [String; 2],
     /// IP address on which the server can be reached.
     pub(super) server: String,
-    /// Whether the device is slow, so that the smaller of a figure's two numbers of messages is used.
+    /// Whether the device is slow. For a slow device, a figure uses the smaller of its two numbers of messages.
     pub(super) slow: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Device {
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
-    /// Number of messages for a fast device, and for a slow one.
+    /// Number of messages for a fast device, and number of messages for a slow device.
     messages: [u32; 2],
     /// Required ratio between the figure of an HCA and that of soft-RoCE.
     pub(super) bound: Option<Bound>,
@@ -252,7 +252,7 @@ pub(super) fn is_by_cm(command: &str) -> bool {
     command.contains(" -R")
 }
 
-/// Runs a program as [`measure`] does, and checks the number of sizes on which it reports.
+/// Runs a program as [`measure`] does, and checks the number of message sizes for which it prints a result.
 pub(super) async fn complete(
     ends: &mut Ends<'_>,
     command: &str,

@@ -1,4 +1,4 @@
-//! rdma-core's own device tests in a guest. They run as they do under rdma-core's test runner, but each in a separate
+//! Runs rdma-core's own device tests in a guest. Unlike in rdma-core's test runner, each test runs in a separate
 //! process. The results are compared with the known results for a driver.
 
 use std::fs::File;
@@ -14,12 +14,12 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit for one test. For the first test, it includes loading all modules, which have not been compiled before.
+/// Time limit for one test. For the first test, it includes loading all modules.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// Modules of version 56 that apply to any device. The others (`test_mlx5_*`, `test_efa*`) test vendor-specific
-/// interfaces, and one of them breaks the suite if no such device exists.
+/// Modules of version 56 that apply to any device. The other modules (`test_mlx5_*`, `test_efa*`) test vendor-specific
+/// interfaces, and one of them breaks the suite if no device of its vendor exists.
 const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -141,7 +141,7 @@ struct Suite<'a> {
     known: Known,
     program: ProgramId,
     log: File,
-    /// First result of the module that is to be checked next.
+    /// First result of the module that will be checked next.
     next: Option<Verdict>,
 }
 

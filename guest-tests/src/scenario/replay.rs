@@ -26,7 +26,7 @@ pub(super) enum Extent {
     Core,
     /// Sessions of ten devices with random programs, for a minute each.
     Random,
-    /// The sessions that the device's own tests replay. They are recorded anew.
+    /// The sessions that the device's own tests replay. The scenario records new versions of them.
     Kept,
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
 }
 
 /// Records a session with all kinds of events, caused by the guest, its device, and the link between the two devices.
-/// Then replays it.
+/// Then replays the session.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());

@@ -11,8 +11,8 @@ use super::Scenario;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Runs up to `side_by_side` of the `scenarios` at a time, and afterwards those that must run alone. If `side_by_side`
-/// is 1, all scenarios run one after another in the given order.
+/// Runs up to `side_by_side` of the `scenarios` at a time. Then runs the scenarios that must run alone, one after
+/// another. If `side_by_side` is 1, all scenarios run one after another in the given order.
 ///
 /// # Errors
 /// An outcome cannot be printed.

@@ -28,7 +28,7 @@ const NAME: &str = "speed-guests";
 const ROUNDS: usize = 5;
 /// Columns of the table. The last device is the reference for the others.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
-/// Minimum ratio of an E810's rate to that of an `ib_mthca`.
+/// Minimum ratio of the rate of an E810 to the rate of an HCA with `ib_mthca`.
 const E810_OF_MTHCA: f64 = 0.7;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
@@ -164,7 +164,7 @@ impl Pair {
         Ok(Self { a, b, ends, regions })
     }
 
-    /// Measures a figure in perftest's unit. Returns `None` if the driver does not support it.
+    /// Measures a figure in perftest's unit. Returns `None` if the lab's driver does not support the figure.
     async fn take(&mut self, figure: &Figure) -> Result<Option<f64>> {
         let (op, is_latency, len) = (figure.operation(), figure.is_latency(), figure.size());
         Ok(match (op, is_latency) {

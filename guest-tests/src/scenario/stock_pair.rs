@@ -49,7 +49,7 @@ pub(super) struct StockNode {
     old_warnings: usize,
 }
 
-/// What a guest needs to boot: its name, its HCA sockets, its NIC and its disks.
+/// The parts with which a guest boots: its name, its HCA sockets, its NIC and its disks.
 #[derive(Debug)]
 struct Place {
     name: String,
@@ -344,7 +344,7 @@ fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
 }
 
-/// Returns the settings of this kind of HCA. It has no capture, because the tools transfer gigabytes.
+/// Returns the specification of this kind of HCA. Its frames are not captured, because the tools transfer gigabytes.
 fn spec_of(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
     let interface = hca.interface().unwrap_or_default();
     HcaSpec { interface, capture: false, trace: lab.trace(), ..spec }

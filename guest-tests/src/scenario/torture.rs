@@ -9,14 +9,14 @@
 //! hcad-d   HCA d -'         stock guests c and d
 //! ```
 //!
-//! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of c and
-//! d, in contrast, are also killed and stopped. HCAs c and d are connected by a ring in shared memory. With an even
-//! seed, so are e and f, which send as fast as they can. All other HCAs use UDP.
+//! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of HCAs c
+//! and d are also killed and stopped. HCAs c and d are connected by a ring in shared memory. HCAs e and f send as fast
+//! as they can, and are also connected by a ring if the seed is even. All other HCAs use UDP.
 //!
-//! There is one lane for each pair of guests, one for the clients, and one for the first process. A lane executes a
-//! plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A lane knows which effect its own disturbance
-//! should have on its connection: either none, or the loss of an end, which the peer must then report. Any other effect
-//! is a failure, regardless of its cause.
+//! Disturbances run in lanes: one lane for each pair of guests, one for the clients, and one for the first process. A
+//! lane executes a plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A disturbance has a defined
+//! effect on the connection of its lane: either none, or the loss of an end, which the peer must then report. Any other
+//! effect is a failure, regardless of its cause.
 
 mod account;
 mod clients;
@@ -46,9 +46,9 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// Code of the ACK timeout of all connections, which stands for 1.07 s. [`PATIENCE`] is the time for which a peer may
-/// stay silent with this timeout and 7 retries.
+/// Code of the ACK timeout of all connections. It means 1.07 s.
 const ACK_TIMEOUT: u8 = 18;
+/// Time for which a peer may stay silent with this ACK timeout and 7 retries.
 const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 5;

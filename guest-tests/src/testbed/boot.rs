@@ -68,7 +68,7 @@ impl Place {
     /// Returns the IP address of the RDMA device's network interface, if the device has one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // The other HCAs reach this HCA at an address that is derived from its number.
+        // The other HCAs reach this HCA at an address that is derived from this HCA's number.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -77,7 +77,7 @@ impl Place {
         }
     }
 
-    /// Returns whether the guest has no HCA, but a NIC on the fabric that connects the HCAs.
+    /// Returns whether the guest is connected to the HCAs' fabric by a NIC instead of an HCA.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }

@@ -164,7 +164,7 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // If the command ends, a partially read frame is lost, but it is no longer needed.
+            // If the command ends, a partially read frame is lost. It is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
@@ -196,7 +196,7 @@ async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrit
 mod tests {
     use super::*;
 
-    /// Returns a guest with a single port, which the test answers itself.
+    /// Returns the ports of a guest that has a single port, and the stream on which the test answers as the guest.
     fn guest() -> (Ports, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Ports::new(vec![ours]), theirs)

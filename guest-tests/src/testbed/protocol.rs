@@ -122,7 +122,7 @@ pub struct GuestDescription {
     pub device: String,
     /// Stage that the guest's boot has reached.
     pub stage: Stage,
-    /// Address on the Ethernet between the guests. Traffic to it does not use the RDMA device, except with soft-RoCE.
+    /// Address on the Ethernet between the guests. Traffic to this address uses the RDMA device only with soft-RoCE.
     pub ip: Ipv4Addr,
     /// IP address of the RDMA device's network interface, if the device has one.
     pub rdma_ip: Option<Ipv4Addr>,

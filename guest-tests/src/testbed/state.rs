@@ -15,8 +15,8 @@ const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
 /// The parent of all testbeds' directories. It is `$HCAD_LAB_STATE` or, if that is not set, a subdirectory of
-/// `$XDG_RUNTIME_DIR`. Without both, it is a subdirectory of the directory for temporary files. Other users cannot
-/// write to it.
+/// `$XDG_RUNTIME_DIR`. If neither variable is set, it is a subdirectory of the directory for temporary files. Other
+/// users cannot write to the parent directory.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 

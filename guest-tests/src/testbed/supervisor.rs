@@ -138,7 +138,8 @@ enum NotBooted {
     Wished(StopRequest),
 }
 
-/// The reason to stop everything. The exception is [`Self::Kept`], after which the guests keep running.
+/// An event other than `down` that affects the testbed. After [`Self::Kept`], the guests keep running. All other events
+/// stop the testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     /// The lease has been released, so its end no longer has any effect.
@@ -190,7 +191,7 @@ impl Ends {
         Ok(Self { signals: [a?, b?, c?], process })
     }
 
-    /// Waits for the next reason. The future can be cancelled at any time.
+    /// Waits for the next event. The future can be cancelled at any time.
     async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
         let [terminate, interrupt, hangup] = &mut self.signals;
         tokio::select! {
@@ -212,7 +213,7 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// Returns what the next message on the lease means.
+/// Waits for the next message on the lease, or for the end of the lease.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
     // If the future is cancelled, a partial line stays in the buffer, because a line is consumed only when it is
     // complete.
@@ -423,7 +424,8 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
-            // A single request is enough. Other clients get no reply, but their connections are closed.
+            // The first request is sufficient. Clients with later requests get no reply, but their connections are
+            // closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }

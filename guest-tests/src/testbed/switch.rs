@@ -28,7 +28,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Starts a switch that connects NICs that receive frames at these UDP addresses.
+    /// Starts a switch for the NICs that receive frames at these UDP addresses.
     ///
     /// # Errors
     /// No ports are free.
@@ -93,7 +93,7 @@ impl Target {
     }
 }
 
-/// The port behind which each MAC address was learned.
+/// The port on which each MAC address was learned.
 #[derive(Debug, Default)]
 struct Table(HashMap<Mac, usize>);
 

@@ -20,7 +20,8 @@ use crate::wire::exec::{INPUT_WINDOW, Start, ToGuest, ToHost};
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
-/// How long an output may stay open without data after the command has ended; a child process may still hold it open.
+/// Time for which an open output may stay silent after the command has ended. A child process may still hold the output
+/// open.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Time between SIGHUP and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);

@@ -17,7 +17,7 @@ use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn
 const MAX_OUTPUT: usize = 1 << 20;
 /// Maximum number of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// How long outputs may stay open after the program has ended; a child process may still hold them open.
+/// Time for which outputs may stay open after the program has ended. A child process may still hold them open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -231,8 +231,8 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits until a descriptor is closed or ready for its events. Returns for each descriptor whether it is
-/// ready. If `limit` expires, none is.
+/// Waits until a descriptor is closed or ready for its events. Returns for each descriptor whether it is ready. If
+/// `limit` expires first, no descriptor is ready.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =

@@ -17,7 +17,7 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
-    // Files in the image are owned by the user that built it, which need not be root. Set-user-ID bits are therefore
+    // Files in the image belong to the user that built the image. That user need not be root, so set-user-ID bits are
     // ignored.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;

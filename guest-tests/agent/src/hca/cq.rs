@@ -1,4 +1,4 @@
-//! Completion queues: rings of entries, each with an owner byte that passes between device and software.
+//! Completion queues: rings of entries, each with a byte that shows whether the device or software owns the entry.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

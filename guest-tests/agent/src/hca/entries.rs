@@ -1,5 +1,5 @@
-//! Rings of entries that the device writes: completions and events. The owner byte of an entry passes it between device
-//! and software.
+//! Rings of entries that the device writes: completions and events. The owner byte of an entry shows whether the device
+//! or software owns the entry.
 
 use super::mr::Region;
 use crate::vfio::Arena;

@@ -9,8 +9,9 @@ use super::layout::{DevLim, IcmRun, InitHca, MTT_ENTRY};
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{ContextTable, IcmOptions};
 
-/// ICM name space of the context tables, followed by that of the MPT and the MTT.
+/// ICM name space of the context tables.
 const CONTEXTS: u8 = 1;
+/// ICM name space of the MPT and the MTT.
 const TRANSLATION: u8 = 2;
 
 #[derive(Clone, Debug)]

@@ -48,8 +48,8 @@ impl Idle {
         }
     }
 
-    /// Returns the time to sleep. It grows if no completions were found since the last sleep. It shrinks if enough
-    /// were found that the device may soon be idle.
+    /// Returns the time to sleep. The time grows if no completions were found since the last sleep. It shrinks if at
+    /// least a quarter of the requests completed, because the device may soon be idle.
     fn sleep(&mut self, under_way: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);

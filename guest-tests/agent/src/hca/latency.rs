@@ -21,7 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value is never 0, which is the initial content, and differs from that of the previous round.
+            // The value differs from 0, which is the initial content, and from the value of the previous round.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -44,7 +44,7 @@ impl Hca {
             self.take_pings(step, 1)?;
         }
         self.take_pings(step, self.qp(step.qp)?.send_slots())?;
-        // Reset the last byte now. By the start of the next exchange, the peer may already have written it again.
+        // Reset the last byte now, because the peer may write it again before the next exchange starts here.
         self.arena().publish_byte(mark, 0);
         taken.sort_unstable();
         let at = |part: usize| -> Result<u64> {

@@ -114,7 +114,7 @@ impl Arena {
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: the source is inside the mapping, and the destination is a slice outside it. If the device writes
-        // concurrently, old or new bytes are copied, and no code depends on which.
+        // concurrently, either old or new bytes are copied. Callers accept both.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
@@ -132,7 +132,7 @@ impl Arena {
         unsafe { to.write_bytes(value, len) };
     }
 
-    /// Stores a little-endian word with release ordering. A device that sees it also sees all earlier writes.
+    /// Stores a little-endian word with release ordering. A device that sees the word also sees all earlier writes.
     pub(crate) fn publish_word(&self, offset: usize, value: u32) {
         assert!(offset.is_multiple_of(4), "word at {offset:#x} is not aligned");
         let at = self.at(offset, 4).cast::<u32>();

@@ -1,5 +1,5 @@
-//! An open PCI function, either behind the vfio driver of the guest's kernel or behind a vfio-user socket. In the
-//! latter case, this program acts as the VMM.
+//! An open PCI function, either behind the vfio driver of the guest's kernel or behind a vfio-user socket. Behind a
+//! socket, this program acts as the VMM.
 
 use std::fs::File;
 

@@ -123,7 +123,7 @@ pub(super) fn region_info(device: BorrowedFd<'_>, index: u32) -> io::Result<Regi
 }
 
 /// Applies `flags` to `count` MSI-X vectors starting at `start`. With [`irqs::EVENTFD`], connects the given eventfds to
-/// them.
+/// the vectors.
 pub(super) fn set_irqs(
     device: BorrowedFd<'_>,
     flags: u32,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{MrId, QpId, Remote};
 
 /// Exchanges `rounds` messages with a peer that runs the same step. Each message is an inline RDMA WRITE, and the
-/// receiver polls its memory for the last byte. One side starts, and the other answers each message with one of its
-/// own.
+/// receiver polls its memory for the last byte. One side sends the first message, and the other side answers each
+/// message with another message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PingPong {

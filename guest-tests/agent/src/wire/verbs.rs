@@ -50,11 +50,11 @@ pub struct CreateMr {
     pub scattered: bool,
     /// Whether addresses in work requests start at 0 instead of `va`.
     pub zero_based: bool,
-    /// Value of the MPT's page_size field, if it is to differ from `page_size`.
+    /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
     /// If set, registers another key for this region's memory and translation entries, instead of new memory. Of the
-    /// other fields, only the rights, the protection domain and `zero_based` apply. The new region must be destroyed
-    /// before the one named here.
+    /// other fields, only the access rights, the protection domain and `zero_based` apply. The new region must be
+    /// destroyed before the one named here.
     pub over: Option<MrId>,
 }
 

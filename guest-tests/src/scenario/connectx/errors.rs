@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools;
 
-/// Time limit for unloading the drivers. Linux 6.12 destroys 6,100 keys (trap M-17).
+/// Time limit for unloading the drivers. Unloading is slow because Linux 6.12 destroys about 6,100 keys (trap M-17).
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

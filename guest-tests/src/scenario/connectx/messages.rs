@@ -1,4 +1,4 @@
-//! Kernel messages that a ConnectX causes without an error (mlx5 interface, sections 1, 2.1 and 18.2).
+//! Kernel messages about a ConnectX that do not indicate an error (mlx5 interface, sections 1, 2.1 and 18.2).
 
 use anyhow::{Result, ensure};
 
@@ -42,8 +42,9 @@ const RECOVERY: &[&str] = &[
 /// Part of the message that a driver logs before it unloads itself.
 pub(super) const GIVES_UP: &str = "Driver is in error state. Unloading";
 
-/// Parts of further messages of a driver that unloads itself after a second failure within the grace period of its
-/// first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c), and is then removed (`mlx5_uninit_one`, main.c).
+/// Parts of further expected messages. The driver logs them when it unloads itself after a second failure within the
+/// grace period of its first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c), and when it is then removed
+/// (`mlx5_uninit_one`, main.c).
 const UNLOAD: &[&str] = &[GIVES_UP, "mlx5_uninit_one: interface is down, NOP"];
 
 /// Fails if there is an unexpected message that concerns the device, or an unexpected warning.
@@ -56,12 +57,12 @@ pub(super) fn judge_recovery(lines: &[String], warnings: &[String]) -> Result<()
     judge_others(lines, warnings, RECOVERY)
 }
 
-/// Returns whether a message is expected of a device without an error.
+/// Returns whether a message is expected in the absence of errors.
 pub(in super::super) fn is_normal(line: &str) -> bool {
     NORMAL.iter().any(|text| line.contains(text))
 }
 
-/// Does the same after a failure at which the driver unloads itself.
+/// Like [`judge`], but also accepts the messages of a driver that unloads itself after a failure.
 pub(super) fn judge_unload(lines: &[String], warnings: &[String]) -> Result<()> {
     judge_others(lines, warnings, &[RECOVERY, UNLOAD].concat())
 }

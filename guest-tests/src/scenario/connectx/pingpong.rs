@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Programs with their arguments, apart from device and content check.
+/// Programs with their arguments. The options for the device and the content check are added.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",

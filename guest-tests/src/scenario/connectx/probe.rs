@@ -1,6 +1,6 @@
 //! Makes the drivers initialise the device repeatedly (mlx5 interface, sections 4 and 18).
 //!
-//! One guest with two CPUs has two ConnectX, both as cards behind root ports.
+//! One guest with two CPUs has two ConnectX cards behind root ports.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -53,8 +53,8 @@ const DEVINFO: &[(&str, &str)] = &[
     ("phys_state", "LINK_UP (5)"),
 ];
 
-/// Load and unload cycles with one device. An emulated guest needs milliseconds for the interrupt of a command, and
-/// Linux 6.12 destroys 6,100 keys one by one (trap M-17).
+/// Load and unload cycles with one device. They are slow in an emulated guest, because the interrupt of a command takes
+/// milliseconds, and Linux 6.12 destroys 6,100 keys one by one (trap M-17).
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r mlx5_ib mlx5_core && modprobe mlx5_ib && \
                until grep -q ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state 2>/dev/null; do sleep 0.05; done",
@@ -236,7 +236,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Checks that the asynchronous events of each device are delivered through an MSI-X vector of their own.
+    /// Checks that the asynchronous events of each device are delivered through a dedicated MSI-X vector.
     async fn interrupts(&mut self) -> Result<()> {
         let text = self.vm.run(&["cat", "/proc/interrupts"]).await?;
         for function in &self.functions {
@@ -316,8 +316,8 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Within the grace period of its last recovery, the driver does not recover again. It unloads itself, and works
-    /// again after it is bound anew.
+    /// Checks that the driver unloads itself if a failure occurs within the grace period of its last recovery, and that
+    /// it works again after it is rebound.
     async fn gives_up(&mut self) -> Result<()> {
         self.set_grace_period(LONG_GRACE_PERIOD).await?;
         let function = self.functions[0].clone();
@@ -333,7 +333,7 @@ impl Probe {
     }
 
     /// Sets the time in milliseconds after a recovery in which a further failure makes the driver give up. The default
-    /// is a minute (`mlx5_fw_fatal_reporter_pf_ops`, health.c). It lasts until the function is unbound.
+    /// is a minute (`mlx5_fw_fatal_reporter_pf_ops`, health.c). The setting lasts until the function is unbound.
     async fn set_grace_period(&mut self, milliseconds: u32) -> Result<()> {
         for function in self.functions.clone() {
             let line =

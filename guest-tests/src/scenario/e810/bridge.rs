@@ -12,14 +12,15 @@ const BEHIND: u16 = 100;
 /// Network namespace of the host behind a station.
 const SPACE: &str = "behind";
 
-/// Checks that a can reach a host behind a macvlan of b. The host has its own MAC address, which the NIC accepts.
+/// Checks that station a can reach a host behind a macvlan of station b. The host has its own MAC address, which the
+/// NIC accepts.
 pub(super) async fn macvlan(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!("ip link add link {device} name inside type macvlan mode bridge");
     reached(a, b, &make, wire).await
 }
 
-/// Checks that a can reach a host behind a bridge of b. The bridge makes the NIC promiscuous.
+/// Checks that station a can reach a host behind a bridge of station b. The bridge makes the NIC promiscuous.
 pub(super) async fn bridge(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!(
@@ -41,7 +42,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
          ip -n {SPACE} address add {ipv4}/24 dev inside && \
          ip -n {SPACE} address add {ipv6}/64 dev inside nodad && ip -n {SPACE} link set inside up"
     );
-    // The previous host with these addresses had a different MAC address.
+    // Flush the entry of the previous host, which had the same IP addresses but a different MAC address.
     let device = a.device.clone();
     a.sh(&format!("ip neighbour flush dev {device}")).await?;
     let result = async {

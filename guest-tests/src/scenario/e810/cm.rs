@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
 
-/// Returns the programs to run for a pair of client and server. The full extent always runs all programs. The core
-/// extent does so only over untagged IPv4 in the forward direction, and otherwise runs a few.
+/// Returns the programs to run for a pair of client and server. The full extent runs all programs. The core extent runs
+/// all programs over untagged IPv4 in the forward direction, and a few programs in all other cases.
 const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
     match (extent, network, back) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,

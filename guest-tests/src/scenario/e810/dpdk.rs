@@ -1,5 +1,5 @@
-//! DPDK's driver `net_ice`. A guest runs `testpmd` to forward frames between two E810s, and thereby connects two guests
-//! that use Linux's driver.
+//! Tests DPDK's driver `net_ice`. In one guest, `testpmd` forwards frames between two E810s. These E810s are connected
+//! to two guests that use Linux's driver.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ struct Bench {
     a: Station,
     b: Station,
     forwarder: Vm,
-    /// Daemons of the forwarder's NICs, first the one connected to a, then the one connected to b.
+    /// Daemons of the forwarder's NICs. The first NIC is connected to station a, and the second to station b.
     daemons: [Daemon; 2],
     testpmd: Option<ProgramId>,
 }

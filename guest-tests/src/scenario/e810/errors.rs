@@ -20,9 +20,9 @@ const PERFTEST_PORT: u16 = 18515;
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Size of a long request, and the number of such requests posted at once. Half a gigabyte is in flight when the next
-/// command arrives.
+/// Size of a long request in bytes.
 const LONG: u32 = 4 << 20;
+/// Number of long requests posted at once. Half a gigabyte is in flight when the next command arrives.
 const MANY: usize = 120;
 
 /// An asynchronous event of the device, given by its code and source (section 14.1).
@@ -132,7 +132,7 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// Connects the ends after applying `change` to a's attributes.
+    /// Connects the ends after applying `change` to the attributes of guest a.
     async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
@@ -147,7 +147,7 @@ impl Ends {
         self.b.verbs.close(&mut pair.b.vm).await
     }
 
-    /// Returns a WRITE from a to the first bytes of b's region.
+    /// Returns a WRITE from guest a to the first bytes of guest b's region.
     fn write(&self, len: u32) -> StockSend {
         self.a.write(self.b.region.addr, self.b.region.rkey, len)
     }
@@ -240,8 +240,8 @@ async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// Checks the error that is reported if the receiver is not ready. Drivers and library translate this error themselves
-/// (section 14.1).
+/// Checks the error that is reported if the receiver is not ready. The reported status depends on the driver and on
+/// libirdma (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;
@@ -277,7 +277,7 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[], &[]).await
 }
 
-/// Checks that one of a's posted requests fails with the status `first`, and that all later requests are flushed.
+/// Checks that one of guest a's posted requests fails with the status `first`, and that all later requests are flushed.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
     let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();
@@ -307,8 +307,8 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Unbinds a window while WRITEs use its key, and checks that they fail from then on. The key changes with each
-/// binding, so the old key becomes invalid.
+/// Unbinds a window while WRITEs use its key, and checks that later WRITEs fail. The key changes with each binding, so
+/// the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
     let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;
@@ -334,7 +334,7 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// Waits until more packets have arrived from a.
+/// Waits until more packets from guest a have arrived.
 async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
@@ -345,7 +345,7 @@ async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of RoCE packets that b has received.
+/// Returns the number of RoCE packets that guest b has received.
 async fn received(pair: &Pair) -> Result<u64> {
     pair.b.daemon.as_ref().context("the guest has no daemon")?.counter("/port/roce").await
 }
@@ -363,7 +363,7 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[RETRIES], &[]).await
 }
 
-/// Kills the client of a WRITE test. Its server has no outstanding requests, but notices that the connection to the
+/// Kills the client of a WRITE test. The server has no outstanding requests, but notices that the connection to the
 /// client ends.
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;

@@ -39,8 +39,8 @@ async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// Checks, by packet counters and interrupts, that flows from random ports use all queues of b. Streams have
-/// consecutive ports, which could all hash to the same queue.
+/// Checks packet counters and interrupts to verify that flows from random ports use all queues of guest b. The streams
+/// of other cases have consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     const FLOWS: u32 = 64;
     const DATAGRAMS: u32 = 16;
@@ -80,8 +80,8 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
 /// Checks that the counters of NIC, kernel and daemon since the E810's creation are consistent.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
-    // The kernel counts a frame after the NIC, and frames may arrive or leave between the two readings. So the kernel's
-    // counters are read first, and are the lower ones in any case.
+    // Read the kernel's counters before the NIC's. The kernel counts a frame after the NIC does, and frames may arrive
+    // or leave between the two readings, so the kernel's counters are never higher.
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
     let nic = statistics(&mut station.vm, &device).await?;

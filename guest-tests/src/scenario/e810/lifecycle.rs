@@ -55,7 +55,7 @@ pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
 pub(super) async fn devlink_reload(probe: &mut Probe) -> Result<()> {
     let line = format!("devlink dev reload pci/{}", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
-    // The network device has been created anew.
+    // The reload has created a new network device.
     probe.refind().await?;
     probe.talk().await?;
     probe.no_warnings(Package::Synthetic).await
@@ -117,8 +117,8 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Unloads and loads the driver repeatedly, and checks that the link comes up each time. To save time, the other
-/// function is left out.
+/// Unloads and loads the driver repeatedly, and checks that the link comes up each time. To save time, the guest's
+/// other function is left out.
 pub(super) async fn cycles(probe: &mut Probe, repeated: Cycles<'_>) -> Result<()> {
     let function = probe.function.clone();
     let others = |driver: &str| {

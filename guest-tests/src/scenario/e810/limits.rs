@@ -118,8 +118,8 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Registers the regions first, so that NVMe uses the last entries of the page list, and the peer of NVMe is the last
-/// neighbour.
+/// Runs NVMe while all regions are registered. NVMe then uses the last entries of the page list, and its peer is the
+/// last neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();

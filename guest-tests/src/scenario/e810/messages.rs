@@ -1,5 +1,5 @@
-//! Kernel messages of level warning or above that an E810 causes without an error (E810 interface, sections 6.2 and
-//! 17.4).
+//! Kernel messages about an E810 that have level warning or above but do not indicate an error (E810 interface,
+//! sections 6.2 and 17.4).
 
 use anyhow::{Result, ensure};
 

@@ -19,23 +19,23 @@ const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 const SHELL_PORT: u16 = 5140;
 
-/// Setting that owners of an E810 need for UCX, which otherwise drops datagrams over IPv4. UCX compares the destination
-/// GID in the header before a datagram. It determines the header's length from `sl` of the completion
-/// (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries report the length there;
-/// `irdma_process_cqe` in libirdma's `uverbs.c` does not set `sl`.
+/// Setting without which UCX drops datagrams over IPv4 on an E810. UCX checks the destination GID in the header that
+/// precedes a datagram. It takes the length of this header from the field `sl` of the completion
+/// (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries set this field. `irdma_process_cqe` in
+/// libirdma's `uverbs.c` does not.
 const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 
-/// Tests of UCX's transports, with additional arguments. `ud_verbs` supports only active messages.
+/// Arguments for tests of UCX's transports. `ud_verbs` supports only active messages.
 const TRANSPORT: &[&str] = &["-t am_lat -D zcopy -s 2048 -n 500", "-t am_bw -D bcopy -s 2048 -n 2000"];
 
-/// More tests of UCX's transports, which use the remaining copy methods.
+/// Arguments for more tests of UCX's transports, with the remaining copy methods.
 const MORE_TRANSPORT: &[&str] = &["-t am_lat -D short -s 8 -n 500", "-t am_lat -D bcopy -s 2048 -n 500"];
 
-/// Tests of UCX's protocols over the same transport.
+/// Arguments for tests of UCX's protocols over the same transport.
 const PROTOCOL: &[&str] =
     &["-t tag_lat -s 65536 -n 50", "-t ucp_put_bw -s 65536 -n 50", "-t ucp_get -s 65536 -n 20"];
 
-/// More tests of UCX's protocols, which use the remaining protocols and sizes.
+/// Arguments for more tests of UCX's protocols, with the remaining protocols and sizes.
 const MORE_PROTOCOL: &[&str] = &[
     "-t tag_lat -s 8 -n 500",
     "-t tag_bw -s 65536 -n 200",
@@ -44,7 +44,8 @@ const MORE_PROTOCOL: &[&str] = &[
     "-t stream_bw -s 65536 -n 100",
 ];
 
-/// Providers and endpoints of libfabric, with the size of each one's largest message as printed by `fi_pingpong`.
+/// Providers and endpoint types of libfabric. The third value is the size of the largest message, as `fi_pingpong`
+/// prints it.
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
@@ -125,8 +126,8 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
             "env UCX_TLS=ud_verbs UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={gid} {NO_GID_CHECK} ucx_perftest -P 0"
         )
     };
-    // The client sends the server the test, but not the transport. The option `-P 0` is needed because both would
-    // otherwise run as MPI ranks if their input is not a terminal.
+    // The client informs the server of the test, but not of the transport. Without the option `-P 0`, client and server
+    // would run as MPI ranks, because their input is not a terminal.
     let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
     let server = format!("{} {transport}", program(of_b));
     let client = format!("{} {} {test} -f", program(of_a), b.address(0).ipv4);

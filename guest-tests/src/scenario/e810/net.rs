@@ -42,7 +42,7 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link. They are applied at a, and thus affect the traffic with all its peers.
+/// Impairments of the lossy link. They are applied at station a, and thus affect its traffic with all peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
@@ -70,7 +70,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount }
 }
 
-/// The stations, which are a and its peers.
+/// Station a and its peers.
 struct Bench {
     a: Station,
     peers: Vec<(&'static str, Station)>,
@@ -110,7 +110,7 @@ impl Bench {
             }
             Extent::Good | Extent::Lossy => {
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
-                // The NIC of c is connected only to a, which forwards its frames.
+                // The NIC of guest c is connected only to the E810 of guest a, which forwards the NIC's frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_e810(lab, run, &image, &a, Vec::new()),
@@ -148,7 +148,7 @@ impl Bench {
         report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
-    /// Runs all cases with all peers on one kind of link.
+    /// Runs all packet cases with all peers, on a link with or without loss.
     async fn packets(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         for (kind, b) in &mut *peers {
@@ -201,7 +201,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the daemon of a's E810.
+    /// Returns the daemon that serves station a's E810.
     fn daemon(&self) -> Result<&Daemon> {
         self.a.daemon.as_ref().context("a has no E810")
     }

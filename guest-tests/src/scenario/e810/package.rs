@@ -25,7 +25,7 @@ pub(super) enum Package {
 const DISK: &str = "/dev/vdc";
 /// Temporary mount point of the disk.
 const MOUNT: &str = "/tmp/package";
-/// Program that converts hexadecimal text to bytes, needed because steps carry text.
+/// Program that converts hexadecimal text to bytes. It is needed because requests to the agent can contain only text.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// Time limit of the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -17,7 +17,7 @@ use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
 
-/// Program with its arguments, and the number of sizes on which it reports.
+/// Programs with their arguments, and the number of message sizes for which each program prints a result.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -a -n 10", 23),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::net::Wire;
 use super::station::{Address, Station};
 
-/// Payload lengths: none, one byte, lengths around the limit of a 1500-byte frame for IPv6 and IPv4, and lengths with
+/// Payload lengths: zero, one byte, lengths around the limit of a 1500-byte frame for IPv6 and IPv4, and lengths with
 /// many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
 /// A selection of lengths, for stations between which all lengths have already been tested.
@@ -22,9 +22,9 @@ const COUNT: u32 = 5;
 /// Number of requests on a lossy link.
 const LOSSY_COUNT: u32 = 20;
 
-/// Shell functions with the parameters SIZE COUNT [OPTION...] ADDRESS, which send requests and print the number of
-/// replies. `ping` waits only two round trips for its last reply once another has arrived, and a busy guest takes longer.
-/// Where every request must be answered, late replies are thus counted by the kernel's counters, for up to a minute.
+/// Shell functions that send echo requests and print the number of replies. Their parameters are SIZE COUNT [OPTION...]
+/// ADDRESS. If `ping` has received a reply, it waits only two round trips for the last one, but a busy guest may take
+/// longer. `echo_all` requires a reply to every request, and therefore polls the kernel's counters for up to a minute.
 const FUNCTIONS: &str = r#"
 counted() { nstat -asz IcmpInEchoReps Icmp6InEchoReplies | awk '!/^#/ { n += $2 } END { print n + 0 }'; }
 send() { size=$1 count=$2; shift 2; ping -n -q -c $count -i 0.02 -W 5 -s $size "$@" 2>&1; }
@@ -88,7 +88,7 @@ const fn echo(wire: Wire) -> &'static str {
     }
 }
 
-/// Returns the number of replies that the output of the shell functions gives for a size.
+/// Parses the number of replies for a size from the output of the shell functions.
 fn replies(text: &str, size: u32) -> Result<u32> {
     let start = format!("size {size}: ");
     let line = text.lines().find_map(|line| line.strip_prefix(&start));

@@ -17,7 +17,7 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Program and arguments, apart from device, GID and content check, for Ethernet's default MTU.
+/// Programs that run with Ethernet's default MTU. The options for the device, the GID and the content check are added.
 const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -e", Gid::V4),
     ("ibv_rc_pingpong", Gid::V6),
@@ -31,7 +31,7 @@ const CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 1 -n 2000", Gid::LinkLocal),
 ];
 
-/// Further combinations for the same MTU.
+/// More programs that run with the default MTU.
 const MORE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong", Gid::V4),
     ("ibv_rc_pingpong -s 1 -n 2000", Gid::V4),
@@ -51,7 +51,7 @@ const JUMBO_CASES: &[(&str, Gid)] = &[
 /// Programs that transfer too much data for a capture.
 const LARGE_CASES: &[(&str, Gid)] = &[("ibv_rc_pingpong -s 3145728 -m 4096 -n 20 -e", Gid::V6)];
 
-/// More programs of this kind, with other path MTUs and more messages.
+/// More programs that transfer too much data for a capture, with other path MTUs and more messages.
 const MORE_LARGE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 3145728 -m 1024 -n 20", Gid::V4),
     ("ibv_rc_pingpong -s 3145728 -m 4096 -n 50", Gid::V4),
@@ -104,8 +104,9 @@ async fn cases(
 
 /// Checks that `irdma`'s counters grow by exactly the packets and messages of a program (E810 interface, section 10.7).
 async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
-    /// Number of messages in each direction, followed by the number of packets per message at a path MTU of 1024.
+    /// Number of messages in each direction.
     const MESSAGES: u64 = 100;
+    /// Number of packets per message at a path MTU of 1024.
     const PACKETS: u64 = 5;
     let before = (counters(a).await?, counters(b).await?);
     let command = format!("ibv_rc_pingpong -s 4097 -m 1024 -n {MESSAGES}");

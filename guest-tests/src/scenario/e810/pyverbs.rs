@@ -32,7 +32,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 const FAILING_WORK: &[&str] = &[
     // This message reports each asynchronous event (E-37).
     "abnormal ae_id",
-    // The driver destroys a queue pair through its error state, even from RESET, which the core does not permit.
+    // The driver moves a queue pair to the error state before it destroys it, even from RESET. The core does not permit
+    // this transition.
     "old_state=0x0, new_state=0x6",
 ];
 
@@ -48,7 +49,7 @@ const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS
 
 /// Tests that must not run at the same time. The driver unlocks its list of groups between look-up and insertion
 /// (`irdma_attach_mcast`, verbs.c). Two processes that join at the same time create two entries for one address, and
-/// members of the second can never leave (section 13.8).
+/// members of the second entry can never leave (section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 

@@ -96,8 +96,8 @@ pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize>
 
 /// Returns the index of a RoCEv2 GID of this kind on any device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program, because an emulated guest can start only about a hundred per second. Entries without a GID
-    // have no type, and reading it causes an error message.
+    // Use a single program, because an emulated guest can start only about a hundred per second. Reading the type of an
+    // entry without a GID fails, so errors are ignored.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

@@ -41,7 +41,7 @@ impl Extent {
         }
     }
 
-    /// Returns the number of rounds. In each round, the NICs take turns.
+    /// Returns the number of rounds. Each round measures every NIC once.
     const fn rounds(self) -> usize {
         match self {
             Self::All => 5,
@@ -70,7 +70,7 @@ enum Card {
     Qemu(NicModel),
 }
 
-/// All NICs. The first is compared with each of the others.
+/// All NICs. The first NIC is compared with each of the other NICs.
 const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 
 impl Card {
@@ -172,7 +172,7 @@ impl Measure {
             Self::TcpRoundTrips => {
                 let seconds = SECONDS.to_string();
                 let text = a.run(&["qperf", "-u", "-uu", "-t", &seconds, &peer, "tcp_lat"]).await?;
-                // The program prints half of a round trip in nanoseconds, which is the requested unit.
+                // qperf prints half of the round-trip time. The options select nanoseconds as the unit.
                 let half = text.lines().find_map(|line| line.split_once('=')?.1.split_whitespace().next());
                 let half: f64 = half.and_then(|word| word.parse().ok()).context(text)?;
                 Ok(1e9 / (2.0 * half))

@@ -1,5 +1,5 @@
-//! A guest with one NIC and IP addresses. The NIC is a daemon's E810, IPoIB on a daemon's ConnectX, or one that QEMU
-//! emulates.
+//! A guest with one NIC and IP addresses. The NIC is an E810, IPoIB on a ConnectX, or a NIC that QEMU emulates. Daemons
+//! serve the E810 and the ConnectX.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,7 +66,8 @@ impl Address {
     }
 }
 
-/// Returns settings for a station's E810 in strict mode. It has no capture, because these tests transfer gigabytes.
+/// Returns settings for a station's E810 in strict mode. Frames are not captured, because these tests transfer
+/// gigabytes.
 pub(super) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }

@@ -1,6 +1,6 @@
-//! Storage over RDMA between two guests that each have an E810 or a ConnectX and run Debian's kernel and tools. The tests cover NVMe
-//! over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Written data is read back without caches and compared at
-//! the other end, also over a lossy link and after an outage of the server.
+//! Storage over RDMA between two guests that run Debian's kernel and tools. Each guest has an E810 or a ConnectX. The
+//! tests cover NVMe over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Written data is read back without caches
+//! and compared at the other end, also over a lossy link and after an outage of the server.
 
 mod fio;
 mod kernel;
@@ -117,7 +117,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Connects the client. If that fails, there is nothing to test, and the server releases its disk.
+/// Connects the client. If the client cannot connect, the server releases its disk, and the protocol's other cases are
+/// skipped.
 async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<bool> {
     let failed = report.counts().failed;
     let title = format!("{}: the client connects", target.name());

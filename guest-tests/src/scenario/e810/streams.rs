@@ -73,8 +73,9 @@ impl Streams {
         report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64).context("no bytes")
     }
 
-    /// Runs iperf3 and checks that data arrives. Content and amount are checked by other cases, because the client
-    /// exits as soon as its kernel has accepted all bytes, and an overloaded guest drops datagrams.
+    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked, because the client exits as soon
+    /// as its kernel has accepted all bytes, and an overloaded guest drops datagrams. Other cases check amount and
+    /// content.
     pub(super) async fn arrive(
         self,
         client: &mut Station,
@@ -84,11 +85,11 @@ impl Streams {
     ) -> Result<()> {
         /// Number of bytes per MiB that may still be in flight at the end.
         const LATE: u64 = 1 << 19;
-        /// Maximum number of runs that may fail because a greeting was lost. With eight streams, one run in seven
-        /// fails.
+        /// Maximum number of runs that may fail because the first datagram of a stream or its answer was lost. With
+        /// eight streams, one run in seven fails.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
-        // iperf3 starts each stream with a datagram, and fails if that datagram or its answer is lost.
+        // iperf3 sends a datagram to start each UDP stream, and fails if this datagram or its answer is lost.
         for _ in 0..GREETINGS_LOST {
             if arrived.is_ok() || (wire, self.protocol) != (Wire::Lossy, Protocol::Udp) {
                 break;

@@ -1,4 +1,4 @@
-//! VLANs with customer tags, which the NIC inserts and strips, with service tags, and with both.
+//! VLANs with customer tags, with service tags, and with both. The NIC inserts and strips customer tags.
 
 use anyhow::{Result, ensure};
 
@@ -51,7 +51,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Ok(())
 }
 
-/// Checks service tags, and customer tags inside them. The driver leaves both to the kernel.
+/// Checks service tags, and customer tags inside them. The kernel, not the NIC, inserts and strips these tags.
 pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for station in [&mut *a, &mut *b] {
         add(station, "802.1ad", SERVICE, "").await?;

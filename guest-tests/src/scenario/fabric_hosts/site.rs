@@ -12,7 +12,8 @@ use crate::scenario::namespace::Namespace;
 pub(super) const HOSTS: usize = 3;
 /// Name of the HCA's tap interface on each host.
 pub(super) const TAP: &str = "tap0";
-/// Total length of the headers that a VXLAN over IPv4 adds to a frame: Ethernet, IPv4, UDP and VXLAN (RFC 7348, 5).
+/// Total length of the headers that a VXLAN over IPv4 adds to a frame: Ethernet, IPv4, UDP and VXLAN (RFC 7348, section
+/// 5).
 const VXLAN_OVERHEAD: u16 = 50;
 const VXLAN_PORT: &str = "4789";
 

@@ -1,4 +1,5 @@
-//! WireGuard between all hosts of a site, running in the kernel or else in user space.
+//! WireGuard tunnels between all hosts of a site. If the kernel does not support WireGuard, a user-space program
+//! implements them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -15,7 +16,7 @@ use crate::report::Skip;
 use crate::run_dir::RunDir;
 use crate::scenario::namespace::{Namespace, run};
 
-/// The MTU that `wg-quick` uses too: 1500 bytes minus the 80 that WireGuard adds over IPv6.
+/// MTU of the tunnels. As in `wg-quick`, it is 1500 bytes minus the 80 bytes that WireGuard adds over IPv6.
 const MTU: u16 = 1420;
 const PORT: &str = "51820";
 /// UDP port of the HCAs, as in RoCEv2.

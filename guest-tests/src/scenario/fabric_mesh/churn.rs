@@ -10,14 +10,15 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// Index of the HCA that is removed and added again, followed by the index of the HCA that it communicates with.
+/// Index of HCA 4, which is removed and added again.
 const LEAVES: usize = 3;
+/// Index of the HCA that communicates with HCA 4.
 const CALLS: usize = 4;
 /// Number of rounds that each remaining pair must complete in each phase.
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Checks that two pairs keep communicating while every other HCA removes HCA 4 from its list of peers and adds it
+/// Checks that two pairs keep communicating while all other HCAs remove HCA 4 from their lists of peers and add it
 /// again. One of the pairs includes the NIC behind HCA 1. While HCA 4 is removed, it cannot communicate.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();

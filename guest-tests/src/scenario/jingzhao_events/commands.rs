@@ -8,8 +8,9 @@ use crate::report::Report;
 use crate::scenario::driver::Driver;
 use crate::scenario::pair::Pair;
 
-/// Opcode of NOP, followed by an undefined opcode.
+/// Opcode of the NOP command.
 const NOP: u16 = 0x031;
+/// An opcode that the interface does not define.
 const UNKNOWN: u16 = 0x055;
 /// Status that an undefined opcode returns.
 const BAD_OP: u8 = 0x02;
@@ -101,7 +102,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // After this, the next queue is the one with the lowest number.
+        // Now the next queue has the lowest number.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {

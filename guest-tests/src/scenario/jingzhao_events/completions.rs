@@ -29,12 +29,12 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("EQ with a pending event interrupts when it is armed", hint, armed_later(pair)).await
 }
 
-/// Two connected queue pairs. The completion events of b go to an event queue.
+/// Two connected queue pairs. The completion events of guest b go to an event queue.
 struct Setup {
     connection: Connection,
     eq: Watch,
     source: MrInfo,
-    /// Number of messages in b's completion queue so far.
+    /// Number of messages so far in the completion queue of guest b.
     received: u32,
 }
 
@@ -53,7 +53,7 @@ impl Setup {
         self.connection.towards(Direction::AToB)
     }
 
-    /// Sends one message to b and waits until it is in the completion queue.
+    /// Sends one message to guest b and waits until its completion queue contains the message.
     async fn send(&mut self, pair: &mut Pair, solicited: bool) -> Result<()> {
         let (at_a, at_b) = self.ends();
         pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// Returns the completion event of b's completion queue, which contains the full number of the queue.
+    /// Returns the completion event of guest b's completion queue, which contains the full number of the queue.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }

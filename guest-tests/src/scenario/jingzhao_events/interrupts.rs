@@ -1,4 +1,5 @@
-//! Interrupt masks. A masked event is written at once, and its interrupt is delivered when the mask permits it.
+//! Interrupt masks. An event is written at once even if its interrupt is masked. The interrupt is delivered when the
+//! mask is lifted.
 
 use agent::wire::{
     CreateEq, DeviceSelector, DisableInterrupts, EnableInterrupts, Mask, MaskInterrupts, OpenHca,
@@ -15,8 +16,9 @@ use crate::report::Report;
 use crate::scenario::driver::{Driver, Guestless};
 use crate::scenario::pair::Pair;
 
-/// The vector under test, followed by another one.
+/// The vector under test.
 const VECTOR: u16 = 17;
+/// A vector other than the one under test.
 const OTHER: u16 = 18;
 
 pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &str) -> Result<()> {
@@ -46,7 +48,7 @@ async fn function_mask(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Function, true).await
 }
 
-/// Checks interrupts that the guest masks in its table. The VMM emulates that table, so these interrupts are not
+/// Checks interrupts that the guest masks in its MSI-X table. The VMM emulates that table, so these interrupts are not
 /// pending in the device.
 async fn masked_entry(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Entry(VECTOR), false).await?;

@@ -41,7 +41,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("access error: WRITE with a wrong R_Key", hint, access_error(pair)).await
 }
 
-/// Returns a queue pair shape whose QP number has bits set above the table's index mask.
+/// Returns parameters of a queue pair whose QP number has bits set above the table's index mask.
 fn high() -> CreateQp {
     CreateQp { high_bits: 5, ..CreateQp::default() }
 }
@@ -71,8 +71,8 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Checks the drained event while a message waits for a receive (section 10.5). QUERY_QP reports state 7, and the
-/// context in memory contains 5.
+/// Checks that the drained event occurs once a message that waits for a receive has completed (section 10.5). Until
+/// then, QUERY_QP reports state 7, and the context in memory contains state 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();
@@ -86,7 +86,7 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // This message has not been started, so it waits for RTS although a receive is posted for it.
+    // The device has not started this message, so the message waits for RTS even after a receive is posted for it.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 
@@ -140,7 +140,7 @@ async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
     cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
 }
 
-/// Makes a queue pair of a generate three completions for a CQ that fails.
+/// Makes a queue pair of guest a generate three completions for a CQ that fails.
 async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
     const NOP: SendOp = SendOp::Raw(0);
     let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;

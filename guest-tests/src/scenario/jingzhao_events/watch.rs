@@ -37,7 +37,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Returns an event whose only content is a number, usually that of a queue.
+    /// Returns an event whose only content is a number, usually a queue number.
     pub(super) const fn of(kind: u8, number: u32) -> Self {
         Self { kind, number, subtype: 0, detail: 0, param: 0 }
     }
@@ -78,7 +78,7 @@ impl Watch {
         Self::create_as(driver, CreateEq { vector, ..CreateEq::default() }, kinds).await
     }
 
-    /// Creates a queue of this shape for events of these types.
+    /// Creates a queue with these parameters for events of these types.
     pub(super) async fn create_as(driver: &mut impl Driver, shape: CreateEq, kinds: &[u8]) -> Result<Self> {
         let eq = driver.call(shape).await?;
         driver.call(MapEq { eq: eq.id, events: mask(kinds), remove: false }).await?;

@@ -65,8 +65,8 @@ const AT_ONCE: usize = 256;
 /// Binary logarithm of the size of an event queue that can hold [`AT_ONCE`] events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
-/// Issues commands with the E bit. Each completes with one event that contains its token and its status, whatever the
-/// status is (section 1.4).
+/// Issues commands with the E bit. Each command completes with one event that contains the command's token and status,
+/// even if the command fails (section 1.4).
 async fn issue_with_events(
     vm: &mut Vm,
     eq: EqId,

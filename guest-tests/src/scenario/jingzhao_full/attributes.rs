@@ -101,8 +101,8 @@ fn held(qp: &TestQp) -> Mailbox {
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the commands that lead to the state `from` with only the required attributes, followed by the attempt
-/// between two queries.
+/// Returns the commands that lead to the state `from` with only the required attributes, followed by a query, the
+/// attempt, and another query.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -164,7 +164,7 @@ fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u
         .fold(before, |word, field| word & !field.bits | mailbox.get(at) & field.bits)
 }
 
-/// Checks the defaults for a QP whose software never sets RNR retry count, ACK timeout and retry count (section 10.6).
+/// Checks the default RNR retry count, ACK timeout and retry count of a QP if software never sets them (section 10.6).
 pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     /// The defaults are unlimited RNR retries, an ACK timeout of 67.1 ms, and 7 retries. The first two values are in
     /// the upper bits of their bytes, and the last is in bits 18:16 of its word.
@@ -186,7 +186,7 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
 }
 
 /// Checks the public driver's mask, in which bit 11 is the port and bit 6 the RNR timer (section 10.4). The driver
-/// sends its image with every command, and always sets retries and timeout to zero.
+/// sends the whole context with every command, and always sets retries and timeout to zero.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;

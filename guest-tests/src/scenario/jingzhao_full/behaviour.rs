@@ -121,7 +121,7 @@ async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8;
     Ok(())
 }
 
-/// Returns a command whose input mailbox is all zeros, which changes only the state (section 10.3).
+/// Returns a command whose input mailbox is all zeros. The command changes only the state (section 10.3).
 pub(super) fn zeros(op: u16, qp: &TestQp) -> RawCommand {
     with(op, qp.qp.qpn, &Mailbox::new(0xc0))
 }

@@ -124,8 +124,8 @@ pub(super) fn generic(device: &Device) -> Script {
             script.tries(Form::NumberOver24Bits, numbered(0x7fff_ffff));
         }
         if let Inbox::Unmodified(_) = row.inbox {
-            // Only with op_modifier 0 does the command have an input mailbox. Also check the number in a form without
-            // one.
+            // The command has an input mailbox only if op_modifier is 0. Also check the number in a form without a
+            // mailbox.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {
@@ -373,8 +373,8 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script.good("op_modifier 2 (RTL)", modified(2, on(0x021, QPN)));
     script.good("op_modifier 3 ([D])", reset.clone());
 
-    // Each attempt starts with RST2INIT, because fields that are zero in later commands keep the values that it has
-    // set.
+    // Each attempt starts with RST2INIT, because fields that are zero in later commands keep their values from
+    // RST2INIT.
     for (form, service) in [
         (Form::Bad("RC: MTU code 0"), service::RC),
         (Form::Bad("UC: MTU code 0"), service::UC),

@@ -1,4 +1,4 @@
-//! An open HCA, and what raw commands need: the addresses of its tables, and memory.
+//! An open HCA, with the table addresses and the memory that raw commands use.
 
 use agent::wire::{
     CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostRecv, PostSend, QpInfo,

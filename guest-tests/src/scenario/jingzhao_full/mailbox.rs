@@ -78,7 +78,7 @@ pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     })
 }
 
-/// Returns the mailbox of WRITE_MTT (3.8) for `count` consecutive pages from bus address `first` on.
+/// Returns the mailbox of WRITE_MTT (3.8) for `count` consecutive pages, starting at bus address `first`.
 pub(super) fn write_mtt(start: u64, first: u64, count: u32) -> Mailbox {
     let groups = usize::try_from(count.div_ceil(4)).unwrap_or(0);
     (0..count).fold(Mailbox::new(0x20 + groups * 0x20).double(0x18, start), |mailbox, i| {

@@ -114,7 +114,8 @@ fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     }
 }
 
-/// Evaluates the last three results, which are those of [`observed`]. All results except the command's own must be OK.
+/// Evaluates the last three results, which are those of [`observed`]. All results except that of the observed command
+/// must be OK.
 fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
     ensure!(steps.iter().all(|step| step.status == OK), "transitions to {from:?} failed: {steps:?}");

@@ -1,4 +1,4 @@
-//! Errors that one end of a connection causes itself, and the state of its queues afterwards.
+//! Errors caused by one end of a connection, and the state of its queues afterwards.
 
 use agent::wire::{Access, Cqe, CreateMr, PostRecv, SendOp, SendRequest, Sge, Transition};
 use anyhow::{Context, Result, ensure};
@@ -88,7 +88,7 @@ async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that a receive request with an unknown L_Key fails at both ends (section 9.5).
+/// Checks that a receive request with an unknown L_Key causes an error at both ends (section 9.5).
 async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);

@@ -72,7 +72,7 @@ async fn widths(vm: &mut Vm) -> Result<()> {
 /// Checks registers that cannot be written (sections 1.1, 1.5 and 1.6).
 async fn read_only(vm: &mut Vm) -> Result<()> {
     for (region, offset, expected) in [
-        // These are, in order: init_done, both reset registers, ranges without a function, and the doorbells.
+        // These are, in order: init_done, both reset registers, ranges without registers, and the doorbells.
         (Region::Bar0, 0xf20, 1),
         (Region::Bar0, 0xf10, 0),
         (Region::Bar0, 0xf_0010, 0),

@@ -102,8 +102,8 @@ impl Link {
     /// A message does not arrive even though no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE causes no completion at the receiver. Instead, the arrival of an empty message that follows it is
-        // observed.
+        // A WRITE causes no completion at the receiver. Its arrival is detected by the completion of an empty message
+        // that follows it.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;
@@ -145,7 +145,7 @@ impl Link {
         Ok(())
     }
 
-    /// Checks the fields of a receive CQE (section 7.1). Its opcode is that of the message's last packet.
+    /// Checks the fields of a receive CQE (section 7.1). The opcode in the CQE is that of the message's last packet.
     fn check_arrived(&self, cqe: &Cqe, (op, len): (SendOp, u32)) -> Result<()> {
         const UC: u8 = 0x20;
         let (at_sender, at_receiver) = self.ends();

@@ -240,7 +240,7 @@ async fn several(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a datagram with a wrong Q_Key causes no error at the sender, and that the next datagram uses its receive
+/// Checks that a datagram with a wrong Q_Key causes no error at the sender, and that it does not consume a receive
 /// request (section 11.3).
 async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     let link = Link::create(pair, Direction::AToB).await?;
@@ -260,7 +260,7 @@ async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a Q_Key of 0 or with its high bit set is replaced by the sender's own Q_Key (section 11.1).
+/// Checks that a Q_Key that is 0 or has its high bit set is replaced by the sender's own Q_Key (section 11.1).
 async fn own_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     for qkey in [0, 1 << 31, 0xffff_ffff] {
@@ -361,8 +361,8 @@ async fn unsupported(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the request fails, that the request behind it is flushed, and that software can restart the queue
-/// (section 10.5).
+/// Checks that the request fails, that the next request is flushed, and that software can restart the queue (section
+/// 10.5).
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let at_a = link.ends().0;
     let good = link.request(SendOp::Send, 64, link.peer());

@@ -73,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Checks that the counts are returned exactly once and in order, and that the word contains their number.
+/// Checks that each count is returned exactly once and in order, and that the word contains the number of additions.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;
@@ -111,8 +111,8 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message causes no completion, and that the next message, which is complete, uses its
-/// receive request (section 11.3).
+/// Checks that an incomplete message causes no completion, and that the next, complete message uses the receive request
+/// of the incomplete one (section 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;

@@ -1,4 +1,4 @@
-//! Buffers for one message at a time, which is not retransmitted, and checks of their content.
+//! Buffers for a message that is not retransmitted, and checks of the buffers' content.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};

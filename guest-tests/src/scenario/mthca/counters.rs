@@ -10,8 +10,8 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to read the counters while they do not change. At the start of the case, kernels are
-/// still leaving multicast groups. Each attempt waits for a program in the guest.
+/// Maximum number of attempts to read the counters while they do not change. The counters change at the start of the
+/// case, because kernels are still leaving multicast groups.
 const ATTEMPTS: usize = 20;
 
 /// Values of counters, with their names in `perfquery`.

@@ -1,6 +1,6 @@
-//! Doorbells in UAR pages that are mapped into guests. Such guests must pass the same tests, and their speed is
-//! compared with that of guests whose doorbells are trapped. Both pairs of guests are measured in turn on the ring
-//! fabric, which adds the least latency to small messages.
+//! Doorbells in UAR pages that are mapped into guests. A pair of guests with mapped doorbells must pass the same tests
+//! as other pairs, and its speed is compared with that of a pair with trapped doorbells. Both pairs are measured in
+//! turn on the ring fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
 
@@ -24,8 +24,8 @@ const PING_PONGS: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
 ];
 
-/// perftest programs, each with the number of sizes on which it reports. They use one queue pair, or several whose
-/// doorbells overwrite each other.
+/// perftest programs, and the number of message sizes for which each program prints a result. A program uses one queue
+/// pair, or several queue pairs whose doorbells overwrite each other.
 const PERFTESTS: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_send_bw -s 64 -n 2000 -q 16", 1),

@@ -34,7 +34,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Cases for any InfiniBand HCA. If a CQ overflows, its driver logs one warning, which contains `overrun`.
+/// Cases for any InfiniBand HCA. If a CQ overflows, the HCA's driver logs one warning, which contains the text in
+/// `overrun`.
 pub(in super::super) async fn cases(
     lab: &Lab,
     report: &mut Report,
@@ -89,7 +90,7 @@ async fn migrated(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Checks that a request with a wrong key fails, and that the requests behind it are flushed.
+/// Checks that a request with a wrong key fails, and that the requests after it are flushed.
 async fn wrong_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);

@@ -23,8 +23,8 @@ const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
 /// fragments.
 const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 
-/// Programs that use `rdma_cm`: name, server, client, and how the server shows that it is ready. `{a}` and `{b}` are
-/// the addresses of client and server.
+/// Programs that use `rdma_cm`: the command lines of server and client, and how the server shows that it is ready.
+/// `{a}` and `{b}` are the addresses of client and server.
 const CONNECTED: &[(&str, &str, Ready)] = &[
     ("rping -s -a {b} -C 50 -V", "rping -c -a {b} -C 50 -V", Ready::Cm),
     ("rping -s -a {b} -C 20 -S 65000 -V", "rping -c -a {b} -C 20 -S 65000 -V", Ready::Cm),
@@ -37,8 +37,8 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         Ready::Line("receiving data transfers"),
     ),
     ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
-    // `-T a` is not used, because with it the client exits with status 16, POLLHUP, if the server has closed the
-    // connection before the client polls for the last bytes.
+    // With `-T a`, the client would exit with status 16 (POLLHUP) if the server closed the connection before the client
+    // polled for the last bytes.
     ("rstream -b {b} -S 1000 -C 100 -T n", "rstream -s {b} -S 1000 -C 100 -T n", Ready::Cm),
     ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];

@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Ready, await_text, spawn, stop};
 
-/// Time limit for OpenSM to finish its first sweep. It repeats most queries several times before it gives up.
+/// Time limit for OpenSM to finish its first sweep. OpenSM repeats most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Path of OpenSM's log, which shows when a sweep has ended.

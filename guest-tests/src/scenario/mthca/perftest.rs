@@ -8,8 +8,8 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Programs with their arguments, each with the number of sizes on which it reports. They cover every operation of
-/// every service. Programs with `-a` use all sizes, in one direction.
+/// Programs with their arguments, and the number of message sizes for which each program prints a result. They cover
+/// every operation of every service. Programs with `-a` use all sizes, in one direction.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -s 65536 -n 100 -q 4", 1),
@@ -20,8 +20,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // Packets that exceed the host's socket buffer are lost, and UC does not retransmit them. Therefore only a few
-    // messages are outstanding, and the rate is limited to 100 MiB/s, so that a delayed peer can catch up.
+    // UC does not retransmit packets that are lost because the host's socket buffer is full. For this reason, few
+    // messages are outstanding, and the rate is limited to 100 MiB/s to let a delayed peer catch up.
     ("ib_send_bw -c UC -s 4096 -n 500 -t 8 -r 512", 1),
     ("ib_write_bw -c UC -a -n 10", 23),
     ("ib_send_bw -c UD -a -n 50", 11),

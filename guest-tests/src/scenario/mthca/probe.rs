@@ -81,7 +81,7 @@ const RECOVERY: Duration = Duration::from_secs(40);
 /// Path of the counter of resets that the driver has requested.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Cycles that load and unload the driver. Each waits a second for the device's reset.
+/// Cycles that load and unload the driver. Each cycle waits a second for the device's reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
@@ -252,9 +252,9 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// Removes a known warning from kernel messages. A work item of the driver unregisters the device. Its work queue is
-/// marked for memory reclaim, but it waits for a work queue of `ib_core` that is not marked. The kernel warns about
-/// this only if the latter work queue is busy.
+/// Removes a known warning from kernel messages. The driver unregisters the device in a work queue that is marked for
+/// memory reclaim. The unregistration waits for a work queue of `ib_core` that is not marked. The kernel warns about
+/// this only if the work queue of `ib_core` is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";

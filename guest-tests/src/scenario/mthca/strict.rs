@@ -168,7 +168,7 @@ impl Violations {
         Ok(())
     }
 
-    /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines, and fails
+    /// Returns the number of reports of each rule since this snapshot. Prints the first few new log lines, and fails
     /// unless one of the new lines contains the identifying text.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time limit for a replay. Even a record of several minutes replays in seconds, but more slowly on a busy host or with
-/// an unoptimised program.
+/// Time limit for a replay. A record of several minutes replays in seconds, but takes longer on a busy host or with an
+/// unoptimised program.
 const LIMIT: Duration = Duration::from_secs(240);
 /// End of the output for a record that replays without differences and whose daemon was stopped in the regular way.
 const ALL: &str = "no differences; recording ended: closed by hcad\n";

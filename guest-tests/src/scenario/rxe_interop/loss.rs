@@ -1,4 +1,4 @@
-//! The same matrix on a link that loses, duplicates, reorders, corrupts or marks frames.
+//! Runs the matrix on a link that loses, duplicates, reorders, corrupts or marks frames.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ async fn dropped(bench: &Bench) -> Result<u64> {
 }
 
 /// Checks that the receiver of ECN-marked data sends congestion notifications (IBTA annex A17, section A17.9).
-/// Soft-RoCE ignores them.
+/// Soft-RoCE ignores the notifications.
 async fn marked(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
     let mut marks = Impairments::default();

@@ -14,7 +14,7 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 ///
 /// Soft-RoCE counts only packets that pass its ICRC check, so their number must equal the number of UDP datagrams that
 /// its kernel counts. All packets sent by soft-RoCE must have reached the HCA, whose socket buffer is large enough. The
-/// opposite is not checked, because a burst may overrun the socket buffer of the emulated NIC.
+/// opposite direction is not checked, because a burst may overrun the socket buffer of the emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
@@ -38,7 +38,7 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
 /// Returns the number of datagrams that reached soft-RoCE and failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // The UDP datagrams are read first, so that a datagram which arrives between the two readings does not count as
+    // The UDP datagrams are read first, so that a datagram that arrives between the two readings does not count as
     // dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;

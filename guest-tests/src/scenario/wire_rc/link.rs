@@ -322,7 +322,7 @@ impl<'a> Link<'a> {
         SendRequest { op, data: Data::Sges(vec![self.mr.sge(off, len)]), remote, ..SendRequest::default() }
     }
 
-    /// Returns the next completion. It is an error if none arrives.
+    /// Returns the next completion, or an error if none arrives in time.
     pub(super) fn completion(&mut self) -> Result<Cqe> {
         let poll = Poll { cq: self.cq.id, count: 1, timeout_ms: DUE_MS };
         let cqes = self.bench.agent.call(poll)?.cqes;
@@ -379,7 +379,8 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(DestroyMr { mr: self.mr.id }).map(drop)?)
     }
 
-    /// Checks that a SEND of three packets from the peer is received. It starts with the peer's packet number `n`.
+    /// Checks that a SEND of three packets from the peer is received. The SEND starts with the peer's packet number
+    /// `n`.
     pub(super) fn expect_receives(&mut self, n: u32, msn: u32) -> Result<()> {
         let payload = message(3 * self.mtu);
         self.post_receive(4096, 4096)?;

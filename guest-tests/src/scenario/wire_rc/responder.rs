@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ that a requester sends if it has lost a response in the middle. It repeats the rest of the earlier
-/// READ, with the PSN, address and length of that rest (IBTA 9.7.5.1).
+/// Checks the READ that a requester sends if it has lost a response in the middle. This READ repeats the rest of the
+/// earlier READ, and has the PSN, address and length of the rest (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -267,7 +267,8 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
     let packets = link.send_message(0, &payload);
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::RNR | timer, 0)?;
-    // Packets that follow the rejected one are out of sequence, but the RNR NAK has already been sent.
+    // Packets that follow the rejected one are out of sequence. They cause no further NAK, because the RNR NAK is
+    // outstanding.
     link.expect_silence()?;
     link.post_receive(0, 4096)?;
     link.send_all(&packets)?;

@@ -182,8 +182,8 @@ fn words(status: ExitStatus) -> String {
     }
 }
 
-/// Fails if the command names a file in the folder that cannot be executed. To find that in the guests would take as long
-/// as booting them.
+/// Fails if the command names a file in the folder that cannot be executed. Without this check, the error would appear
+/// only after the guests have booted.
 fn can_start(command: &[String], folder: &Path) -> Result<()> {
     let Some(program) = command.first().filter(|name| name.contains('/') && !name.starts_with('/')) else {
         return Ok(());

@@ -69,7 +69,8 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     let (feed, input) = channel();
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
-    // If the guest stopped reading before packing was finished, its own error message is the more helpful one.
+    // If the guest stopped reading before packing was finished, the guest's error message is more helpful than the
+    // packing error.
     ensure!(
         status == ExitStatus::Code(0),
         "cannot write files to guest {}: {}",
@@ -105,7 +106,7 @@ async fn with_input(
 fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
-    // The guest's busybox tar does not know entries of sparse files.
+    // The guest's busybox tar does not support entries of sparse files.
     archive.sparse(false);
     let packed = if from.is_dir() {
         archive.append_dir_all(name, from)

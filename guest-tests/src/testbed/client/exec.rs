@@ -16,8 +16,8 @@ use crate::testbed::name::Target;
 
 /// Terminal type used if the environment does not specify one.
 const TERM: &str = "xterm-256color";
-/// Signals to forward. With a terminal, its keys generate the first two of them inside the guest. The last one is then
-/// not forwarded: if the terminal closes, both this program and the command end.
+/// Signals to forward to the command. If the command has a terminal, keys generate SIGINT and SIGQUIT inside the guest,
+/// and SIGHUP is not forwarded. When the user's terminal closes, this program ends, and the command ends with it.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
 

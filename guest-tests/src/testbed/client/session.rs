@@ -64,8 +64,7 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // A frame that has been read partially must not be lost, so a separate task reads frames and is never
-        // cancelled.
+        // A partially read frame must not be lost, so a separate task reads frames and is never cancelled.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -112,7 +111,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If the frame cannot be sent, the command has ended, which the next received frame will report.
+                // If the frame cannot be sent, the command has ended. The next received frame will report its end.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };

@@ -166,8 +166,8 @@ const END: Duration = Duration::from_secs(20);
 /// Interval between checks whether the supervisor has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped, unless they are
-/// meant to keep running.
+/// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped. If `is_kept` is
+/// set, they keep running.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -203,8 +203,8 @@ impl Drop for Supervisor {
     }
 }
 
-/// Starts this program as a supervisor, with the same command line. It runs in a new session, so that Ctrl-C and the
-/// closing of the terminal do not affect it. If the command line contains no testbed name, one is added.
+/// Starts this program as a supervisor, with the same command line. The supervisor runs in a new session, so Ctrl-C and
+/// the closing of the terminal do not affect it. If the command line contains no testbed name, one is added.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;

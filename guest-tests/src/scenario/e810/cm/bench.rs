@@ -1,5 +1,5 @@
-//! Two guests with an E810 and `irdma` each, and a third guest that is connected to the first and runs soft-RoCE on an
-//! emulated NIC.
+//! Two guests with an E810 and `irdma` each, and a third guest that runs soft-RoCE on an emulated NIC. The third guest
+//! is connected to the first one.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::run_dir::RunDir;
 use crate::scenario::rxe_interop::mac;
 use crate::tools::Exchange;
 
-/// Modules of soft-RoCE, and modules that programs need in addition.
+/// The module of soft-RoCE, and the modules that RDMA programs need.
 const SOFT_MODULES: &[&str] = &["rdma_rxe", "ib_uverbs", "rdma_ucm"];
 /// Time limit of each program.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ impl fmt::Display for Network {
 /// One of the three stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The station with the E810 to which c is connected.
+    /// The station with the E810 to which station c is connected.
     A,
     B,
     C,

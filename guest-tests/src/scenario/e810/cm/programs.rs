@@ -11,8 +11,7 @@ pub(super) struct Program {
     server: &'static str,
     client: &'static str,
     pub(super) ready: Ready,
-    /// Text that both client and server must print. Errors need no such check, because they are visible in the exit
-    /// status.
+    /// Text that both client and server must print. Errors are detected by the exit status.
     prints: &'static str,
     pub(super) over_ipv6: OverIpv6,
 }
@@ -90,7 +89,7 @@ impl Program {
         self.client.contains(GROUP)
     }
 
-    /// Returns the client's command line for readers, without addresses.
+    /// Returns the client's command line without addresses, for use in case names.
     pub(super) fn name(&self, network: Network) -> String {
         let words = self.client.split_whitespace().collect::<Vec<_>>();
         let group = network.group();

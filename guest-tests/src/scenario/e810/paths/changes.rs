@@ -121,7 +121,7 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.moves_on(a, b).await.context("afterwards")?;
     carrier(&mut a.vm, &device, true).await?;
     roce::port_is_active(a).await?;
-    // The interface loses its IPv6 addresses.
+    // The interface lost its IPv6 addresses when it was taken down.
     for network in [0, SECOND] {
         let own = a.address(network).ipv6;
         a.sh(&format!("ip address add {own}/64 dev {device} nodad")).await?;
@@ -147,7 +147,7 @@ pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
 }
 
-/// Returns how the first program to end has ended, and kills the other program.
+/// Waits until one of the two programs ends, and kills the other. Returns how the first program ended.
 async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
     let [client, server] = traffic.programs();
     let is_client = async {

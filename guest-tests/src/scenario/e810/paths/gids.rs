@@ -1,4 +1,4 @@
-//! GIDs, each of which is derived from an address of the network device or of a VLAN on it.
+//! GIDs. Each GID is derived from an address of the network device or of one of its VLANs.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

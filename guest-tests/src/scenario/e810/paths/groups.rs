@@ -10,8 +10,8 @@ use super::super::station::Station;
 use crate::scenario::failing::status;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
-/// Address of the group. Ethernet addresses are derived from its last four bytes, which therefore differ from the first
-/// four.
+/// Address of the group. The Ethernet address of the group is derived from the last four bytes. The first four bytes
+/// differ from them, so the test fails if the wrong bytes are used.
 const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
 /// QP number used in datagrams to groups.
 const GROUP_QPN: u32 = 0xff_ffff;

@@ -28,7 +28,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts traffic between two stations, using the given address of b.
+    /// Starts traffic between two stations. The client connects to the given address of guest b.
     pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
         let line = format!("rping -s -a {address} -S 4000 -V");
         let server = spawn(&mut b.vm, &line).await?;
@@ -65,7 +65,7 @@ impl Traffic {
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
         let client = said(stop(&mut a.vm, self.client).await?);
         ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
-        // The program that is stopped first invalidates its memory, so the other may fail.
+        // The program that is stopped first invalidates its memory, so the other program may fail.
         let server = said(stop(&mut b.vm, self.server).await?);
         ensure!(!server.contains("mismatch"), "{server}");
         for station in [a, b] {

@@ -21,7 +21,7 @@ const CAPABLE: u8 = 2;
 const PRIORITY: u16 = 5;
 /// Upper bits of the opcodes used for datagrams.
 const UD: u8 = 0x60;
-/// First source port of RoCEv2, whose source ports are in the dynamic range (IBTA annex A17, section A17.4.3).
+/// Lowest UDP source port of RoCEv2 packets. Source ports are in the dynamic range (IBTA annex A17, section A17.4.3).
 const FIRST_PORT: u16 = 0xc000;
 
 /// Fields of a captured RoCE packet that identify and classify its flow.
@@ -103,7 +103,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// Runs a program, and returns the frames that a sent and received while it ran.
+    /// Runs a program, and returns the frames that station a sent and received while the program ran.
     async fn captured(
         &self,
         (a, b): (&mut Station, &mut Station),

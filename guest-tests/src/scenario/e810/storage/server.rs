@@ -1,4 +1,4 @@
-//! The server's guest, which can be killed without warning. Its disk outlives it.
+//! The server's guest, which can be killed without warning. Its disk outlives the guest.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ impl<'a> Place<'a> {
         self.start_rdma(server).await
     }
 
-    /// Waits until the port of a station is active. The RDMA driver of an E810 is not loaded before.
+    /// For an E810, loads the RDMA driver and waits until its port is active. The port of a ConnectX is already active.
     pub(super) async fn start_rdma(&self, station: &mut Station) -> Result<()> {
         match self.hca {
             Device::E810 => roce::start(station).await,

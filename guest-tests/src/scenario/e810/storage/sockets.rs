@@ -43,8 +43,9 @@ const FAMILIES: &[Family] = &[
 
 const SMC_TELLS: &[&str] = &[
     "smc: ",
-    // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. The
-    // driver destroys it through the error state, even from RESET, although the core does not permit that transition.
+    // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. Before
+    // that, the driver moves the queue pair from RESET to the error state, although the core does not permit this
+    // transition.
     "old_state=0x0, new_state=0x6",
 ];
 

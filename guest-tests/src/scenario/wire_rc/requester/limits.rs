@@ -102,7 +102,7 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
 }
 
 /// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. Two
-/// messages are sent, because the region is too small for a message of more packets than that.
+/// messages are sent, because the region is too small for a message of more than 256 packets.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;

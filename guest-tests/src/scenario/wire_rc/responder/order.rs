@@ -29,7 +29,7 @@ fn swapped(link: &mut Link<'_>) -> Result<()> {
         link.send(packet)?;
     }
     link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
-    // The HCA may send one acknowledgement for both, or one for each.
+    // The HCA may send one acknowledgement for both messages, or one for each message.
     let answers = link.rest()?;
     ensure!(
         answers.last().is_some_and(|ack| ack.is("RC_ACKNOWLEDGE")
