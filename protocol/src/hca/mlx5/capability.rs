@@ -272,7 +272,7 @@ impl GeneralCaps {
             log_max_cq_entries: 16,
             log_max_cqs: 16,
             log_max_eq_entries: 22,
-            // The driver of The driver of Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
+            // The driver of Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
             log_max_mkeys: 18,
             log_max_eqs: 6,
             max_indirection: 4,
