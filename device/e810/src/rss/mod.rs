@@ -1,8 +1,8 @@
 //! Receive side scaling (RSS): selects the receive queue of a frame within its VSI.
 //!
-//! The driver can program the hash input ([`profiles`]). By default, the input consists of the source and
-//! destination IP address. For unfragmented TCP, UDP and SCTP packets, it also contains the ports. Drivers
-//! program the same input by default.
+//! The driver can program the hash input ([`profiles`]). Without a matching profile, the input consists of
+//! the source and destination IP address. For unfragmented TCP, UDP and SCTP packets, the input also contains
+//! the ports. Drivers program the same input by default.
 //!
 //! # Spec
 //! E810 interface, sections 5.9, 6.3 and 8.5.
@@ -143,8 +143,8 @@ impl Vsis {
     /// Executes "Get RSS LUT". Returns the number of bytes written.
     ///
     /// # Errors
-    /// As for [`Vsis::set_table`]; also EINVAL if the size differs from the size in the last "Set RSS LUT"
-    /// for the function's table.
+    /// As for [`Vsis::set_table`]; also EINVAL if the command selects the function's table with a size other
+    /// than the current size.
     pub(super) fn get_table(
         &mut self,
         parameters: &TableParameters,

@@ -155,7 +155,7 @@ impl Fields {
     }
 }
 
-/// Whether this device can extract words of the word's header.
+/// Whether this device can extract words from the header that `word` names.
 const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
