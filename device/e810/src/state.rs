@@ -22,7 +22,7 @@ use super::pf_config::PfConfig;
 pub(super) struct State {
     pub(super) setup: Setup,
     pub(super) nvm: Nvm,
-    /// DDP package. Only a core or global reset drops it.
+    /// DDP package. It survives a function reset.
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,

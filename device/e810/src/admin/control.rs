@@ -13,7 +13,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use super::Command;
 use crate::state::State;
 
-/// Lock timeout in milliseconds that drivers read. There is only one driver, so a lock never expires.
+/// Lock timeout in milliseconds, as reported to drivers. There is only one driver, so a lock never expires.
 const GRANTED_MS: u32 = 3000;
 
 /// Firmware and API version. From API version 1.5.2 on, drivers require flash modules that the image does not

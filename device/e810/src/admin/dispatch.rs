@@ -23,7 +23,7 @@ pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };
         execute(state, cx, &mut descriptor);
-        // If the command reset the function, the ring is disabled and this has no effect.
+        // If the command reset the function, the ring is disabled and this call has no effect.
         state.function.rings.send.complete(cx.dma, place, &descriptor);
     }
 }

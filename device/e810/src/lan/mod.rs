@@ -123,7 +123,7 @@ mod control {
 }
 
 impl Lan {
-    /// Creates `queues` queues of each kind, all disabled.
+    /// Creates `queues` transmit and `queues` receive queues, all disabled.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             transmit: (0..queues).map(|_| None).collect(),

@@ -77,7 +77,7 @@ struct Window {
     next: usize,
 }
 
-/// A frame as scattered slices, in order.
+/// A frame as a list of slices, in order.
 type Parts<'a> = SmallVec<[&'a [u8]; 4]>;
 
 impl ReceiveQueue {

@@ -2,8 +2,8 @@
 //!
 //! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the
 //! write. If the device writes a CQE in this interval, software expects an event for the CQE, but the device
-//! does not know about the arm yet. When the arm arrives, the device therefore checks for unread entries. If
-//! any entry is unread, the device raises the event at once. A spurious event is harmless.
+//! has not received the arm yet. When the arm arrives, the device therefore checks for unread entries. If any
+//! entry is unread, the device raises the event at once. A spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.

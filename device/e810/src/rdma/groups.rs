@@ -80,8 +80,8 @@ impl Groups {
         })
     }
 
-    /// Executes "Create multicast group". If the group was modified before and that state includes all
-    /// members of this command, the modified state is used instead.
+    /// Executes "Create multicast group". If an earlier modify operation stored a state that includes all
+    /// members of this command, that state is used instead.
     ///
     /// # Errors
     /// The index is out of range, or the member list is not in mapped memory.

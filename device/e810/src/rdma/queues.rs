@@ -215,8 +215,8 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Privileged QPs are not polled. The kernel completes their remaining WQEs itself, and discards the CQEs
-    // of a QP before it destroys the QP.
+    // Privileged QPs are not polled for later WQEs. The kernel completes their remaining WQEs itself, and
+    // discards the CQEs of a QP before it destroys the QP.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
@@ -237,11 +237,11 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
 /// Major code of a flushed WQE, and the default minor code.
 const FLUSHED: u16 = 1;
 
-/// Flushes WQEs posted to QPs in the error state after software flushed them.
+/// Flushes WQEs that software posted to QPs in the error state after it had flushed these QPs.
 ///
 /// Software flushes a QP again only if it moved the QP to the error state itself (section 14.2). If the
-/// device moved the QP to the error state, WQEs posted later would never complete, which violates IBTA volume
-/// 1, section 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
+/// device moved the QP to the error state, later WQEs would therefore never complete, in violation of IBTA
+/// volume 1, section 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);

@@ -85,7 +85,7 @@ pub(super) struct EntryRing<const LEN: usize> {
     written: u32,
 }
 
-/// An entry could not be written and is lost.
+/// The ring is not in mapped memory. The entry could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreachableError;
 

@@ -1,7 +1,7 @@
 //! The transmit scheduler tree, which distributes bandwidth among queues.
 //!
-//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. It
-//! serves transmit queues round-robin, which is a valid schedule if no rate limit is set.
+//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. The
+//! device serves transmit queues round-robin, which is a valid schedule if no rate limit is set.
 //!
 //! # Spec
 //! E810 interface, section 5.5.

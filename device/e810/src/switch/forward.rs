@@ -33,7 +33,7 @@ pub(in super::super) struct Route {
 pub(in super::super) enum DiscardError {
     /// The VSI does not exist.
     NoVsi,
-    /// The VLAN mode of the VSI does not permit the frame, which is either tagged or untagged.
+    /// The VLAN mode of the VSI does not permit this frame (tagged or untagged).
     VlanMode,
     /// The VSI does not receive frames for the source MAC address (anti-spoofing).
     Spoofed,

@@ -229,7 +229,7 @@ fn memory_window_grants_access_only_to_its_range() {
     pair.is_refused(WINDOW | 1, TARGET + 0x1001, 0x108);
 }
 
-/// Section 13.4: a bind of length 0 unbinds.
+/// Section 13.4: a bind of length 0 unbinds the window.
 #[test]
 fn unbound_window_denies_access() {
     let mut pair = with_keys(|_| {});

@@ -55,7 +55,7 @@ fn ip(id: u8) -> IpNumber {
     IpAddr::from([10, 81, 0, id]).into()
 }
 
-/// Two devices, each with one queue pair.
+/// Two devices, `a` and `b`, each with one queue pair.
 pub(super) struct Pair {
     pub(super) a: Driver,
     pub(super) b: Driver,
@@ -144,13 +144,13 @@ impl Pair {
         exchange(&mut self.a.bus, &mut self.b.bus);
     }
 
-    /// Returns the only send completion of a.
+    /// Returns the only send completion of device `a`.
     #[track_caller]
     pub(super) fn sent(&mut self) -> Cqe {
         only(&mut self.a, SEND_CQ).cqe
     }
 
-    /// Returns the only receive completion of b.
+    /// Returns the only receive completion of device `b`.
     #[track_caller]
     pub(super) fn received(&mut self) -> Polled {
         only(&mut self.b, RECV_CQ)
