@@ -14,7 +14,7 @@ impl<'a> Buffer<'a> {
     /// Takes the next `N` bytes.
     ///
     /// # Errors
-    /// EINVAL if fewer remain: a count in the command is too large for its buffer.
+    /// EINVAL if fewer bytes remain, because a count in the command is too large for its buffer.
     pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {
@@ -38,7 +38,7 @@ impl<'a> Buffer<'a> {
         Ok(next.as_chunks_mut().0)
     }
 
-    /// Skips up to `count` bytes; fewer may remain.
+    /// Skips `count` bytes, or all remaining bytes if fewer remain.
     pub(super) fn skip(&mut self, count: usize) {
         let count = count.min(self.0.len());
         self.0 = std::mem::take(&mut self.0).split_at_mut(count).1;

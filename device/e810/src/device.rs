@@ -191,7 +191,8 @@ impl Frontend for E810 {
                 table: (Bar::Bar3, pci::MSIX_TABLE),
                 pending: (Bar::Bar3, pci::MSIX_PBA),
             },
-            // `ice` shares state among functions with equal serial numbers, so they must differ within a guest.
+            // `ice` shares state among functions with equal serial numbers, so serial numbers must differ
+            // within a guest.
             serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
         }
     }
@@ -255,7 +256,7 @@ impl Frontend for E810 {
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let State { function, lan, more_frames, .. } = &mut self.state;
-        // Fire causes at the end of a turn, so that many frames share one interrupt.
+        // Fire causes at the end of a turn. All frames of the turn then share one interrupt.
         for cause in lan.take_causes() {
             function.vectors.fire(cx, cause);
         }
@@ -266,7 +267,8 @@ impl Frontend for E810 {
             function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         function.vectors.retry_blocked(cx);
-        // The caller keeps track of frames that wait for room on the wire.
+        // Report remaining work if a poll stopped at its bound. The caller itself tracks frames that wait for
+        // room on the wire.
         mem::take(more_frames)
     }
 

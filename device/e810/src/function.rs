@@ -1,4 +1,4 @@
-//! State of the function, which a reset drops: queues, interrupts and configuration.
+//! State of the function: queues, interrupts and configuration. Every reset drops this state.
 //!
 //! Memory that a hostile guest can make a device allocate:
 //!
@@ -42,10 +42,10 @@ use super::registers::Stored;
 use super::strict::Strict;
 use super::vectors::Vectors;
 
-/// Scheduler leaves, by the object to which they belong. If a leaf is deleted with an ancestor, its entry
-/// remains.
+/// Scheduler leaves, by the object to which they belong. If a leaf is deleted together with an ancestor, its
+/// entry remains.
 ///
-/// Bound: the number of transmit queues, and of RDMA queue sets that "add RDMA queue sets" permits.
+/// Bound: the number of transmit queues, and the maximum number of RDMA queue sets.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// Leaves, by transmit queue number.
@@ -54,7 +54,7 @@ pub(super) struct Leaves {
     pub(super) rdma_sets: BTreeMap<u16, Teid>,
 }
 
-/// State of the function, which a PF reset drops.
+/// State of the function. Every reset drops this state.
 #[derive(Debug)]
 pub struct Function {
     /// Rings of the admin queue and the mailbox.

@@ -1,4 +1,4 @@
-//! Allocator of small identifiers: always the lowest free one.
+//! Allocator of 16-bit identifiers. It always allocates the lowest free identifier.
 
 /// A range of identifiers, each free or in use.
 #[derive(Clone, Debug)]
@@ -9,12 +9,13 @@ pub(super) struct IdPool {
 }
 
 impl IdPool {
-    /// Creates a pool of `len` free identifiers, starting at `first`. The range must not exceed 65,535.
+    /// Creates a pool of `len` free identifiers, starting at `first`. The highest identifier must not exceed
+    /// 65,535.
     pub(super) fn new(first: u16, len: u16) -> Self {
         Self { first, used: vec![false; len.into()], count: 0 }
     }
 
-    /// Allocates the lowest free identifier.
+    /// Allocates the lowest free identifier. Returns `None` if all identifiers are in use.
     pub(super) fn allocate(&mut self) -> Option<u16> {
         let free = self.used.iter().position(|used| !used)?;
         let number = u16::try_from(free).ok()?.checked_add(self.first)?;
@@ -49,7 +50,7 @@ impl IdPool {
 
     /// Returns the number of free identifiers.
     pub(super) fn free(&self) -> u16 {
-        // The pool contains at most 65,536 minus `first` identifiers.
+        // The conversion always succeeds, because `new` receives the length as a `u16`.
         u16::try_from(self.used.len()).unwrap_or(u16::MAX) - self.count
     }
 }

@@ -1,8 +1,8 @@
 //! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other
 //! limits are fixed.
 //!
-//! `irdma` uses as many objects as the device offers: it sizes its tables by these limits and commits context
-//! memory for them.
+//! `irdma` uses as many objects as the device offers. It sizes its tables by these limits and commits context
+//! memory for all objects.
 //!
 //! # Spec
 //! E810 interface, sections 5.8, 6.1 and 11.2.
@@ -23,19 +23,22 @@ pub const FUNCTION_VSIS: u32 = 384;
 ///
 /// Bound: rules have ten bits for a list, and list 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
-/// Flow director filters guaranteed to all functions together.
+/// Number of flow director filters guaranteed to all functions together.
 pub const DEVICE_FILTERS: u32 = 1024;
-/// Flow director filters of a function, guaranteed and best effort. `ice` warns if there are none.
+/// Number of flow director filters of a function, both guaranteed and best-effort. `ice` warns if the number
+/// is 0.
 pub const FUNCTION_FILTERS: u16 = 512;
 /// Number of counter blocks for flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
 /// Maximum number of profiles of the flow director or of RSS.
 ///
-/// Bound: memory that a driver can make the device allocate. A driver uses about 30, one per flow type.
+/// Bound: limits the memory that a driver can make the device allocate. A driver uses about 30 profiles, one
+/// per flow type.
 pub const MAX_PROFILES: u16 = 128;
 /// Maximum number of TCAM entries that select a profile.
 ///
-/// Bound: memory that a driver can make the device allocate. A driver uses a few per profile.
+/// Bound: limits the memory that a driver can make the device allocate. A driver uses a few entries per
+/// profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
 /// Limits on the number of RDMA objects. The driver reads these limits with the "query FPM" operation. All
@@ -69,8 +72,8 @@ impl Default for Limits {
             max_qps: Count::of_log(10),
             max_cqs: Count::of_log(11),
             max_regions: Count::of_log(14),
-            // 256 GiB in 4 KiB pages. The segment table of `irdma`, one contiguous allocation, then takes 32
-            // KiB.
+            // Enough for 256 GiB in 4 KiB pages. The segment table of `irdma`, which is one contiguous
+            // allocation, then takes 32 KiB.
             max_pbles: Count::of_log(26),
             // The index of "manage ARP" has twelve bits.
             max_arp_entries: Count::of_log(12),

@@ -8,12 +8,12 @@ use protocol::hca::e810::admin::link::{LinkStatus, PhyAbilities, PhyCapabilities
 
 use super::options::LinkSpeed;
 
-/// Maximum frame size, including the check sequence.
+/// Maximum frame size in bytes, including the check sequence.
 pub const MAX_FRAME: u16 = 9728;
 
-/// FEC modes for copper: Reed-Solomon and Firecode (BASE-R) may be requested.
+/// FEC options of the PHY: Reed-Solomon and Firecode (BASE-R).
 const FEC: u8 = 0xc0;
-/// Low power modes: none is active.
+/// Low-power byte of the PHY capabilities (E810 interface, section 5.6).
 const LOW_POWER: u8 = 4;
 /// Module type bytes of a direct attach copper cable.
 const MODULE_TYPE: [u8; 3] = [0x80, 0x01, 0x86];
@@ -32,7 +32,7 @@ impl Link {
         Self { speed, enabled: true }
     }
 
-    /// Enables or disables the link on behalf of the driver. Returns whether this is a change.
+    /// Enables or disables the link on behalf of the driver. Returns whether the setting changed.
     pub fn set_enabled(&mut self, enabled: bool) -> bool {
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
@@ -41,7 +41,7 @@ impl Link {
         self.enabled
     }
 
-    /// Returns whether frames pass the link.
+    /// Returns whether frames can pass the link.
     pub fn is_up(&self, port: &Port) -> bool {
         self.enabled && port.is_up()
     }
@@ -63,7 +63,7 @@ impl Link {
         }
     }
 
-    /// Returns the link status. The media stays available while the link is down; otherwise `ice` would power
+    /// Returns the link status. The media is always reported as available. If it were not, `ice` would power
     /// down the PHY and poll.
     pub fn status(&self, port: &Port, max_frame: u16) -> LinkStatus {
         let up = self.is_up(port);

@@ -1,4 +1,4 @@
-//! The flash image: shadow RAM and the areas that it points to. Each area has two banks, of which the first
+//! The flash image: shadow RAM and the areas that it points to. Each area has two banks, and the first bank
 //! is active.
 //!
 //! # Spec
@@ -10,7 +10,7 @@ use protocol::hca::e810::nvm::{
     SHADOW_RAM_LEN, TLV_PART_NUMBER, sector_pointer, word,
 };
 
-/// Size of the image. `ice` discovers it by probing single bytes.
+/// Size of the image in bytes. `ice` discovers the size by probing single bytes.
 const LEN: usize = 32 * SECTOR_LEN;
 
 /// An area outside the shadow RAM: its first sector, and the number of sectors per bank.
@@ -25,7 +25,7 @@ const PRESERVED_FIELDS: u16 = 0x400;
 /// Part number of the board (PBA), two characters per word.
 const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 
-/// NVM version 4.40, whose minor number is written in hexadecimal digits.
+/// NVM version 4.40. The digits of the minor number are hexadecimal.
 const NVM_VERSION: u16 = 0x4040;
 /// EETRACK ID of the image.
 const EETRACK: u32 = 0x8001_1234;
@@ -35,7 +35,7 @@ const CSS_HEADER: u16 = 0x30;
 const OPTION_ROM_BLOCK: usize = 512;
 /// Option ROM version 1.3000.0.
 const OPTION_ROM_VERSION: u32 = 1 << 24 | 3000 << 8;
-/// Length of the version block: signature, checksum, version, length and two names.
+/// Length of the version block in bytes: signature, checksum, version, length and two names.
 const OPTION_ROM_BLOCK_LEN: usize = 4 + 1 + 4 + 1 + 2 * 32;
 /// Netlist version: major, minor, type, revision.
 const NETLIST: [u16; 4] = [4, 4, 1, 1];
@@ -59,7 +59,7 @@ impl Default for Nvm {
 }
 
 impl Nvm {
-    /// Returns `len` bytes at `offset`; `None` if they exceed the image.
+    /// Returns `len` bytes at `offset`, or `None` if the range exceeds the image.
     pub fn get(&self, offset: u32, len: u16) -> Option<&[u8]> {
         let first = usize::try_from(offset).ok()?;
         self.image.get(first..first + usize::from(len))
@@ -87,22 +87,23 @@ impl Nvm {
         self.put_preserved_fields();
     }
 
-    /// Writes the preserved fields. The only field is the part number, which includes its own length.
+    /// Writes the preserved field area. The only field is the part number, whose value starts with its own
+    /// length in words.
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
         let words = len_u16(characters.len()) + 1;
         let field = [TLV_PART_NUMBER, words, words].into_iter().chain(part_number);
         let field: Vec<u16> = field.collect();
-        // The total length counts its own word and a trailer.
+        // The total length includes its own word and a trailer word.
         let all = std::iter::once(len_u16(field.len()) + 2).chain(field);
         for (at, value) in all.enumerate() {
             self.put_word(0, usize::from(PRESERVED_FIELDS) + at, value);
         }
     }
 
-    /// Writes the NVM bank. Its CSS header contains only the length of the header; the copy of the shadow RAM
-    /// follows.
+    /// Writes the NVM banks. The CSS header of each bank contains only its own length. The copy of the shadow
+    /// RAM follows the header of the first bank and contains only the versions.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =
@@ -126,7 +127,7 @@ impl Nvm {
         let mut block = [0; OPTION_ROM_BLOCK_LEN];
         block[..4].copy_from_slice(&OPTION_ROM_SIGNATURE);
         block[5..9].copy_from_slice(&OPTION_ROM_VERSION.to_le_bytes());
-        // The bytes of the block sum to 0.
+        // The bytes of the block must sum to 0.
         block[4] = block.iter().fold(0_u8, |sum, byte| sum.wrapping_sub(*byte));
         let at = usize::from(OPTION_ROM_BANK.0) * SECTOR_LEN + OPTION_ROM_BLOCK;
         self.image[at..at + OPTION_ROM_BLOCK_LEN].copy_from_slice(&block);
@@ -138,7 +139,7 @@ impl Nvm {
         self.put_word(base, 2, NETLIST_LEN);
         self.put_word(base, NETLIST_NODES, 0);
         for (at, part) in NETLIST.into_iter().enumerate() {
-            // Each part has two words, of which the second is the high half.
+            // Each part has two words. The second word is the high half.
             self.put_word(base, NETLIST_ID + NETLIST_VERSION + 2 * at + 1, part);
         }
     }
@@ -149,7 +150,7 @@ impl Nvm {
     }
 }
 
-/// Converts the length of a constant, which always fits.
+/// Converts the length of a constant. The length always fits.
 fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -158,7 +159,7 @@ fn len_u16(len: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// Flash reads recorded in `probe-synth-fd.aq.gz`: each offset, and the word returned.
+    /// Flash reads recorded in `probe-synth-fd.aq.gz`, as pairs of an offset and the word returned.
     const RECORDED: [(u32, u16); 19] = [
         (0x00, 0x0040),
         (0x84, 0x8010),

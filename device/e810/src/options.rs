@@ -48,7 +48,7 @@ pub struct Queues(u16);
 impl Queues {
     /// Maximum number of queue pairs.
     ///
-    /// Bound: state that the device keeps for each.
+    /// Bound: limits the state that the device keeps per queue pair.
     pub const MAX: u16 = 256;
 
     pub const fn get(self) -> u16 {

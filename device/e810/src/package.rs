@@ -1,8 +1,8 @@
-//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only its name,
-//! version and packet type groups, which drivers use to program RSS. The parser that a package configures in
-//! silicon is fixed in this device.
+//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only the name, the
+//! version and the packet type groups of the package. Drivers program RSS in terms of these groups. In
+//! silicon, the package configures the parser; the parser of this device is fixed.
 //!
-//! A package remains loaded across function resets, until the device is reset.
+//! A loaded package survives function resets. A device reset discards it.
 //!
 //! # Spec
 //! E810 interface, sections 1.2 and 7.
@@ -47,7 +47,7 @@ impl Package {
         &self.packet_groups
     }
 
-    /// Returns the package that is loaded or being loaded.
+    /// Returns the package that is loaded or being loaded, if its metadata is known.
     pub fn info(&self) -> Option<PackageInfo> {
         let Metadata { version, name, .. } = self.metadata?;
         Some(PackageInfo { version, name, track_id: TRACK, active: true, ..PackageInfo::default() })

@@ -1,4 +1,4 @@
-//! Registers without behaviour: constant ones, and ones that return the last value written.
+//! Registers without behaviour: constant registers, and registers that return the last value written.
 //!
 //! # Spec
 //! E810 interface, sections 2.1 and 2.2.
@@ -13,23 +13,24 @@ const LOADED: u32 = 0x73f;
 const SHADOW_RAM_SIZE: u32 = 6 << 5;
 /// GLNVM_FLA.LOCKED: the flash is locked by firmware, as on a card with a programmed image.
 const FLASH_LOCKED: u32 = 1 << 6;
-/// Interrupt intervals have a granularity of 2 us.
+/// GL_PWR_MODE_CTL: interrupt intervals have a granularity of 2 us.
 const POWER_MODE: u32 = 1 << 30;
-/// The doorbell space has 8 MiB.
+/// GLPCI_LBARCTRL: the doorbell space has 8 MiB.
 const DOORBELL_SPACE: u32 = 2 << 4;
-/// The processors of the RDMA block are ready.
+/// GLPE_CPUSTATUS: a processor of the RDMA block is ready.
 const PROCESSOR_READY: u32 = 0x80;
-/// DCB is disabled in firmware; the driver implements it.
+/// PRTDCB_GENS: DCB is disabled in firmware, and the driver implements DCB.
 const DCB_DISABLED: u32 = 7;
-/// Flow director filters: guaranteed and best effort.
+/// GLQF_FD_SIZE: number of guaranteed and of best-effort flow director filters.
 const FLOW_DIRECTOR_SIZE: u32 = 0x200 << 16 | 0x200;
 
 /// GLFLXP_RXDID_FLAGS of descriptor profiles 2 and 22, as word offsets in the GLFLXP block.
 const PROFILE_FLAGS: [u16; 2] = [0x200 + 2, 0x200 + 22];
-/// First flag word of a profile. DPDK takes a nonzero value as a profile configured by the package.
+/// Default first flag word of a profile. For DPDK, a nonzero value means that the package has configured the
+/// profile.
 const PROFILE_LOADED: u32 = 1;
 
-/// Returns the value of a constant register; `None` for other registers.
+/// Returns the value of a constant register, or `None` for other registers.
 pub(super) fn constant(register: Register) -> Option<u32> {
     Some(match register {
         Register::PfFuncRid
@@ -55,7 +56,7 @@ pub(super) fn constant(register: Register) -> Option<u32> {
     })
 }
 
-/// Returns PFLAN_RX_QALLOC: the first and last receive queue of the function, which owns all queues.
+/// Returns PFLAN_RX_QALLOC: the first and last receive queue of the function. The function owns all queues.
 pub(super) fn receive_queues(count: u16) -> u32 {
     const VALID: u32 = 1 << 31;
     VALID | u32::from(count.saturating_sub(1)) << 16
@@ -87,7 +88,7 @@ fn is_stored(register: Register) -> bool {
 
 /// Registers that return the last value written.
 ///
-/// Bound: the registers accepted by [`is_stored`], about 8,000 of 20 bytes each.
+/// Bound: the number of registers that [`is_stored`] accepts, about 8,000 of 20 bytes each.
 #[derive(Debug, Default)]
 pub struct Stored(BTreeMap<u32, u32>);
 
@@ -100,7 +101,7 @@ impl Stored {
         })
     }
 
-    /// Stores a value. Returns false if the register is not of this kind.
+    /// Stores a value. Returns false if the register does not store values.
     pub(super) fn write(&mut self, register: Register, value: u32) -> bool {
         if !is_stored(register) {
             return false;

@@ -15,7 +15,7 @@ use super::vectors::RouteRegister;
 /// Position of receive queue 0 in the table of queues, after all transmit queues.
 const RECEIVE_OFFSET: u64 = 1 << 16;
 
-/// Returns all tables of a device with this state: the tables of the RDMA half, then the tables of the NIC.
+/// Returns all tables of the device.
 pub(super) const fn tables<F: AsRef<State>>() -> [Table<F>; 13] {
     [
         Table::new(QpRow::TABLE, |device, cx| cx.page(rdma(device, cx).qps())),
@@ -38,7 +38,7 @@ pub(super) const fn tables<F: AsRef<State>>() -> [Table<F>; 13] {
     ]
 }
 
-/// Returns the data that rows of the RDMA half are built from.
+/// Returns the data from which the rows of the RDMA half are built.
 fn rdma<'a>(device: &'a impl AsRef<State>, cx: &TableContext<'a>) -> View<'a> {
     let Function { rdma, vectors, .. } = &device.as_ref().function;
     View { rdma, vectors, cx: *cx }

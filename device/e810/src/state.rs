@@ -22,13 +22,13 @@ use super::pf_config::PfConfig;
 pub(super) struct State {
     pub(super) setup: Setup,
     pub(super) nvm: Nvm,
-    /// DDP package. Only a core or global reset drops it.
+    /// DDP package. It survives a function reset.
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
     /// LAN data path; its statistics survive resets.
     pub(super) lan: Lan,
-    /// Whether the last poll for a frame stopped at its bound, in which case more frames may be pending.
+    /// Whether the last poll for a frame stopped at its bound. In this case, more frames may be pending.
     pub(super) more_frames: bool,
 }
 
@@ -47,7 +47,8 @@ impl State {
         }
     }
 
-    /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and every reset.
+    /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and for resets that
+    /// the driver requests.
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
         self.function.rdma.reset(&self.setup, cx);
         cx.port.set_rdma(false);
@@ -63,8 +64,9 @@ impl State {
         cx.port.reset();
     }
 
-    /// Executes a core or global reset that the driver requested. It is a function reset that also drops the
-    /// package. The driver is notified first, while its interrupt configuration is still in place.
+    /// Executes a core or global reset that the driver requested. This reset is a function reset that also
+    /// drops the DDP package. The driver is notified first, while its interrupt configuration is still in
+    /// place.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);

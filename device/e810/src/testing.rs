@@ -1,4 +1,4 @@
-//! A guest with an E810, driven by the test driver of the `drivers` crate.
+//! Test helpers: a guest with an E810 and the test driver of the `drivers` crate.
 
 use card::frontend::Interface as _;
 use card::frontend::testing::Guest;
@@ -13,10 +13,10 @@ use protocol::ids::{Lid, MacAddr};
 
 use super::{E810, Options, Setup};
 
-/// MAC address in the recordings.
+/// MAC address of the device in the recordings.
 pub(crate) const MAC: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
 
-/// The test driver on a guest.
+/// The test driver, attached to a guest with an E810.
 pub(crate) type Driver = drivers::e810::Driver<Guest<E810>>;
 
 /// Creates a device after power-on, with MSI-X enabled and eventfds for eight vectors.

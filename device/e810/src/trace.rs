@@ -7,7 +7,7 @@ use protocol::hca::e810::admin::describe::{Buffer, Parameters};
 use protocol::hca::e810::admin::{Descriptor, Flags, Opcode, PARAMETERS_LEN};
 use protocol::hca::e810::regs::Register;
 
-/// Returns the name of the register at the start of an access.
+/// Returns the name of the register at the start of an access, or `None` if no register is there.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     if access.bar != Bar::Bar0 {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     })
 }
 
-/// Describes the fields of a value read or written.
+/// Describes the fields of the value that was read or written.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     let (Bar::Bar0, Ok(word)) = (access.bar, <[u8; 4]>::try_from(access.data)) else { return };
     let Some((register, 0)) = Register::at(access.offset) else { return };
@@ -52,7 +52,7 @@ fn fields(register: Register, word: &[u8; 4]) -> Option<Box<dyn Describe>> {
     })
 }
 
-/// Describes parameters and buffer of a command and its response.
+/// Describes the parameters and buffers of a command and its response.
 pub(super) fn describe_command(
     opcode: Option<Opcode>,
     (request, input): (&Descriptor, &[u8]),

@@ -23,7 +23,7 @@ use crate::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
 const MAX_LOCAL_FRAMES: usize = 32;
 
 impl State {
-    /// Appends the next frame for the wire to `out`. Returns whether there was one.
+    /// Appends the next frame for the wire to `out`. Returns whether a frame was appended.
     pub(super) fn next_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         let link_is_up = self.link.is_up(cx.port);
@@ -63,7 +63,7 @@ impl State {
         deliver(&mut self.lan, &self.function.pf_config, (cx.dma, cx.monitor), frame, &layers, &receivers);
     }
 
-    /// Forwards a frame sent by a VSI to other VSIs. Returns whether it goes to the wire too.
+    /// Forwards a frame sent by a VSI to other VSIs. Returns whether the frame also goes to the wire.
     fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: OutgoingFrame, frame: &[u8]) -> bool {
         let pf_config = &self.function.pf_config;
         let to = match sent.destination {
@@ -91,7 +91,7 @@ fn discard(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
     monitor.ignored(reason, None, format_args!("frame"), |to| frame.len().show("len", to));
 }
 
-/// Delivers a frame to each of these VSIs.
+/// Delivers a frame to each VSI in `receivers`.
 fn deliver(
     lan: &mut Lan,
     pf_config: &PfConfig,

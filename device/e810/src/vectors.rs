@@ -1,16 +1,16 @@
-//! Interrupts: causes are routed to vectors, which are signalled when the driver has enabled them.
+//! Interrupts: causes are routed to vectors, and a vector is signalled when the driver has enabled it.
 //!
 //! Each vector has one pending bit. Signalling a vector disables it (auto-mask); the driver enables it again
-//! after it has handled all causes. A cause is thus never lost, however long the driver or VMM keeps the
-//! vector masked, and never signalled twice.
+//! after it has handled all causes. A cause is therefore never lost and never signalled twice, even if the
+//! driver or VMM masks the vector for a long time.
 //!
-//! Moderation (ITR): each route selects one of the vector's three intervals, the minimum distance between two
-//! signals. If several causes are pending, the shortest interval applies. A vector that has been idle for
-//! that long is signalled at once.
+//! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time
+//! between two signals. If several causes are pending, the shortest interval applies. If the last signal was
+//! longer ago than the interval, the vector is signalled at once.
 //!
-//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. A few completions are
-//! therefore coalesced until more of them, or another cause of the same vector, arrive. A frame and its reply
-//! then take one interrupt instead of two.
+//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are
+//! therefore coalesced until four descriptors have completed, another cause of the same vector fires, or a
+//! timeout expires. A frame and its reply then take one interrupt instead of two.
 //!
 //! # Spec
 //! E810 interface, section 3.
@@ -43,21 +43,21 @@ pub enum Cause {
 /// A register that routes a cause to a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteRegister {
-    /// The cause in PFINT_FW_CTL.
+    /// PFINT_FW_CTL: events of the admin receive queue.
     Firmware,
-    /// The cause in PFINT_OICR_CTL.
+    /// PFINT_OICR_CTL: enabled causes in PFINT_OICR.
     Other,
-    /// The cause in PFINT_MBX_CTL.
+    /// PFINT_MBX_CTL: events of the mailbox.
     Mailbox,
-    /// The cause in PFINT_SB_CTL.
+    /// PFINT_SB_CTL: events of the sideband queue.
     Sideband,
-    /// The cause in PFINT_AEQCTL.
+    /// PFINT_AEQCTL: events of the AEQ.
     AsyncEvents,
-    /// The causes in GLINT_CEQCTL.
+    /// GLINT_CEQCTL: events of a CEQ, by number.
     CompletionEvents(u16),
-    /// The causes in QINT_TQCTL.
+    /// QINT_TQCTL: completions of a transmit queue, by number.
     Transmit(u16),
-    /// The causes in QINT_RQCTL.
+    /// QINT_RQCTL: frames of a receive queue, by number.
     Receive(u16),
 }
 
@@ -101,12 +101,12 @@ pub struct Vectors {
 /// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Number of descriptors that ends coalescing: a cache line, the unit in which the E810 writes descriptors
-/// back.
+/// Number of completed descriptors that ends coalescing: one cache line, the unit in which the E810 writes
+/// descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
 /// Bound: maximum delay of a coalesced completion. It is longer than the reply time of a peer's kernel, even
-/// in an emulated guest, and too short for a sender that waits for buffer space to notice.
+/// in an emulated guest. It is short enough not to slow down a sender that waits for buffer space.
 const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,8 +117,8 @@ struct Vector {
     pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
-    /// Whether the last coalesced completions timed out before another cause fired. Until another cause
-    /// fires, completions are then not coalesced.
+    /// Set when coalesced completions time out, and cleared when another cause fires. While set, completions
+    /// are not coalesced.
     coalescing_off: bool,
     /// Whether the vector is in [`Vectors::timers`].
     has_timer: bool,
@@ -173,8 +173,8 @@ impl Vector {
         }
     }
 
-    /// Returns the time of the next state change if no other cause fires. A time in the past means that the
-    /// change is due.
+    /// Returns the time of the next state change, provided that no other cause fires. If the time is in the
+    /// past, the change is due.
     fn deadline(&self) -> Option<Instant> {
         match self.pending {
             PendingState::Idle => None,
@@ -187,7 +187,8 @@ impl Vector {
 }
 
 impl Vectors {
-    /// Creates `vectors` vectors, and routes for `queues` queues of each kind. Nothing is enabled.
+    /// Creates `vectors` vectors, and routes for `queues` transmit and `queues` receive queues. All vectors
+    /// and routes are disabled.
     pub fn new(vectors: u16, queues: u16) -> Self {
         Self {
             vectors: vec![Vector::default(); vectors.into()],
@@ -206,7 +207,7 @@ impl Vectors {
         }
     }
 
-    /// Fires a cause. Has no effect unless its route is enabled.
+    /// Fires a cause. Has no effect if the route of the cause is disabled.
     pub fn fire(&mut self, cx: &mut Context<'_>, cause: Cause) {
         let route = match cause {
             Cause::AdminEvent => Some(self.firmware),
@@ -231,7 +232,7 @@ impl Vectors {
         }
     }
 
-    /// Sets bits of PFINT_OICR and fires if any of them is enabled.
+    /// Sets bits of PFINT_OICR. Fires [`Cause::Other`] if any set bit is enabled.
     pub fn fire_other(&mut self, cx: &mut Context<'_>, causes: OtherCauses) {
         self.causes |= causes;
         self.fire_enabled(cx);
@@ -252,7 +253,7 @@ impl Vectors {
         self.enabled_causes.bits()
     }
 
-    /// Writes PFINT_OICR_ENA. Fires if an already set bit becomes enabled.
+    /// Writes PFINT_OICR_ENA. Fires [`Cause::Other`] if any set bit of PFINT_OICR is enabled.
     pub fn enable_other(&mut self, cx: &mut Context<'_>, causes: u32) {
         self.enabled_causes = OtherCauses::from_bits_retain(causes);
         self.fire_enabled(cx);
@@ -270,7 +271,7 @@ impl Vectors {
         route.enable.then_some(route.vector)
     }
 
-    /// Reads a route register; 0 for a queue that does not exist.
+    /// Reads a route register. Returns 0 for a queue that does not exist.
     pub fn route(&self, register: RouteRegister) -> u32 {
         match register {
             RouteRegister::Firmware => self.firmware,
@@ -286,7 +287,7 @@ impl Vectors {
         }
     }
 
-    /// Writes a route register; ignored for a queue that does not exist.
+    /// Writes a route register. The write is ignored for a queue that does not exist.
     pub fn set_route(&mut self, register: RouteRegister, value: u32) {
         let route = match register {
             RouteRegister::Firmware => Some(&mut self.firmware),
@@ -309,8 +310,8 @@ impl Vectors {
         u32::from_le_bytes(control.unwrap_or_default())
     }
 
-    /// Writes GLINT_DYN_CTL of a vector. CLEARPBA does not drop a pending cause: it may have arrived during
-    /// the write, and a spurious interrupt is harmless while a lost one is not.
+    /// Writes GLINT_DYN_CTL of a vector. CLEARPBA does not drop a pending cause, because the cause may have
+    /// arrived during the write. A spurious interrupt is harmless, but a lost interrupt is not.
     pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
         let written = DynCtl::parse(&value.to_le_bytes());

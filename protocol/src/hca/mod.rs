@@ -1,5 +1,5 @@
-//! Device interfaces, one independent folder each. The remaining modules are shared by the HCR interfaces,
-//! which are JingZhao and mthca.
+//! Device interfaces, each in an independent folder. The remaining modules are shared by the HCR interfaces
+//! JingZhao and mthca.
 
 pub mod e810;
 pub mod event;

@@ -1,5 +1,5 @@
-//! Capabilities of the device and function: commands 000A and 000B. Features that drivers can do without are
-//! not reported: SR-IOV, PTP, sensors, LEDs and alternative scheduler topologies.
+//! Capabilities of the device and function: commands 000A and 000B. The device does not report optional
+//! features: SR-IOV, PTP, sensors, LEDs and alternative scheduler topologies.
 //!
 //! # Spec
 //! E810 interface, sections 6.1 and 6.2.

@@ -10,7 +10,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, PARAMETERS
 pub struct Command {
     parameters: [u8; PARAMETERS_LEN],
     buffer: Vec<u8>,
-    /// Number of buffer bytes in the response, if any.
+    /// Number of buffer bytes in the response; `None` if the handler did not write the buffer.
     answered: Option<usize>,
 }
 
@@ -18,7 +18,7 @@ impl Command {
     /// Fetches the buffer of a command, if the device must read it.
     ///
     /// # Errors
-    /// EINVAL for a buffer above the maximum length; EIO for one that is not in mapped memory.
+    /// EINVAL for a buffer above the maximum length; EIO for a buffer that is not in mapped memory.
     pub fn read(descriptor: &Descriptor, dma: &GuestMemory) -> Result<Self, AdminError> {
         let len = usize::from(descriptor.buffer_len);
         let mut buffer = Vec::new();
@@ -46,23 +46,24 @@ impl Command {
         parse(&self.parameters)
     }
 
-    /// Sets the parameters of the response. With a buffer, only the first eight bytes are returned.
+    /// Sets the parameters of the response. If the command has a buffer, only the first eight bytes are
+    /// returned to the driver.
     pub fn answer(&mut self, parameters: [u8; PARAMETERS_LEN]) {
         self.parameters = parameters;
     }
 
-    /// Returns the buffer: input from the driver, or zeros.
+    /// Returns the buffer. It holds the driver's data if the READ flag is set, and zeros otherwise.
     pub fn buffer(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// Returns the buffer for modification; the whole buffer becomes the response.
+    /// Returns the buffer for modification. The whole buffer becomes the response.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.answered = Some(self.buffer.len());
         &mut self.buffer
     }
 
-    /// Writes the buffer with `fill`, which returns the length of the response.
+    /// Calls `fill` to write the buffer. `fill` returns the length of the response.
     ///
     /// # Errors
     /// Returns the errors of `fill`.
@@ -82,7 +83,7 @@ impl Command {
         parse(&self.buffer).ok_or(AdminError::invalid("buffer length", self.buffer.len() as u64))
     }
 
-    /// Responds with these bytes in the buffer.
+    /// Copies `bytes` to the start of the buffer as the response.
     ///
     /// # Errors
     /// EINVAL if the buffer is too short.

@@ -13,10 +13,11 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use super::Command;
 use crate::state::State;
 
-/// Lock timeout in milliseconds. There is only one driver, so a lock never expires.
+/// Lock timeout in milliseconds, as reported to drivers. There is only one driver, so a lock never expires.
 const GRANTED_MS: u32 = 3000;
 
-/// API version. From version 1.5.2 on, drivers require flash modules that the image lacks.
+/// Firmware and API version. From API version 1.5.2 on, drivers require flash modules that the image does not
+/// contain.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,
@@ -73,8 +74,8 @@ fn parse_lock(command: &Command) -> Result<ResourceLock, AdminError> {
     }
 }
 
-/// Reads flash. Section 5.3: a read past the end must fail with EINVAL, since `ice` discovers the flash size
-/// this way.
+/// Reads flash. Section 5.3: a read past the end must fail with EINVAL, because `ice` discovers the flash
+/// size this way.
 pub(super) fn read_nvm(state: &State, command: &mut Command) -> Result<(), AdminError> {
     let read = command.parameters(ReadNvm::parse);
     if read.module != 0 {

@@ -18,12 +18,12 @@ const OK: &str = "OK";
 
 /// Executes the commands in the send ring.
 ///
-/// Bound: the number of ring entries, each handled in one pass over its buffer.
+/// Bound: the number of ring entries. Each command takes one pass over its buffer.
 pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };
         execute(state, cx, &mut descriptor);
-        // If the command reset the function, the ring is disabled and this has no effect.
+        // If the command reset the function, the ring is disabled and this call has no effect.
         state.function.rings.send.complete(cx.dma, place, &descriptor);
     }
 }
@@ -60,8 +60,8 @@ fn execute(state: &mut State, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
         Ok(()) => limited!(debug, command = name, "command completed"),
-        // Not worth a log entry: drivers probe optional commands, and discover the flash size by reading past
-        // its end.
+        // Log at debug level only: drivers probe optional commands, and discover the flash size by reading
+        // past its end.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
             limited!(debug, command = name, "command completed with status: {error}");
         }

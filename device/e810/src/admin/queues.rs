@@ -14,7 +14,7 @@ use crate::lan::AddError;
 use crate::state::State;
 use crate::vsi::VsiNumber;
 
-/// Executes a queue command; `None` for other commands.
+/// Executes a queue command. Returns `None` for other commands.
 pub(crate) fn dispatch(
     state: &mut State,
     opcode: Opcode,
@@ -23,14 +23,14 @@ pub(crate) fn dispatch(
     Some(match opcode {
         Opcode::AddTxQueues => add_queues(state, command),
         Opcode::DisableTxQueues => disable(state, command),
-        // Moving a leaf has no effect, because queues are served in the order of their doorbells.
+        // Moving a leaf has no effect, because transmit queues are served round-robin.
         Opcode::MoveTxQueues => Ok(()),
         Opcode::AddRdmaQueueSet => add_rdma_sets(state, command),
         _ => return None,
     })
 }
 
-/// Executes "Add transmit queues". Queues before a rejected one remain.
+/// Executes "Add transmit queues". If a queue is rejected, the queues before it remain.
 fn add_queues(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let mut left = Buffer::new(command.buffer_mut());
@@ -66,10 +66,11 @@ fn to_admin_error(error: AddError) -> AdminError {
 
 /// Maximum number of RDMA queue sets: one per scheduler leaf.
 ///
-/// Bound: drivers choose the handles, and a set outlives a leaf that is deleted with an ancestor.
+/// Bound: enforced here, because the limit of scheduler leaves does not limit the sets. Drivers choose the
+/// handles, and a set remains when its leaf is deleted together with an ancestor.
 const MAX_RDMA_SETS: usize = 512;
 
-/// Executes "Add RDMA queue sets". Sets before a rejected one remain.
+/// Executes "Add RDMA queue sets". If a set is rejected, the sets before it remain.
 fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let function = &mut state.function;
@@ -101,7 +102,7 @@ fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminEr
     Ok(())
 }
 
-/// Executes "Disable queues": removes queues at once, with their pending frames.
+/// Executes "Disable queues": removes queues and their pending frames at once.
 fn disable(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     /// Padding after an even number of IDs; aligns a group (with its 6-byte header) to four bytes.
     const PADDING: usize = 2;

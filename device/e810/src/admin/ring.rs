@@ -1,5 +1,4 @@
-//! Descriptor rings of the admin queue and the mailbox: registers, fetching of commands and posting of
-//! events.
+//! Descriptor rings of the admin queue and the mailbox: registers, command fetching and event posting.
 //!
 //! # Spec
 //! E810 interface, sections 4.1 to 4.3.
@@ -135,7 +134,7 @@ impl Ring {
         }
     }
 
-    /// Whether the driver has enabled the ring, even if an error has occurred since.
+    /// Whether the driver has enabled the ring. An error does not disable the ring.
     pub fn is_enabled(&self) -> bool {
         self.length.enable
     }
@@ -145,9 +144,9 @@ impl Ring {
         self.length.entries
     }
 
-    /// Fetches the descriptor at the head and its address; `None` if the ring is empty. A ring that is not in
-    /// mapped memory, or whose head or tail is out of range, stops with the "critical error" bit of its
-    /// length register.
+    /// Fetches the descriptor at the head. Returns the descriptor and its address, or `None` if the ring is
+    /// empty or stopped. The ring stops if it is not in mapped memory, or if its head or tail is out of
+    /// range; the "critical error" bit of its length register is then set.
     pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
         if !self.length.enable || self.length.critical || self.head == self.tail {
             return None;
@@ -161,7 +160,7 @@ impl Ring {
         Some((read?, Descriptor::parse(&bytes)))
     }
 
-    /// Writes the descriptor at the head back and advances the head.
+    /// Writes the descriptor back to `place` and advances the head.
     pub fn complete(&mut self, dma: &GuestMemory, place: Iova, descriptor: &Descriptor) {
         if dma.write(place, &descriptor.emit()).is_err() {
             self.length.critical = true;

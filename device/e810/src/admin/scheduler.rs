@@ -9,7 +9,7 @@ use protocol::hca::e810::admin::{AdminError, Opcode};
 use super::Command;
 use crate::scheduler::Scheduler;
 
-/// Executes a scheduler command; `None` for other commands.
+/// Executes a scheduler command. Returns `None` for other commands.
 pub(crate) fn dispatch(
     scheduler: &mut Scheduler,
     opcode: Opcode,
@@ -42,7 +42,7 @@ pub(crate) fn dispatch(
     })
 }
 
-/// Executes a command on a list in its buffer. Responds with the number of entries processed.
+/// Executes a command on the list in the command's buffer. Responds with the number of entries processed.
 fn list(
     command: &mut Command,
     process: impl FnOnce(u16, &mut [u8]) -> Result<u16, AdminError>,

@@ -14,7 +14,7 @@ use super::Command;
 use crate::pf_config::PfConfig;
 use crate::switch::{RuleCommand, Switch};
 
-/// Executes a switch command; `None` for other commands.
+/// Executes a switch command. Returns `None` for other commands.
 pub(crate) fn dispatch(
     pf_config: &mut PfConfig,
     opcode: Opcode,

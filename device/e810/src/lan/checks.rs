@@ -22,9 +22,9 @@ pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
     }
 }
 
-/// Splits a frame around its outer tag and returns the tag, or `None` if there is no tag to strip. In single
-/// VLAN mode (E810 interface, section 7.1), a service tag counts as payload, because the driver would report
-/// a stripped service tag as a customer tag.
+/// Splits a frame around its outer tag and returns the two parts and the tag. Returns `None` if there is no
+/// tag to strip. In single VLAN mode (E810 interface, section 7.1), a service tag counts as payload, because
+/// the driver would report a stripped service tag as a customer tag.
 pub(super) fn strip(frame: &[u8], outer_tag: Option<VlanTag>) -> Option<([&[u8]; 2], u16)> {
     let tag = outer_tag.filter(|tag| tag.kind == TagKind::Customer)?;
     Some((vlan::strip(frame)?, tag.tci.into_bits()))

@@ -1,8 +1,9 @@
 //! Malicious driver detection (MDET): the offending queue stops, and registers report the queue and the event
 //! type.
 //!
-//! The specification defines the registers but not the event types; those of [`DriverError::reason`] are specific
-//! to this device. Linux logs the number and relies on the transmit watchdog to reset the function.
+//! The specification defines the registers but not the event types. The event types of [`DriverError::reason`]
+//! are specific to this device. Linux logs the event type and relies on the transmit watchdog to reset the
+//! function.
 //!
 //! # Spec
 //! E810 interface, sections 3.3 (bit 19) and 8.7.
@@ -49,7 +50,7 @@ pub(super) enum DriverError {
     BufferOutsideMemory,
 }
 
-/// The hardware unit that detects a violation. Each has its own registers.
+/// The hardware unit that detects a violation. Each unit has its own registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detector {
     /// Transmit queue manager (PQM): rings and doorbells.
@@ -127,7 +128,7 @@ struct Events {
 }
 
 impl MaliciousDriver {
-    /// Records an event, unless an earlier one has not been cleared yet.
+    /// Records an event. An earlier event that the driver has not cleared takes precedence over the new one.
     pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: DriverError) {
         let event = match detector {
             Detector::TransmitQueues => QueueManagerEvent::new()

@@ -41,7 +41,8 @@ use crate::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
 use crate::strict::rules;
 use crate::vectors::Cause;
 
-/// Bound: queue polls per frame. Some queues may hold only descriptors that produce no frame.
+/// Bound: number of queue polls per frame. It is needed because queues may hold only descriptors that produce
+/// no frame.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
@@ -67,7 +68,7 @@ pub(super) enum AddError {
     RingLength(u16, u16),
 }
 
-/// Ring lengths that drivers of the E810 accept.
+/// Ring lengths in descriptors that E810 drivers accept.
 const RING_LENGTHS: std::ops::RangeInclusive<u16> = 8..=8160;
 
 /// Pending interrupt causes, each at most once.
@@ -82,7 +83,7 @@ pub(super) struct Lan {
     receive: Vec<Receive>,
     causes: Causes,
     malicious: MaliciousDriver,
-    /// Set by an MDET event until [`Lan::take_malicious`] is called.
+    /// Set by an MDET event and cleared by [`Lan::take_malicious`].
     mdet_pending: bool,
     statistics: Statistics,
 }
@@ -122,7 +123,7 @@ mod control {
 }
 
 impl Lan {
-    /// Creates `queues` queues of each kind, all disabled.
+    /// Creates `queues` transmit and `queues` receive queues, all disabled.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             transmit: (0..queues).map(|_| None).collect(),
@@ -149,7 +150,7 @@ impl Lan {
         self.statistics.port
     }
 
-    /// Returns rows of the enabled queues, transmit queues first. The caller fills in vectors.
+    /// Returns the rows of the enabled queues, transmit queues first. The caller fills in the vectors.
     pub(super) fn queues(&self) -> impl Iterator<Item = QueueRow> {
         let state = |stopped: bool| if stopped { QueueState::Stopped } else { QueueState::Enabled };
         let transmit = (0..).zip(&self.transmit).filter_map(move |(number, place)| {
@@ -191,8 +192,8 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Returns the interrupt causes since the last call. Transmit causes come first, since they may be
-    /// delayed and receive causes may not.
+    /// Returns the interrupt causes since the last call. Transmit causes come first, so that a receive cause
+    /// of the same vector also signals coalesced completions.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);
         causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
@@ -204,8 +205,8 @@ impl Lan {
         std::mem::take(&mut self.mdet_pending)
     }
 
-    /// Reads a register; `None` if it belongs to another block. Queue registers have 32 bits, counters up to
-    /// 40.
+    /// Reads a register; `None` if it belongs to another block. Queue registers have 32 bits, and counters
+    /// have up to 40 bits.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         Some(match register {
             Register::QtxCommHead(queue) => self.transmit_head(queue).into(),
@@ -447,7 +448,7 @@ impl Lan {
         true
     }
 
-    /// Delivers a frame of a VSI to one of its queues. A frame that does not fit is counted and dropped.
+    /// Delivers a frame to queue `number` of a VSI. A frame that cannot be delivered is counted and dropped.
     pub(super) fn receive(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
@@ -494,7 +495,7 @@ impl Lan {
         self.receive.get_mut(usize::from(number))
     }
 
-    /// Records done descriptors of a transmit queue as a pending cause.
+    /// Adds `more` completed descriptors to the pending cause of a transmit queue.
     fn complete(&mut self, number: u16, more: u32) {
         let pending = self.causes.iter_mut().find_map(|cause| match cause {
             Cause::Transmit { queue, done } if *queue == number => Some(done),

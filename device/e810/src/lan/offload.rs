@@ -20,10 +20,10 @@ use protocol::net::layers::{TagKind, Tci, VlanTag};
 use super::malicious::DriverError;
 use super::transmit_queue::MAX_FRAME_LEN;
 
-/// Range of the MSS, as in the E810.
+/// Range of the MSS in bytes, as in the E810.
 const SEGMENT_SIZES: RangeInclusive<u16> = 64..=9668;
 
-/// Combines the tag of the context descriptor (outer) with that of the data descriptors (inner).
+/// Combines the tag of the context descriptor (outer) with the tag of the data descriptors (inner).
 pub(super) fn tags(context: &ContextDescriptor, inner: Option<u16>) -> Insertion {
     let tag = |kind, tci| VlanTag { kind, tci: Tci::from_bits(tci) };
     Insertion::new(

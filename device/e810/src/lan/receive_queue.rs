@@ -17,13 +17,14 @@ use super::malicious::DriverError;
 use super::{checks, trace};
 use crate::strict::rules;
 
-/// Bound: buffers per frame. The E810 has the same limit, and Linux posts buffers large enough for it.
+/// Bound: buffers per frame. The E810 has the same limit. Linux posts buffers that are large enough to stay
+/// within it.
 const MAX_BUFFERS: usize = 5;
 
 /// Bound: descriptors prefetched from the ring at a time.
 const WINDOW: usize = 16;
 
-/// Length of the frame check sequence.
+/// Length of the frame check sequence in bytes.
 const FCS_LEN: usize = 4;
 
 /// An enabled receive queue.
@@ -42,7 +43,7 @@ pub(super) struct ReceiveQueue {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) frames: u64,
-    /// Bytes delivered, counted as on the wire but without the check sequence.
+    /// Bytes delivered, counted as on the wire without the check sequence.
     pub(super) bytes: u64,
     pub(super) dropped: u64,
 }
@@ -52,7 +53,7 @@ pub(super) struct Counts {
 pub(super) enum RxError {
     /// Too few buffers are posted.
     NoBuffers,
-    /// The frame exceeds the queue's maximum.
+    /// The frame exceeds the queue's maximum frame length, or does not fit into [`MAX_BUFFERS`] buffers.
     TooLong,
     /// A driver violation, which stops the queue.
     Driver(DriverError),
@@ -61,13 +62,14 @@ pub(super) enum RxError {
 /// Receive offloads for one frame, as selected by the VSI and by RSS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct RxOffload {
-    /// Strip the outer VLAN tag into the descriptor.
+    /// Whether to move the outer VLAN tag from the frame to the descriptor.
     pub(in super::super) strip_tag: bool,
-    /// RSS hash to report.
+    /// RSS hash to report, if any.
     pub(in super::super) hash: Option<u32>,
 }
 
-/// Prefetched descriptors. Software does not modify descriptors between head and tail.
+/// Prefetched descriptors. The copies stay valid, because software does not modify descriptors between head
+/// and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -75,14 +77,14 @@ struct Window {
     next: usize,
 }
 
-/// A frame as scattered slices, in order.
+/// A frame as a list of slices, in order.
 type Parts<'a> = SmallVec<[&'a [u8]; 4]>;
 
 impl ReceiveQueue {
     /// Creates a queue without buffers.
     pub(super) fn new(number: u16, context: RxContext, profile: Profile) -> Self {
         let window = Window { bytes: [[0; LEN]; WINDOW], len: 0, next: 0 };
-        // With an out-of-range head the ring would never become empty; start at 0 instead.
+        // If the head is out of range, start at 0. The ring would otherwise never become empty.
         let head = if context.head < context.ring_len { context.head } else { 0 };
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
@@ -144,10 +146,10 @@ impl ReceiveQueue {
         }
     }
 
-    /// Delivers a frame (without check sequence) to the next buffers.
+    /// Delivers a frame (without check sequence) to the next posted buffers.
     ///
     /// # Errors
-    /// See [`RxError`]; no descriptor is completed.
+    /// See [`RxError`]. The frame is not delivered.
     pub(super) fn deliver(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
@@ -228,7 +230,7 @@ impl ReceiveQueue {
             write(memory, &parts, at, now, buffers.data)?;
             at += now;
             let write_back = RxWriteBack {
-                // Below 2^14: the buffer size field has seven bits in units of 128 bytes.
+                // `now` is below 2^14, because the buffer size field has seven bits in units of 128 bytes.
                 len: u16::try_from(now).unwrap_or_default(),
                 header_len: header_len.and_then(|len| u16::try_from(len).ok()),
                 end_of_packet: index + 1 == count,
@@ -236,7 +238,7 @@ impl ReceiveQueue {
             };
             entries.push((entry, write_back));
         }
-        // Complete descriptors only after all buffers are written, so that software never sees a partial
+        // Complete the descriptors only after all buffers are written. Software thus never sees a partial
         // frame.
         for (entry, write_back) in &entries {
             self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(RxError::Driver)?;
@@ -245,7 +247,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Returns the number of bytes for the header buffer, if header split applies.
+    /// Returns the number of bytes for the header buffer; `None` if header split does not apply.
     fn header_len(&self, frame: &[u8], layers: &Layers, stripped: usize) -> Option<usize> {
         match self.context.split {
             Split::No | Split::Reserved => None,
@@ -272,8 +274,9 @@ impl ReceiveQueue {
         Ok(RxBuffers::parse(bytes))
     }
 
-    /// Writes a descriptor so that software that sees the done bit sees the whole descriptor. The bytes after
-    /// the status byte are written first, then the bytes before it, and the status byte last.
+    /// Writes a descriptor in an order that makes the done bit reliable: the bytes after the status byte
+    /// first, then the bytes before it, and the status byte last. Software that sees the done bit therefore
+    /// sees the whole descriptor.
     fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);

@@ -1,7 +1,7 @@
 //! Port and VSI statistics and their registers.
 //!
 //! Counters are never reset; drivers subtract their first reading. The byte counters of the port include the
-//! check sequence, as those of a MAC do. The byte counters of VSIs do not.
+//! frame check sequence, as in hardware. The byte counters of VSIs do not include it.
 //!
 //! # Spec
 //! E810 interface, section 8.6.
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::MacAddr;
 
-/// Length of the frame check sequence.
+/// Length of the frame check sequence in bytes.
 const FCS_LEN: u64 = 4;
 
-/// Counters have 40 bits and wrap, as drivers expect. 32-bit counters are the low half.
+/// Counters have 40 bits and wrap, as drivers expect. A 32-bit register returns the low 32 bits.
 const WIDTH_MASK: u64 = (1 << 40) - 1;
 
 /// Traffic in one direction.
@@ -26,10 +26,10 @@ pub(in super::super) struct Traffic {
     pub(super) broadcast: u64,
 }
 
-/// Frame counts by size including the check sequence; see [`SIZES`].
+/// Frame counts by frame size including the check sequence, see [`SIZES`].
 type Sizes = [u64; 7];
 
-/// Upper bounds of the first six size bins; the last bin is unbounded.
+/// Upper bounds of the first six size bins in bytes. The last bin is unbounded.
 const SIZES: [u64; 6] = [64, 127, 255, 511, 1023, 1522];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(in super::super) struct PortStatistics {
 pub(super) struct VsiStatistics {
     pub(super) receive: Traffic,
     pub(super) transmit: Traffic,
-    /// Received frames dropped for lack of a buffer, or because they were too long for the queue.
+    /// Received frames that could not be delivered to a queue.
     pub(super) receive_dropped: u64,
     pub(super) transmit_errors: u64,
 }
@@ -117,8 +117,8 @@ impl Statistics {
         self.vsis.entry(vsi).or_default()
     }
 
-    /// Reads a statistics register. `None` for other registers and for counters that stay 0: symbol errors do
-    /// not occur, and pause frames are neither sent nor honoured.
+    /// Reads a statistics register. Returns `None` for other registers and for counters that are always 0:
+    /// symbol errors do not occur, and pause frames are neither sent nor honoured.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         self.count(register).map(|count| count & WIDTH_MASK)
     }

@@ -1,4 +1,4 @@
-//! Trace records of descriptors fetched and completed.
+//! Trace records of fetched and completed descriptors.
 
 use card::telemetry::monitor::Monitor;
 use card::telemetry::trace::Kind;

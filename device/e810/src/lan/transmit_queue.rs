@@ -1,7 +1,7 @@
 //! A transmit queue: turns posted descriptors into frames, one at a time.
 //!
-//! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call; its
-//! state is kept in between.
+//! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call, and
+//! the queue keeps the state of the frame between calls.
 //!
 //! # Spec
 //! E810 interface, sections 8.1 and 8.2.
@@ -27,14 +27,15 @@ use crate::strict::rules;
 /// (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
-/// Minimum frame length that a driver may post, as in the E810; Linux pads shorter frames to it.
+/// Minimum frame length that a driver may post, as in the E810. Linux pads shorter frames.
 const MIN_LEN: usize = 17;
 
-/// Bound: buffers per frame without TSO. The E810 has the same limit; Linux linearizes frames with more.
+/// Bound: buffers per frame without TSO. The E810 has the same limit. Linux linearizes frames with more
+/// buffers.
 const MAX_BUFFERS: usize = 8;
 
-/// Bound: buffers per TSO frame, which limits the state of a queue between calls. Linux posts up to 45
-/// fragments of 128 KiB in total, and splits fragments of 16 KiB or more.
+/// Bound: buffers per TSO frame. This limits the state of a queue between calls. A TSO frame of Linux has at
+/// most 45 fragments and 128 KiB in total. Linux splits fragments of 16 KiB or more.
 const MAX_TSO_BUFFERS: usize = 256;
 
 /// Bound: descriptors prefetched from the ring at a time.
@@ -66,7 +67,8 @@ pub(super) enum Step {
     Idle,
 }
 
-/// Prefetched descriptors. Software does not modify descriptors between head and tail.
+/// Prefetched descriptors. The copies stay valid, because software does not modify descriptors between head
+/// and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -83,7 +85,7 @@ struct PendingFrame {
     buffers: SmallVec<[Buffer; MAX_BUFFERS]>,
     /// Total length of the buffers.
     len: usize,
-    /// Descriptors to mark as done.
+    /// Descriptors to mark as done when the frame has been read.
     reports: SmallVec<[DoneReport; 2]>,
     /// Buffer index and offset of the next byte to read.
     position: (usize, u16),
@@ -163,8 +165,8 @@ impl TransmitQueue {
         self.segments.is_some() || self.head != self.tail
     }
 
-    /// Appends the next frame to `out` and marks completed descriptors as done, adding their number to
-    /// `done`.
+    /// Appends the next frame to `out` and marks completed descriptors as done. Adds the number of these
+    /// descriptors to `done`.
     ///
     /// # Errors
     /// A driver violation, which stops the queue. `out` is unchanged.
@@ -226,7 +228,7 @@ impl TransmitQueue {
         Ok(Step::Frame(destination))
     }
 
-    /// Appends a frame without TSO, with tags inserted and checksums computed.
+    /// Appends a frame without TSO. Inserts the tags and computes the checksums.
     fn emit_unsegmented(
         &mut self,
         memory: &GuestMemory,
@@ -248,10 +250,11 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Fetches descriptors up to the end of a frame. `None` if the tail comes first; the descriptors fetched
-    /// so far are kept.
+    /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first. The
+    /// descriptors fetched so far are kept.
     ///
-    /// Bound: one descriptor more than the maximum number of buffers, plus context descriptors.
+    /// Bound: one descriptor more than the maximum number of buffers, plus one context descriptor and one
+    /// filter descriptor.
     fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, DriverError> {
         while self.head != self.tail {
             let index = self.head;
@@ -302,7 +305,8 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the descriptors with RS set as done. Returns their number.
+    /// Marks each descriptor of the frame that has the RS bit as done. Returns the number of these
+    /// descriptors.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;
@@ -321,7 +325,8 @@ impl TransmitQueue {
 }
 
 impl PendingFrame {
-    /// Whether a data descriptor carries the same command as the first one of the frame.
+    /// Whether a data descriptor has the same command and header lengths as the frame's first data
+    /// descriptor.
     fn matches_first(&self, data: &DataDescriptor) -> bool {
         let shared_bits = |command: Command| command.with_end_of_packet(false).with_report_status(false);
         self.first.is_none_or(|first| {
@@ -347,7 +352,7 @@ impl PendingFrame {
         Ok(())
     }
 
-    /// Appends the next `len` bytes, with tags inserted after the MAC addresses.
+    /// Appends the next `len` bytes of the frame and inserts the tags after the MAC addresses.
     fn take_tagged(
         &mut self,
         memory: &GuestMemory,
@@ -365,7 +370,7 @@ impl PendingFrame {
         self.take(memory, rest, out)
     }
 
-    /// Appends the next `len` bytes.
+    /// Appends the next `len` bytes of the frame.
     fn take(&mut self, memory: &GuestMemory, len: usize, out: &mut Vec<u8>) -> Result<(), DriverError> {
         let mut rest = len;
         while rest > 0 {

@@ -1,5 +1,5 @@
-//! Configuration of the function by admin commands: switch, VSIs, scheduler and allocated resources. A PF
-//! reset and "clear PF configuration" drop it.
+//! Configuration of the function by admin commands: switch, VSIs, scheduler and allocated resources. A
+//! function reset and "clear PF configuration" drop this state.
 
 mod snapshot;
 
@@ -16,7 +16,7 @@ use super::vsi::{VsiNumber, Vsis};
 /// Switch, VSIs, scheduler and resources.
 #[derive(Debug, Default)]
 pub(super) struct PfConfig {
-    /// Tree of the transmit queues.
+    /// Scheduler tree of the transmit queues.
     pub(super) scheduler: Scheduler,
     /// VSIs with their RSS configuration.
     pub(super) vsis: Vsis,
@@ -35,7 +35,7 @@ impl PfConfig {
         self.switch.receive(&self.vsis, layers)
     }
 
-    /// Forwards a frame sent by a VSI. `layers` describe the frame after VLAN insertion.
+    /// Forwards a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
     /// Why the frame is discarded.
@@ -48,7 +48,7 @@ impl PfConfig {
         self.switch.transmit(&self.vsis, from, layers, to)
     }
 
-    /// Executes "Add", "update" or "remove switch rules".
+    /// Executes "add switch rules", "update switch rules" or "remove switch rules".
     ///
     /// # Errors
     /// The same as for [`Switch::rules`].

@@ -42,7 +42,7 @@ const OPCODES: [Opcode; 26] = [
     Opcode::GetRssTable,
 ];
 
-/// Returns a number below `likely` or a random one, with equal probability.
+/// Returns a number below `likely` with a probability of 15/16, and any number otherwise.
 fn number(rng: &mut impl Rng, likely: u32) -> u32 {
     if rng.random_ratio(15, 16) { rng.random_range(0..likely) } else { rng.random() }
 }
@@ -51,7 +51,7 @@ fn words(rng: &mut impl Rng, likely: u32, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| number(rng, likely).to_le_bytes()).collect()
 }
 
-/// Returns a buffer that mostly has the layout of the command.
+/// Returns a buffer that usually has the layout of the command.
 fn buffer(rng: &mut impl Rng, opcode: Opcode) -> Vec<u8> {
     let low = |value: u32| value.to_le_bytes()[0];
     let shaped = match opcode {
@@ -158,7 +158,7 @@ fn scheduler_and_switch_stay_consistent_after_random_commands() {
                 device.vsis.steer(taker, vsi, &frame);
             }
         }
-        // If few commands succeed, the test covers only rejections.
+        // If few commands succeeded, the test would cover only rejections.
         assert!(done > COMMANDS / 4, "seed {seed}: {done} commands done");
     }
 }

@@ -1,8 +1,7 @@
 //! Reports engine events to software: completions, and events of queue pairs and completion queues.
 //!
-//! A failed request produces no CQE of its own. The QP enters the error state and an asynchronous event
-//! reports the cause. Software then flushes the queues and attributes the flush completion to the failed
-//! request.
+//! A failed request produces no CQE. Instead, the QP enters the error state and an asynchronous event reports
+//! the cause. Software then flushes the queues and reports the cause in the first flush completion.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 and 14.1.
@@ -76,7 +75,7 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     }
 }
 
-/// Returns the WQE index held in the `wr_id` of a receive request.
+/// Returns the WQE index that the `wr_id` of a receive request contains.
 fn index(wr_id: u64) -> u16 {
     u16::try_from(wr_id).unwrap_or_default()
 }
@@ -86,7 +85,7 @@ fn base_cqe(qp: &QueuePair, wqe_index: u16) -> Cqe {
     Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
 }
 
-/// Builds the CQE of a received message, with its extension if required.
+/// Builds the CQE of a received message, and its extension if required.
 fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<ExtendedCqe>) {
     /// Mask of the BTH opcode bits that are common to all services.
     const OPERATION: u8 = 0x1f;
@@ -118,7 +117,8 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes a CQE. Drops the completion if the CQ has been destroyed, and stops the QP if the CQ is in error.
+/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQ is in error, the QP is
+/// stopped.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -176,7 +176,7 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
     fail(rdma, cx, qpn, cause);
 }
 
-/// Cause of a QP failure.
+/// Cause of a QP failure, as reported to software.
 #[derive(Clone, Copy, Debug)]
 struct QpFailure {
     code: EventCode,
@@ -184,7 +184,8 @@ struct QpFailure {
     wqe: u16,
 }
 
-/// Moves a QP to the error state and reports the cause, once.
+/// Moves a QP to the error state and reports the cause. Has no effect if the QP is already in the error
+/// state.
 fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: QpFailure) {
     let QpFailure { code, source, wqe } = cause;
     let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
@@ -221,8 +222,8 @@ pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) 
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
-/// Moves a QP to the error state in the engine. Software has already been notified of the error, or an event
-/// will notify it.
+/// Moves a QP to the error state in the engine, without an event. The error has already been reported to
+/// software.
 fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
         return;

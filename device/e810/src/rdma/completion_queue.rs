@@ -1,9 +1,9 @@
 //! A completion queue: its ring, the consumer index of software, and the arming state.
 //!
 //! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the
-//! write. To the device, a CQE written in between precedes the arm, while software expects an event for it.
-//! On arming, the device therefore checks for unread entries and raises the event at once if there are any. A
-//! spurious event is harmless.
+//! write. If the device writes a CQE in this interval, software expects an event for the CQE, but the device
+//! has not received the arm yet. When the arm arrives, the device therefore checks for unread entries. If any
+//! entry is unread, the device raises the event at once. A spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
@@ -22,9 +22,9 @@ use super::ring::{EntryRing, Location};
 enum Armed {
     #[default]
     No,
-    /// A solicited completion or one with an error.
+    /// The next solicited completion, or the next completion with an error.
     Solicited,
-    /// Any completion raises an event.
+    /// The next completion, solicited or not.
     Next,
 }
 
@@ -33,7 +33,7 @@ enum Armed {
 pub(super) struct CqNotification {
     /// CEQ to write to.
     pub(super) ceq: u16,
-    /// Cookie of the CQ, which the event carries.
+    /// Cookie of the CQ. The event contains this cookie.
     pub(super) cookie: u64,
 }
 
@@ -71,10 +71,11 @@ pub(super) struct CompletionQueue {
     shadow: Iova,
     ceq: Option<u16>,
     cookie: u64,
-    /// If set, a full ring is an error; otherwise the oldest entry is overwritten.
+    /// Whether a full ring is an error. If false, the oldest entry is overwritten.
     check_overflow: bool,
     armed: Armed,
-    /// Entries that software may not have read. An upper bound: the shadow area is read only when needed.
+    /// Number of entries that software may not have read yet. This is an upper bound, because the shadow area
+    /// is read only when needed.
     unread: u32,
     /// Consumer index at the last read of the shadow area.
     head: u32,
@@ -131,7 +132,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the CEQ that receives the queue's events, if any.
+    /// Returns the CEQ that receives the events of this queue, if any.
     pub(super) const fn ceq(&self) -> Option<u16> {
         self.ceq
     }
@@ -141,7 +142,7 @@ impl CompletionQueue {
         self.ring.next()
     }
 
-    /// Returns the cookie that the queue's events carry.
+    /// Returns the cookie that the events of this queue contain.
     pub(super) const fn cookie(&self) -> u64 {
         self.cookie
     }
@@ -162,11 +163,12 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Writes an entry, followed by `more` for an extended CQE. `solicited` marks an entry that also triggers
-    /// an arm for solicited completions. Returns the completion event to write, if one is due.
+    /// Writes an entry, followed by `more` for an extended CQE. If `solicited` is set, the entry raises an
+    /// event even if the queue is armed only for solicited completions. Returns the completion event to
+    /// write, if one is due.
     ///
     /// # Errors
-    /// The entry is lost, and so is every later one.
+    /// The entry is lost. All later entries are lost too.
     pub(super) fn push(
         &mut self,
         pages: Pages<'_>,
@@ -198,7 +200,7 @@ impl CompletionQueue {
         Ok(if due { self.notify() } else { None })
     }
 
-    /// Handles an arm doorbell. Returns a completion event if unread entries already satisfy it.
+    /// Handles an arm doorbell. Returns a completion event if an unread entry already satisfies the arm.
     pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<CqNotification> {
         let shadow = self.read_shadow(pages)?;
         self.armed = match (shadow.arm_next, shadow.arm_solicited) {
@@ -206,8 +208,9 @@ impl CompletionQueue {
             (false, true) => Armed::Solicited,
             (false, false) => return None,
         };
+        // Section 12.3: the write of an unread entry may have raced with the arm.
         let missed = match self.armed {
-            // Section 12.3: an unread entry from before the arm may have raced with it.
+            // Software still uses the old ring, so its consumer index says nothing about unread entries.
             _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,
@@ -229,7 +232,8 @@ impl CompletionQueue {
     /// Whether the ring has room for `taken` entries. One slot always stays free, to distinguish a full ring
     /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
-        // The shadow consumer index is modulo the ring size, so it must be sampled before it can wrap.
+        // The consumer index in the shadow area is modulo the ring size, so it must be sampled before it can
+        // wrap.
         if self.unread >= self.ring.entries() / 2 {
             self.read_shadow(pages);
         }
@@ -242,7 +246,7 @@ impl CompletionQueue {
         pages.dma().read(self.shadow, &mut bytes).ok()?;
         let shadow = CqShadow::parse(&bytes);
         let entries = self.ring.entries();
-        // Until software has switched to the new ring, its index refers to the old one.
+        // Until software has switched to the new ring, the index in the shadow area refers to the old ring.
         if shadow.moves == self.resizes && shadow.head < entries {
             let read = (shadow.head + entries - self.head) % entries;
             self.head = shadow.head;

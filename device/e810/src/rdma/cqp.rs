@@ -43,7 +43,7 @@ struct Running {
     entries: u16,
     /// Index of the next entry to fetch.
     next: u16,
-    /// Polarity of new entries on this pass.
+    /// Polarity of new entries in the current pass over the ring.
     polarity: bool,
     cookie: u64,
 }
@@ -52,9 +52,9 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CqpEntry {
     pub(super) index: u16,
-    /// Polarity of new entries on the pass of this entry.
+    /// Polarity that new entries have in the pass of this entry.
     pub(super) polarity: bool,
-    /// The entry; `Err` if the ring is not in mapped memory.
+    /// The WQE, or an error if the ring is not in mapped memory.
     pub(super) wqe: Result<[u8; WQE_LEN], DmaError>,
 }
 
@@ -64,13 +64,14 @@ impl Cqp {
         self.context_high = high;
     }
 
-    /// Returns the host context address, given its low half. `None` for address 0, which destroys the queue.
+    /// Returns the host context address, given its low half. Returns `None` for address 0, which destroys the
+    /// queue.
     pub(super) fn context(&self, low: u32) -> Option<Iova> {
         let address = u64::from(self.context_high) << 32 | u64::from(low);
         (address != 0).then_some(Iova::new(address))
     }
 
-    /// Creates the queue. The caller must have destroyed any earlier one.
+    /// Creates the queue. The caller must have destroyed any earlier queue.
     pub(super) fn start(&mut self, dma: &GuestMemory, context: Iova) {
         let mut bytes = [0; HostContext::LEN];
         let read = dma.read(context, &mut bytes);
@@ -107,7 +108,7 @@ impl Cqp {
         Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
     }
 
-    /// Writes PFPE_CCQPSTATUS: clears the error of an earlier creation.
+    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error of an earlier creation.
     pub(super) fn clear_status(&mut self, to: Status) {
         if !to.error && self.state == State::Refused {
             self.state = State::Stopped;
@@ -124,17 +125,18 @@ impl Cqp {
         self.codes
     }
 
-    /// Returns the cookie that completions carry; `None` unless the queue is running.
+    /// Returns the cookie that completions contain, or `None` if the queue is not running.
     pub(super) fn cookie(&self) -> Option<u64> {
         Some(self.running()?.cookie)
     }
 
-    /// Returns the number of ring entries; 0 unless the queue is running.
+    /// Returns the number of ring entries, or 0 if the queue is not running.
     pub(super) fn entries(&self) -> u16 {
         self.running().map_or(0, |running| running.entries)
     }
 
-    /// Fetches the next entry before ring index `end`.
+    /// Fetches the next entry. Returns `None` if the next ring index is `end`, if `end` is outside the ring,
+    /// or if the queue is not running.
     pub(super) fn fetch(&mut self, dma: &GuestMemory, end: u16) -> Option<CqpEntry> {
         let State::Running(running) = &mut self.state else { return None };
         let index = running.next;
@@ -158,7 +160,7 @@ impl Cqp {
         }
     }
 
-    /// Returns the row for the control socket. The caller fills in object counts.
+    /// Returns the row for the control socket. The caller fills in the object counts.
     pub(super) fn row(&self) -> ControlRow {
         let (state, ring, entries, next) = match &self.state {
             State::Stopped => (ControlState::Stopped, 0, 0, 0),

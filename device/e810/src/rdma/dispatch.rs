@@ -20,10 +20,10 @@ use super::{Rdma, features, fpm, queues, strict};
 /// Status name of a successful operation.
 const OK: &str = "OK";
 
-/// Result of an operation. The value is returned in the completion, and is usually 0.
+/// Result of an operation. The completion returns the value, which is usually 0.
 pub(super) type Outcome = Result<u32, CqpError>;
 
-/// Executes the operations in the ring up to index `end`.
+/// Executes the operations in the ring before index `end`.
 ///
 /// Bound: the number of ring entries.
 pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
@@ -77,7 +77,8 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, entry: &CqpEntry) -> Outcome {
     outcome
 }
 
-/// Completes an operation in the registers and, once the CQ of the control queue exists, in that queue.
+/// Reports the outcome of an operation in the registers. Once the CQ of the control queue exists, the outcome
+/// is also reported in this CQ.
 fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
     let codes = outcome.err().map(|error| error.code.codes());
     rdma.cqp.record_outcome(codes);
@@ -125,7 +126,7 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),
         Operation::ManageNode(command) => rdma.nodes.manage(command),
         Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
-        // Section 15.1: with a lower page number, software would copy WQEs into BAR space.
+        // Section 15.1: a page number below 1024 would make software copy WQEs into BAR space.
         Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)
@@ -135,5 +136,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Push page number that means "none".
+/// Push page number that means that no page was allocated.
 const NO_PUSH_PAGE: u32 = 1024;

@@ -1,4 +1,4 @@
-//! Event queues. Each vector in use has a completion event queue (CEQ), whose entries name the CQs with new
+//! Event queues. Each vector in use has a completion event queue (CEQ). Its entries identify the CQs with new
 //! completions. The device has one asynchronous event queue (AEQ).
 //!
 //! # Spec
@@ -35,9 +35,9 @@ const _: () = assert!(MAX_CEQS as u32 <= u16::BITS);
 #[derive(Debug)]
 struct AsyncQueue {
     ring: EntryRing<{ AsyncEvent::LEN }>,
-    /// Entries not yet acknowledged by software.
+    /// Number of entries that software has not acknowledged yet.
     unread: u32,
-    /// Set once an event was lost because the ring was full.
+    /// Set when an event is lost because the ring is full.
     lost: bool,
 }
 
@@ -94,8 +94,8 @@ impl EventQueues {
         self.ceqs.contains_key(&ceq)
     }
 
-    /// Writes a completion event with the cookie of an armed CQ. The valid bit takes the place of the
-    /// cookie's top bit.
+    /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
+    /// cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
         // Software may destroy a CEQ before the CQs that report to it.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
@@ -108,15 +108,15 @@ impl EventQueues {
         }
     }
 
-    /// Returns each event queue, CEQs first: number (`None` for the AEQ), entries, entries written, and
-    /// whether events were lost.
+    /// Returns a tuple for each event queue, CEQs first: the number (`None` for the AEQ), the ring size in
+    /// entries, the number of entries written, and whether events were lost.
     pub(super) fn rings(&self) -> impl Iterator<Item = (Option<u16>, u32, u32, bool)> {
         let ceqs = self.ceqs.iter().map(|(ceq, ring)| (Some(*ceq), ring.entries(), ring.written(), false));
         let aeq = self.aeq.iter().map(|queue| (None, queue.ring.entries(), queue.ring.written(), queue.lost));
         ceqs.chain(aeq)
     }
 
-    /// Writes an asynchronous event, or drops it if the AEQ does not exist or is full.
+    /// Writes an asynchronous event. If the AEQ does not exist or is full, the event is dropped.
     pub(super) fn report(&mut self, pages: Pages<'_>, monitor: &mut Monitor, event: &AsyncEvent) {
         let Some(queue) = &mut self.aeq else { return };
         if queue.unread >= queue.ring.entries() {
@@ -135,7 +135,7 @@ impl EventQueues {
         }
     }
 
-    /// Returns the number of AEQ entries not yet acknowledged.
+    /// Returns the number of AEQ entries that software has not acknowledged yet.
     pub(super) fn unread(&self) -> u32 {
         self.aeq.as_ref().map_or(0, |queue| queue.unread)
     }

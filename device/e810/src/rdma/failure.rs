@@ -7,8 +7,8 @@ use engine::{AccessError, Status};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::send_wqe::opcode;
 
-/// Returns the event code for a failed send request with WQE opcode `operation`; `None` for a flushed
-/// request, which has no cause of its own.
+/// Returns the event code for a failed send request with WQE opcode `operation`. Returns `None` for a flushed
+/// request, which raises no event.
 pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
     Some(match status {
         Status::Flushed => return None,
@@ -25,20 +25,21 @@ pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
     })
 }
 
-/// Returns the event code for a failed receive request; `None` for a flushed request.
+/// Returns the event code for a failed receive request. Returns `None` for a flushed request, which raises no
+/// event.
 pub(super) fn of_receive(status: Status) -> Option<EventCode> {
     Some(match status {
         Status::LocalLength => EventCode::MessageTooLong,
         Status::LocalProtection(reason) => of_key(reason),
-        // IBTA volume 1, section 9.9.3: a SEND with invalidate whose key is rejected fails the receive,
-        // regardless of the reason. `InvalidateRights` is the only code for this case; irdma maps it to a
-        // remote access error.
+        // IBTA volume 1, section 9.9.3: if the key of a SEND with Invalidate is rejected, the receive fails,
+        // regardless of the reason. `InvalidateRights` is the only code for this case. irdma maps this code
+        // to a remote access error.
         Status::RemoteInvalidRequest => EventCode::InvalidateRights,
         _ => return None,
     })
 }
 
-/// Returns the event code for a memory access that its key does not permit.
+/// Returns the event code for a memory access that the key does not permit.
 pub(super) const fn of_key(reason: AccessError) -> EventCode {
     match reason {
         AccessError::Key => EventCode::KeyUnallocated,

@@ -13,7 +13,7 @@ use super::dispatch::Outcome;
 
 /// Number of 8-byte words in the response.
 const WORDS: u16 = 2;
-/// Bytes of the response.
+/// Length of the response in bytes.
 const LEN: usize = FirmwareFeature::LEN + HardwareFeature::LEN;
 
 /// Firmware version 1.70, which drivers support.

@@ -1,7 +1,8 @@
-//! Function private memory (FPM): limits of context memory and the placement of objects in it.
+//! Function private memory (FPM): the limits of context memory, and the placement of objects in context
+//! memory.
 //!
-//! Objects that the device keeps itself are declared with one byte each, so that the host maps a single
-//! segment for all of them.
+//! The device stores all objects except PBLEs itself. It declares a size of one byte for each of these
+//! objects, so the host maps only a few segments for all of them.
 //!
 //! # Spec
 //! E810 interface, section 11.2.
@@ -24,17 +25,18 @@ const MAX_TIMERS: u32 = 4096;
 /// Context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Returns the limit of an object that the device keeps itself, which takes one byte of context memory.
+/// Returns the limit of an object kind that the device stores itself. Each object takes one byte of context
+/// memory.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Returns the limit of a free list. The block size is 1, because it must not be 0.
+/// Returns the limit of a free list. The block size must not be 0, so it is 1.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }
 
-/// Returns the number of multicast groups: irdma uses one index per queue pair.
+/// Returns the maximum number of multicast groups. irdma uses one group index per queue pair.
 pub(super) const fn groups(limits: &Limits) -> u32 {
     limits.max_qps.get()
 }
@@ -47,7 +49,8 @@ pub(super) fn segments(limits: &Limits) -> u16 {
 
 fn offered(limits: &Limits) -> FpmLimits {
     let qps = limits.max_qps.get();
-    // irdma needs 254 per queue pair plus 512, and reduces the number of queue pairs if fewer are offered.
+    // irdma needs 254 read responses per queue pair plus 512. If fewer are offered, it reduces the number of
+    // queue pairs.
     let responses = (254 * qps + 512).next_power_of_two();
     let transmit_buffers = 8 * qps;
     FpmLimits {
@@ -91,14 +94,14 @@ const fn object(at: usize, len: u64) -> Object {
     Object { at, len }
 }
 
-/// Bytes of a free list entry.
+/// Length of a free list entry in bytes.
 const FREE_ENTRY_LEN: u64 = 4;
-/// Bytes of the port bitmap.
+/// Length of the port bitmap in bytes.
 const PORTS_LEN: u64 = 8192;
 
-/// All kinds of objects except PBLEs: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions,
-/// transmit buffers and their free list, read responses and their free list, timers, multicast groups,
-/// address handles, read requests and their free list, headers, metadata.
+/// All object kinds except PBLEs, in the order of the buffer: QPs, CQs, SRQs, hash entries, ARP entries, port
+/// bitmap, regions, transmit buffers and their free list, read responses and their free list, timers,
+/// multicast groups, address handles, read requests and their free list, headers, metadata.
 const OBJECTS: [Object; 18] = [
     object(0, 1),
     object(8, 1),
@@ -120,10 +123,10 @@ const OBJECTS: [Object; 18] = [
     object(152, 1),
 ];
 
-/// PBLEs, which are placed last.
+/// PBLEs. They are placed after all other objects.
 const PBLES: Object = object(112, ENTRY_LEN);
 
-/// Minimum length of the "commit FPM" buffer.
+/// Minimum length of the "commit FPM" buffer in bytes.
 const COMMIT_LEN: usize = 176;
 
 /// Executes "Query FPM".
@@ -135,10 +138,10 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
     Ok(0)
 }
 
-/// Executes "Commit FPM": replies with the address of each kind of object.
+/// Executes "Commit FPM": replies with the address of each object kind.
 ///
 /// # Errors
-/// The objects do not fit in the address space; the buffer is too short or not in mapped memory.
+/// The objects do not fit in the address space, or the buffer is too short or not in mapped memory.
 pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("buffer length", command.len.into()));
@@ -150,7 +153,7 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     for object in &OBJECTS {
         free = place(&mut buffer, object, free, end)?.1;
     }
-    // PBLEs start on a segment boundary, so that the host maps whole segments for them.
+    // PBLEs start on a segment boundary, so the host maps whole segments for them.
     let (Placement { count, base }, _) = place(&mut buffer, &PBLES, free.next_multiple_of(SEGMENT_LEN), end)?;
     if count > limits.max_pbles.get() {
         return Err(CqpError::new(CqpErrorCode::NoRoom, "too many PBLEs:", count.into()));
@@ -160,7 +163,8 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     Ok(0)
 }
 
-/// Places objects at the address `free` and returns the next free address. The address space ends at `limit`.
+/// Places objects at the address `free`. Returns the placement and the next free address. The address space
+/// ends at `limit`.
 fn place(
     buffer: &mut [u8; COMMIT_LEN],
     object: &Object,

@@ -26,7 +26,7 @@ pub(in super::super) struct Groups {
     /// Maximum number of groups, which bounds both tables.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
-    /// State of modified groups that do not exist yet: see [`modify`](Self::modify).
+    /// State of modified groups that do not exist yet, see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
 }
 
@@ -35,8 +35,8 @@ struct Group {
     address: IpAddr,
     /// MAC address programmed by the driver.
     mac: MacAddr,
-    /// VLAN of the group. `None` means any VLAN: the driver then keeps one group per address for members in
-    /// all networks.
+    /// VLAN of the group. `None` means any VLAN. The driver then keeps one group per address for the members
+    /// in all VLANs.
     vlan: Option<u16>,
     members: Members,
 }
@@ -50,8 +50,8 @@ impl Groups {
     /// Returns the members that receive datagrams to `address` in `vlan`. If `vlan` is `None`, the datagrams
     /// are untagged.
     ///
-    /// The MAC address of a group is the one programmed by its driver. For an IPv6 group, irdma derives the
-    /// MAC address from the first four bytes of the IPv6 address, and sends datagrams to the same MAC
+    /// The MAC address of a group is the address that the driver programmed. For an IPv6 group, irdma derives
+    /// the MAC address from the first four bytes of the IPv6 address, and sends datagrams to the same MAC
     /// address. Datagrams to the MAC address of RFC 2464, section 7, which contains the last four bytes, are
     /// accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
@@ -80,8 +80,8 @@ impl Groups {
         })
     }
 
-    /// Executes "Create multicast group". If the group was modified before and the new members are a subset,
-    /// the modified state is used.
+    /// Executes "Create multicast group". If an earlier modify operation stored a state that includes all
+    /// members of this command, that state is used instead.
     ///
     /// # Errors
     /// The index is out of range, or the member list is not in mapped memory.
@@ -95,9 +95,10 @@ impl Groups {
     /// Executes "Modify multicast group", which replaces the whole group.
     ///
     /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation
-    /// after releasing it. When two members join at once, the modify can precede the create; when two leave
-    /// at once, it can follow the destroy. Modifying a group that does not exist therefore succeeds, and
-    /// takes effect when the group is created.
+    /// after releasing the lock. If two members join at the same time, the modify operation can precede the
+    /// create operation. If two members leave at the same time, the modify operation can follow the destroy
+    /// operation. Modifying a group that does not exist therefore succeeds, and takes effect when the group
+    /// is created.
     ///
     /// # Errors
     /// The index is out of range, or the member list is not in mapped memory.
@@ -137,7 +138,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether this group may be what `earlier` became after further members joined.
+    /// Whether this group has the address and VLAN of `earlier` and includes all members of `earlier`.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

@@ -1,5 +1,5 @@
 //! Host memory cache (HMC): maps the function's private address space to guest memory in segments. The device
-//! uses only the PBLE array in this space. It reads entries on demand and caches none.
+//! uses only the PBLE array in this space. It reads PBLEs on demand and does not cache them.
 //!
 //! # Spec
 //! E810 interface, section 11.
@@ -20,12 +20,12 @@ use super::dispatch::Outcome;
 /// Number of PBLEs in a leaf of a two-level list.
 const LEAF_LEN: u64 = 512;
 
-/// Maximum number of segment entries in memory for "update SDs"; the count has four bits.
+/// Maximum number of segment entries that "update SDs" reads from memory. The count has four bits.
 const MAX_MORE: usize = 15;
 
 #[derive(Debug)]
 pub(in super::super) struct Hmc {
-    /// Bound: the number that "query FPM" offers, allocated up front.
+    /// Segments by index. Bound: the number that "query FPM" offers, allocated up front.
     segments: Vec<Option<Segment>>,
     /// Location of the PBLE array, once software has committed it.
     pbles: Pbles,
@@ -43,7 +43,7 @@ enum Segment {
 /// Location of the PBLE array in the private address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pbles {
-    /// Start in units of 512 bytes.
+    /// Start of the array in units of 512 bytes.
     pub(super) base: u32,
     pub(super) count: u32,
 }
@@ -141,12 +141,12 @@ impl<'a> Pages<'a> {
         self.dma
     }
 
-    /// Returns page number `page` of a one-level list.
+    /// Returns the address of page number `page` in a one-level list.
     pub(super) fn listed(self, first: PbleIndex, page: u64) -> Option<Iova> {
         Some(Iova::new(self.pble(first.checked_add(page)?)? & !(PAGE_LEN - 1)))
     }
 
-    /// Returns page number `page` of a two-level list, whose leaves have 512 entries.
+    /// Returns the address of page number `page` in a two-level list. Its leaves have 512 entries.
     pub(super) fn nested(self, first: PbleIndex, page: u64) -> Option<Iova> {
         let leaf = self.pble(first.checked_add(page / LEAF_LEN)?)?;
         self.listed(PbleIndex::new(u32::try_from(leaf).ok()?), page % LEAF_LEN)

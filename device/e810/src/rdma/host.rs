@@ -18,11 +18,11 @@ use super::hmc::Pages;
 use super::queue_pair::PathContext;
 use super::trace;
 
-/// [`engine::Host`] of the RDMA half.
+/// Implementation of [`engine::Host`] for the RDMA half.
 #[derive(Debug)]
 pub struct RdmaHost<'a> {
     pub(in super::super) rdma: &'a mut Rdma,
-    /// Access to the device while the engine runs.
+    /// Resources of the device that the engine's host may use.
     pub(in super::super) cx: HostContext<'a>,
 }
 
@@ -51,7 +51,7 @@ impl engine::Host for RdmaHost<'_> {
     }
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
-        // The interface has no XRC.
+        // This interface does not support XRC.
         let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         let Rdma { queues, hmc, .. } = &mut *self.rdma;
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
@@ -61,7 +61,7 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    /// Returns the members of a group except the sender: a queue pair does not receive its own multicast
+    /// Returns the members of a group except the sender. A queue pair does not receive its own multicast
     /// datagrams (section 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;
@@ -134,7 +134,7 @@ impl engine::Host for RdmaHost<'_> {
 /// Modifies the state and attributes of a QP in the engine.
 pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &Modify) {
     let (engine, cx) = cx.split();
-    // The engine and this table create and destroy QPs together, so the QP exists.
+    // A QP exists in the engine exactly as long as in `Rdma::queues`, so `modify_qp` finds it.
     let _ = engine.modify_qp(cx.now, qpn, modify, &mut RdmaHost { rdma, cx });
 }
 

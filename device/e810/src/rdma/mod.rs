@@ -1,9 +1,9 @@
 //! The RDMA half of the function: its control queue (CQP) and all objects created through it.
 //!
-//! [`cqp`] fetches operations and [`dispatch`] routes each to the module that owns the object. On silicon,
-//! object contexts live in context memory (HMC) provided by the host. Here the device keeps the objects itself
-//! and reads only page lists from that memory ([`hmc`]). All objects are dropped when the control queue is
-//! destroyed, and on every reset.
+//! [`cqp`] fetches operations and [`dispatch`] routes each to the module that owns the object. On silicon, the
+//! host provides memory for object contexts (HMC). This device keeps the objects itself and reads only page
+//! lists from that memory ([`hmc`]). All objects are dropped when the control queue is destroyed, and on every
+//! reset.
 //!
 //! # Spec
 //! E810 interface, sections 9 to 14.
@@ -61,9 +61,9 @@ use super::vectors::Cause;
 /// State of the RDMA half.
 #[derive(Debug)]
 pub(super) struct Rdma {
-    /// Configured maximum of each kind of object.
+    /// Configured maximum number of objects of each kind.
     pub(super) limits: Limits,
-    /// Control queue. No objects exist unless it is running.
+    /// Control queue. While it is not running, no objects exist.
     pub(super) cqp: Cqp,
     pub(super) hmc: Hmc,
     /// Memory regions and windows.

@@ -1,5 +1,5 @@
 //! Work scheduler nodes, which arbitrate bandwidth among queue pairs. The device stores the tree that the
-//! driver builds but serves queue pairs round-robin.
+//! driver builds, but serves queue pairs round-robin.
 //!
 //! # Spec
 //! E810 interface, section 10.5.
@@ -14,11 +14,11 @@ use crate::id_pool::IdPool;
 
 /// Maximum number of nodes.
 ///
-/// Bound: memory that a driver can make the device allocate. A driver needs three nodes per traffic class of
-/// a VSI.
+/// Bound: limits the memory that a driver can make the device allocate. A driver needs three nodes per
+/// traffic class of a VSI.
 const MAX_NODES: usize = 512;
 
-/// Number of queue set handles, which have ten bits and start at 1.
+/// Number of queue set handles. Handles have ten bits and start at 1.
 const MAX_SETS: u16 = 1023;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(in super::super) struct Nodes {
 #[derive(Debug)]
 struct Node {
     parent: u16,
-    /// Queue set handle of a leaf.
+    /// Queue set handle of a leaf; `None` for other nodes.
     set: Option<u16>,
 }
 
@@ -48,7 +48,7 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    /// Executes "Scheduler node". Returns the queue set handle of an added leaf, otherwise 0.
+    /// Executes "Scheduler node". Returns the queue set handle of an added leaf, and 0 in all other cases.
     ///
     /// # Errors
     /// `Exists` if the node to add exists, `NoObject` if the node or its parent is unknown or the parent is a

@@ -1,4 +1,4 @@
-//! The ARP table and address handles, which name the destination of datagrams.
+//! The ARP table, and the address handles that specify the destination of datagrams.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 13.6 and 13.9.
@@ -23,7 +23,7 @@ pub(in super::super) struct Paths {
     max_handles: u32,
     /// ARP table, at most `max_arp_entries` entries.
     arp: BTreeMap<ArpIndex, MacAddr>,
-    /// Address handles, at most `max_handles` of them.
+    /// Address handles, at most `max_handles` entries.
     handles: BTreeMap<AhIndex, AddressHandle>,
 }
 
@@ -71,7 +71,7 @@ impl Paths {
         }
     }
 
-    /// Whether the ARP table is full. irdma reserves entry 0, so it does not count as free.
+    /// Whether the ARP table is full. irdma reserves entry 0, so this entry is never available.
     pub(super) fn arp_table_is_full(&self) -> bool {
         let usable = self.max_arp_entries as usize - 1;
         self.arp.len() - usize::from(self.arp.contains_key(&ArpIndex::new(0))) >= usable

@@ -32,14 +32,15 @@ use super::work::{fence, request};
 use super::work_ring::WorkRing;
 use crate::limits::MAX_MESSAGE;
 
-/// Retransmission timeout at the maximum retry count. The QP context has no field for it (section 13.2).
+/// Retransmission timeout at the maximum retry count. The QP context has no field for the timeout (section
+/// 13.2).
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
 const MAX_RETRIES: u8 = 7;
 
-/// RNR timer in NAKs: 0.64 ms at first, doubling up to 164 ms. The device is not notified of posted receives,
-/// and the QP context has no field for the time. Applications rely on a long timer: rdma_cm connections have
-/// 655 ms and few retries.
+/// RNR timer in NAKs: 0.64 ms at first, doubling up to 164 ms. The QP context has no field for the timer, and
+/// software does not notify the device of posted receives. Some applications rely on a long timer: rdma_cm
+/// connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
@@ -65,7 +66,7 @@ pub(super) struct QueuePair {
     pub(super) counters: QpCounters,
 }
 
-/// Queues of a QP that software has flushed. The cause of the failure has been reported to software.
+/// Queues of a QP that software has flushed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flushed {
     pub(super) sends: bool,
@@ -104,7 +105,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves to a state with a new context; the queues remain. Returns the modification for the engine.
+    /// Moves the QP to state `to` and replaces its context, if given. The queues do not change. Returns the
+    /// modification for the engine.
     ///
     /// # Errors
     /// The state transition is not permitted.
@@ -117,7 +119,7 @@ impl QueuePair {
         let from = self.state;
         let to = match to {
             QpState::Same => from,
-            // Terminate is iWARP's transition with a TERMINATE message; RoCE has none.
+            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message.
             QpState::Terminate => QpState::Error,
             to => to,
         };
@@ -142,8 +144,8 @@ impl QueuePair {
 
     /// Returns the engine's state and attributes for the current context.
     pub(super) fn current(&mut self, path_context: PathContext<'_>) -> Modify {
-        // irdma frees ARP entries that the kernel's neighbour cache ages out. Connections keep the last MAC
-        // address until the entry is reused, as they would through a switch that aged out the address.
+        // irdma frees ARP entries that the kernel's neighbour cache ages out. A connection therefore keeps
+        // the last MAC address until the entry is reused.
         let index = self.context.arp_index;
         match path_context.paths.neighbour(index) {
             Some(mac) => self.peer = Some((index, mac)),
@@ -161,7 +163,7 @@ impl QueuePair {
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
     }
 
-    /// Whether this is a connection without a resolved peer.
+    /// Whether this is a connection whose peer has no known MAC address.
     pub(super) fn lacks_peer(&self) -> bool {
         self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
@@ -318,8 +320,8 @@ impl QueuePair {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathContext<'a> {
     pub(super) paths: &'a Paths,
-    /// MAC address of the function. It replaces the source in contexts and handles, so that a guest cannot
-    /// spoof another.
+    /// MAC address of the function. It replaces the source MAC address in contexts and address handles, so a
+    /// guest cannot spoof another guest.
     pub(super) mac: MacAddr,
 }
 
@@ -342,20 +344,20 @@ fn is_valid_transition(from: QpState, to: QpState) -> bool {
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))
 }
 
-/// Returns the ACK timeout. The fewer the retries, the longer the timeout, so that a QP with any retry count
-/// outlasts seconds of packet loss. RDS, for example, sets only one retry.
+/// Returns the ACK timeout. A lower retry count gives a longer timeout. A QP with any retry count therefore
+/// survives packet loss for two seconds or more. RDS, for example, sets only one retry.
 const fn ack_timeout(retries: u8) -> AckTimeout {
     let factor = 1 << MAX_RETRIES.saturating_sub(retries);
     AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))
 }
 
-/// Returns the largest path MTU of at most `bytes`, or the smallest one.
+/// Returns the largest path MTU of at most `bytes` bytes, but at least 256 bytes.
 fn mtu(bytes: u16) -> Mtu {
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
     all.into_iter().find(|mtu| mtu.bytes() <= bytes.into()).unwrap_or(Mtu::Mtu256)
 }
 
-/// Returns the flow label of an IPv6 path; IPv4 has none.
+/// Returns the flow label of a path. IPv4 has no flow label, so the result is 0.
 fn label(ip: &IpAddrs, label: FlowLabel) -> FlowLabel {
     match ip {
         IpAddrs::V4 { .. } => FlowLabel::default(),
@@ -363,10 +365,10 @@ fn label(ip: &IpAddrs, label: FlowLabel) -> FlowLabel {
     }
 }
 
-/// Derives the UDP source port, the ECMP entropy of a flow, from the flow label.
+/// Derives the UDP source port from the flow label. Switches use the port as ECMP entropy.
 ///
 /// # Spec
-/// IBTA annex A17, section A17.4.3: a port of the dynamic range, by the flow label.
+/// IBTA annex A17, section A17.4.3: the port is in the dynamic range and is derived from the flow label.
 fn source_port(label: FlowLabel) -> u16 {
     const DYNAMIC: u32 = 0xc000;
     let label = label.get();
@@ -379,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ack_timeouts_of_any_retry_count_add_up_to_2_to_5_seconds() {
+    fn ack_timeouts_add_up_to_2_to_5_seconds() {
         for retries in 0..=MAX_RETRIES {
             let timeout = ack_timeout(retries);
             let silence: Duration = (0..=retries).map(|retry| timeout.after(retry)).sum();

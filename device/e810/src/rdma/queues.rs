@@ -30,7 +30,7 @@ use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::limits::Limits;
 use crate::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
 
-/// CQ that reports completions of the control queue.
+/// CQ that reports the completions of the control queue.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 
 /// Queue pairs and completion queues.
@@ -38,13 +38,14 @@ pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 pub(in super::super) struct Queues {
     cqs: SparseTable<CompletionQueue>,
     qps: SparseTable<Box<QueuePair>>,
-    /// QPs in the error state that software has flushed. They are polled for WQEs posted later.
+    /// QPs in the error state that software has flushed. The device polls them for WQEs posted after the
+    /// flush.
     flushed: PollSet<10>,
 }
 
 impl Queues {
     pub(super) fn new(limits: &Limits) -> Self {
-        // Bound: numbers are indices into context memory.
+        // Bound: QP and CQ numbers are indices into context memory, so they are below these limits.
         let capacity = |most: u32| Capacity { entries: most as usize, leaves: most as usize / 64 + 1 };
         Self {
             cqs: SparseTable::new(capacity(limits.max_cqs.get())),
@@ -80,8 +81,8 @@ impl Queues {
     }
 }
 
-/// Handles a send doorbell. Doorbells for unknown QPs are ignored, since any process may write to the
-/// doorbell page. A QP that cannot send yet is polled on the move to RTS.
+/// Handles a send doorbell. Doorbells for unknown QPs are ignored, because any process may write to the
+/// doorbell page. A QP that cannot send yet is polled when it moves to RTS.
 pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
         return cx.monitor.ignored(NO_QP, Some(qpn), format_args!("wqealloc"), |_| {});
@@ -105,7 +106,7 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     }
 }
 
-/// Reports a completed control queue operation, if its CQ exists.
+/// Reports a completed control queue operation, if the CQ of the control queue exists.
 pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
@@ -174,7 +175,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // A move to the error state uses no context, which may already be freed.
+    // A move to the error state does not read the context, because software may already have freed it.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),
@@ -193,7 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // Software does not ring again for WQEs posted before RTS.
+        // Software rings no second doorbell for WQEs that it posted before RTS.
         host::notify_send(rdma, cx, command.qpn);
     }
     Ok(0)
@@ -207,15 +208,15 @@ pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Destro
     was.map(|_| 0).ok_or(unknown(command.qpn))
 }
 
-/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs; irdma generates
-/// the remaining ones itself.
+/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs. irdma generates
+/// the remaining completions itself.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
     let qpn = command.qpn;
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // irdma completes the remaining WQEs of kernel QPs itself, and discards their CQEs before it destroys
-    // them.
+    // Privileged QPs are not polled for later WQEs. The kernel completes their remaining WQEs itself, and
+    // discards the CQEs of a QP before it destroys the QP.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
@@ -236,11 +237,11 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
 /// Major code of a flushed WQE, and the default minor code.
 const FLUSHED: u16 = 1;
 
-/// Flushes WQEs posted to QPs in the error state after software flushed them.
+/// Flushes WQEs that software posted to QPs in the error state after it had flushed these QPs.
 ///
-/// Software flushes again only QPs that it moved to the error state itself (section 14.2). WQEs posted to a
-/// QP that failed on its own would never complete, which violates IBTA volume 1, section 10.3.1.8. Both
-/// queues are polled, since receive queues have no doorbell.
+/// Software flushes a QP again only if it moved the QP to the error state itself (section 14.2). If the
+/// device moved the QP to the error state, later WQEs would therefore never complete, in violation of IBTA
+/// volume 1, section 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);
@@ -256,7 +257,7 @@ pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
 
-/// Writes one completion for each queue that has outstanding WQEs. A queue is skipped if its codes are
+/// Writes one completion for each queue that has outstanding WQEs. A queue is skipped if its error codes are
 /// `None`.
 fn complete_flushed(
     rdma: &mut Rdma,
@@ -318,7 +319,8 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // The driver does not report that a neighbour found no free entry in the table, so the device does.
+        // The driver does not report neighbours for which the table has no free entry, so the device reports
+        // that the table is full.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

@@ -1,4 +1,5 @@
-//! The receive queue of a queue pair: fixed-size WQEs, fetched when a message needs one.
+//! The receive queue of a queue pair. All its WQEs have the same size. The device fetches a WQE when a
+//! message needs buffers.
 //!
 //! # Spec
 //! E810 interface, section 13.5.
@@ -28,7 +29,8 @@ pub(super) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Creates an empty queue with WQEs of `quanta` quanta, a power of two. `None` if not even one fits.
+    /// Creates an empty queue with WQEs of `quanta` quanta, a power of two. Returns `None` if the ring is
+    /// smaller than one WQE.
     pub(super) fn new(ring: WorkRing, quanta: u32) -> Option<Self> {
         (quanta <= ring.quanta()).then_some(Self { ring, quanta, outstanding: 0 })
     }
@@ -38,7 +40,7 @@ impl ReceiveQueue {
         self.ring.quanta() / self.quanta
     }
 
-    /// Fetches the next WQE, if posted.
+    /// Fetches the next WQE, if one is posted.
     ///
     /// # Errors
     /// The ring is not in mapped memory.
@@ -60,8 +62,8 @@ impl ReceiveQueue {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Discards all outstanding WQEs. Returns the index at which flushed WQEs start, or `None` if there are
-    /// none.
+    /// Discards all outstanding and all posted WQEs. Returns the consumer index before the flush, or `None`
+    /// if no WQE was discarded.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
         let (begin, outstanding) = (self.ring.next(), std::mem::take(&mut self.outstanding));
         let any_left = outstanding != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));

@@ -18,8 +18,8 @@ use crate::limits::Limits;
 /// Number of key bits below the index in an STag.
 const KEY_BITS: u32 = 8;
 
-/// Regions and windows by STag. The driver chooses the key bits and any index bits above the table size. The
-/// table has one entry per region, and the whole STag must match.
+/// Regions and windows by STag. The low index bits of an STag select the table entry. The driver chooses the
+/// other index bits and the key bits freely, and accesses must use the whole STag.
 #[derive(Debug)]
 pub(in super::super) struct Regions {
     pub(super) keys: KeyTable,
@@ -51,7 +51,7 @@ impl Regions {
     /// Executes "Register MR".
     ///
     /// # Errors
-    /// The same as for [`Regions::allocate`], and for an invalid page size or page list level.
+    /// The same as for [`Regions::allocate`]; also for an invalid page size or page list level.
     pub(super) fn register(&mut self, command: &RegisterMr) -> Outcome {
         let region = region(command)?;
         self.ensure_free(region.key)?;
@@ -77,7 +77,7 @@ impl Regions {
         }
     }
 
-    /// Fails if the table entry of a key is in use.
+    /// Returns an error if the table entry of a key is in use.
     fn ensure_free(&self, key: Lkey) -> Result<(), CqpError> {
         match self.keys.entry(self.keys.index(key)) {
             Some(entry) => Err(CqpError::new(CqpErrorCode::Exists, "STag", entry.key().get().into())),
@@ -94,7 +94,7 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     let page_shift = command.page.shift().and_then(PageShift::new);
     let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
     let key = Lkey::new(command.stag);
-    // Section 13.7: length 0 registers all memory (the DMA region of the kernel).
+    // Section 13.7: length 0 registers all memory, for the DMA region of the kernel.
     let rights = rights(command.rights);
     if command.len == 0 {
         return Ok(MemoryRegion::whole_memory(key, command.pd, rights));

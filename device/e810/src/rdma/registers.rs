@@ -12,15 +12,15 @@ use super::statistics::Counts;
 use super::{Rdma, dispatch, queues, strict};
 use crate::options::Setup;
 
-/// Reads a register; `None` if it belongs to another block.
+/// Reads a register. Returns `None` if the register belongs to another block.
 pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {
     let cqp = &rdma.cqp;
     Some(match register {
         Register::PfpeCcqpstatus => u32::from_le_bytes(cqp.status().emit()),
         Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
         Register::PfpeCqperrcodes => u32::from_le_bytes(cqp.error_codes().emit()),
-        // These registers read as 0. Some are write-only, and other registers report their effect. The others
-        // report HMC and critical errors, which never occur.
+        // These registers read as 0. PFHMC_ERRORINFO, PFHMC_ERRORDATA and GLPE_CRITERR report errors that
+        // never occur. The remaining registers are write-only.
         Register::PfpeCcqplow
         | Register::PfpeCcqphigh
         | Register::PfpeCqpdb
@@ -39,7 +39,7 @@ pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {
     })
 }
 
-/// Writes a register. Returns false if it belongs to another block.
+/// Writes a register. Returns false if the register belongs to another block.
 pub(in super::super) fn write(
     rdma: &mut Rdma,
     setup: &Setup,
@@ -50,7 +50,7 @@ pub(in super::super) fn write(
     cx.monitor.check(|| strict::write(rdma, register, value));
     match register {
         Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
-        // RDMA is disabled in the configuration: the control queue must not start.
+        // If the configuration disables RDMA, the control queue must not start.
         Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {

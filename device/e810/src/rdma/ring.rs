@@ -1,5 +1,5 @@
-//! Rings written by the device. The top bit of each entry is its polarity, by which software recognises new
-//! entries.
+//! Rings written by the device. The top bit of each entry is its polarity. Software recognises new entries by
+//! the polarity.
 //!
 //! # Spec
 //! E810 interface, sections 12.2, 12.4 and 12.6.
@@ -24,7 +24,7 @@ pub(super) enum Location {
 }
 
 impl Location {
-    /// Converts the fields of a create operation.
+    /// Converts the location fields of a create operation.
     ///
     /// # Errors
     /// The page list level is invalid.
@@ -44,7 +44,8 @@ impl Location {
         }
     }
 
-    /// Converts a field of a QP context: an address, or the index of the first PBLE.
+    /// Converts the ring field of a QP context. The field contains the index of the first PBLE if `in_pages`
+    /// is set, and an address otherwise.
     ///
     /// # Errors
     /// The PBLE index is out of range.
@@ -58,8 +59,8 @@ impl Location {
         if index.get() == first { Ok(Self::Listed(index)) } else { Err(wrong) }
     }
 
-    /// Returns the bus address of the byte at `offset`; `None` if its page is not mapped. The result is valid
-    /// up to the end of the 4 KiB page.
+    /// Returns the bus address of the byte at `offset`, or `None` if its page is not mapped. The result is
+    /// valid up to the end of the 4 KiB page.
     pub(super) fn address_of(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
         let (page, within) = (offset / PAGE_LEN, offset % PAGE_LEN);
         let first = match self {
@@ -71,8 +72,8 @@ impl Location {
     }
 }
 
-/// A ring of `LEN`-byte entries; `LEN` divides a page. Bit 7 of the last byte is the polarity: 1 on the first
-/// pass through the ring, inverted on each further pass.
+/// A ring of `LEN`-byte entries. `LEN` divides the page size. Bit 7 of the last byte is the polarity. It is 1
+/// in the first pass over the ring, and inverted in each further pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryRing<const LEN: usize> {
     location: Location,
@@ -80,11 +81,11 @@ pub(super) struct EntryRing<const LEN: usize> {
     /// Index of the next entry to write.
     next: u32,
     polarity: bool,
-    /// Entries written since creation, modulo 2^32.
+    /// Number of entries written since creation, modulo 2^32.
     written: u32,
 }
 
-/// An entry could not be written and is lost.
+/// The ring is not in mapped memory. The entry could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreachableError;
 
@@ -92,7 +93,8 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// Creates an empty ring.
     ///
     /// # Errors
-    /// The ring has no entries, or its address would make an entry cross a page.
+    /// The ring has no entries, or its address is not a multiple of the entry length. Entries would then
+    /// cross page boundaries.
     pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
         if entries == 0 {
             return Err(CqpError::invalid("ring entries", 0));
@@ -135,8 +137,8 @@ impl<const LEN: usize> EntryRing<LEN> {
         self.put(pages, at, entry)
     }
 
-    /// Writes the next two entries. The second is written first, so that software that sees the first sees
-    /// both.
+    /// Writes the next two entries. The second entry is written first. Software that sees the first entry can
+    /// therefore read the second.
     ///
     /// # Errors
     /// The same as for [`EntryRing::push`].

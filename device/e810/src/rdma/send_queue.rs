@@ -1,8 +1,8 @@
 //! The send queue of a queue pair: fetches WQEs in order and skips padding.
 //!
 //! Software does not ring the doorbell for every WQE. It reads the shadow area, where the device publishes
-//! its consumer index, and rings only if the device has reached the new WQE. The device therefore publishes
-//! its index before it goes idle, and then polls once more.
+//! its consumer index, and rings the doorbell only if the device has reached the new WQE. The device
+//! therefore publishes its index before it goes idle, and then polls once more.
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -19,10 +19,11 @@ use super::hmc::Pages;
 use super::ring::UnreachableError;
 use super::work_ring::{ControlWord, WorkRing};
 
-/// Maximum number of padding quanta before a WQE, so that no WQE crosses a multiple of the maximum WQE size.
+/// Maximum number of padding quanta before a WQE. Padding keeps WQEs from crossing a multiple of the maximum
+/// WQE size.
 const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 
-/// Content of a request's `wr_id`, which its completion returns.
+/// Content of the `wr_id` of a request. The completion of the request returns the `wr_id`.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub(super) struct SendTag {
@@ -35,7 +36,7 @@ pub(super) struct SendTag {
     __: u64,
 }
 
-/// Returns the WQE index by which CQEs and traces name a send request.
+/// Returns the WQE index that identifies a send request in CQEs and traces.
 pub(in super::super) fn work_request(wr_id: u64) -> u64 {
     SendTag::from_bits(wr_id).index().into()
 }
@@ -53,7 +54,7 @@ pub(super) enum NextWqe {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Tag for its completion.
+    /// Tag that becomes the request's `wr_id`.
     pub(super) tag: SendTag,
     pub(super) control: Control,
     pub(super) operation: send_wqe::Operation,
@@ -68,7 +69,7 @@ pub(super) struct SendQueue {
     shadow: Iova,
     /// Consumer index last published in the shadow area.
     published_index: u16,
-    /// WQEs fetched and not yet completed with success.
+    /// Number of WQEs that have been fetched but have not completed successfully yet.
     outstanding: u32,
 }
 
@@ -98,8 +99,8 @@ impl SendQueue {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Discards all outstanding WQEs. Returns the index at which flushed WQEs start, or `None` if there are
-    /// none.
+    /// Discards all outstanding and all posted WQEs. Returns the consumer index before the flush, or `None`
+    /// if no WQE was discarded.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
         let (begin, outstanding) = (self.ring.next(), std::mem::take(&mut self.outstanding));
         let any_left = outstanding != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
@@ -137,8 +138,8 @@ impl SendQueue {
             .dma()
             .write(self.shadow, &u64::from(self.published_index).to_le_bytes())
             .map_err(|_| UnreachableError)?;
-        // Software writes a WQE and then reads the shadow area. With a full fence on both sides, at least one
-        // side sees the other's write.
+        // Software writes a WQE and then reads the shadow area. With a full fence on both sides, either the
+        // device sees the WQE or software sees the published index.
         fence(Ordering::SeqCst);
         self.ring.peek(pages)
     }
@@ -158,7 +159,7 @@ impl SendQueue {
         let mut copy = [0; MAX_LEN];
         let (wqe, _) = copy.split_at_mut(quanta * QUANTUM);
         self.ring.read(pages, wqe)?;
-        // Software may have changed the WQE in the meantime. The control word that was validated applies.
+        // Software may have changed the WQE in the meantime. Restore the control word that was validated.
         if let Some(again) = wqe.get_mut(CONTROL_OFFSET..).and_then(<[u8]>::first_chunk_mut) {
             *again = *word;
         }

@@ -13,13 +13,13 @@ use super::queue_pair::{PathContext, QueuePair};
 use crate::limits::MAX_CEQS;
 use crate::vectors::{RouteRegister, Vectors};
 
-/// QP number 1, reported as the GSI QP.
+/// Number of the QP that is reported as the GSI QP.
 const GSI: u32 = 1;
 
 /// Row number of the asynchronous event queue, after all CEQs.
 const ASYNC: u16 = MAX_CEQS;
 
-/// Data that rows are built from.
+/// Data from which the rows are built.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) rdma: &'a Rdma,

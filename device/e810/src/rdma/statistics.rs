@@ -1,8 +1,8 @@
-//! Transport statistics, as the driver gathers them.
+//! Transport statistics for the "gather statistics" operation.
 //!
-//! Counters start at zero when the control queue is created, because the driver adds the increase since its
-//! last read, and its first read assumes a previous value of zero. There is no TCP. Fields named after TCP
-//! report the corresponding RoCE counters.
+//! The driver adds the increase since its last read to its own totals, and assumes that all counters start at
+//! zero. Counters are therefore relative to the creation of the control queue. The device has no TCP. Fields
+//! that the specification names after TCP report the corresponding RoCE counters.
 //!
 //! # Spec
 //! E810 interface, section 10.7.
@@ -101,7 +101,7 @@ impl Counts {
     }
 }
 
-/// Returns the number of requests from peers that violate the protocol.
+/// Returns the number of packets from peers that violated the protocol.
 fn protocol_errors(stats: &Stats) -> u64 {
     stats.naks_sent.invalid_request + stats.naks_sent.invalid_rd_request + stats.drops.malformed
 }

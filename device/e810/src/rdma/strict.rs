@@ -1,6 +1,6 @@
 //! Strict mode: detects driver violations on the RDMA half that the device tolerates.
 //!
-//! User doorbells are not checked: the page is shared among processes, so a bad value is not the driver's
+//! User doorbells are not checked. Processes share the doorbell page, so an invalid value is not the driver's
 //! fault.
 //!
 //! # Spec
@@ -24,7 +24,7 @@ use crate::strict::rules::{
 /// Checks a register write before it takes effect.
 pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     let mut found = Findings::default();
-    // No objects exist unless the control queue is running.
+    // While the control queue is not running, no objects exist.
     let entries = rdma.cqp.entries();
     if entries == 0 {
         return found;
@@ -61,8 +61,8 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     found
 }
 
-/// Checks an operation before it is executed. `polarity_matches` says whether its polarity matches the
-/// current pass.
+/// Checks an operation before it is executed. `polarity_matches` tells whether the operation's polarity
+/// matches the current pass over the ring.
 pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bool) -> Findings {
     let mut found = Findings::default();
     if !polarity_matches {
@@ -123,14 +123,15 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bo
     found
 }
 
-/// Whether an operation unmaps segments. Considers only the entries in the operation itself.
+/// Whether an operation unmaps segments. Only the entries in the operation itself are considered, not those
+/// in memory.
 fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);
     first.into_iter().chain(others).any(|entry| !entry.descriptor.valid)
 }
 
-/// Returns an existing queue pair or region.
+/// Returns the name of a queue pair or region that exists, if any.
 fn in_use(rdma: &Rdma) -> Option<String> {
     let qp = rdma.queues.qps_from(0).next().map(|(qpn, _)| format!("QP {qpn:#x}"));
     qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))

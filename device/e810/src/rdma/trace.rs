@@ -1,4 +1,4 @@
-//! Trace records of the RDMA half: work requests fetched, and completion and event queue entries written.
+//! Trace records of the RDMA half: fetched work requests, and written entries of completion and event queues.
 
 use card::memory::key_op::KeyOp;
 use card::telemetry::monitor::Monitor;
@@ -14,7 +14,8 @@ use protocol::ids::{Cqn, Qpn};
 use super::completion_queue::PushError;
 use super::send_queue::SendTag;
 
-/// Records a request fetched from a send queue. `reject_code` is the reason if it cannot be executed.
+/// Records a request fetched from a send queue. `reject_code` is the reason if the request cannot be
+/// executed.
 pub(super) fn send(
     monitor: &mut Monitor,
     qpn: Qpn,
@@ -117,7 +118,7 @@ fn show_list(list: &[Sge], to: &mut dyn Visitor) {
     to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
 }
 
-/// Records a CQE that was written, or that was lost if `lost` is set.
+/// Records a written CQE, or a lost CQE if `lost` is set.
 pub(super) fn completion(
     monitor: &mut Monitor,
     (cqn, slot): (Cqn, u32),
@@ -141,7 +142,7 @@ pub(super) fn completion(
     });
 }
 
-/// Records a completion event written to a CEQ. If `lost` is set, the ring was not accessible.
+/// Records a completion event written to a CEQ, or a lost event if `lost` is set.
 pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, "completion", |to| {

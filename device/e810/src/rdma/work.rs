@@ -64,8 +64,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
     })
 }
 
-/// Converts immediate data: the WQE holds the number in host byte order, and packets carry it in big-endian
-/// order.
+/// Converts immediate data. A WQE contains a number, and packets carry this number in big-endian order.
 const fn imm(number: u32) -> Imm {
     Imm(number.to_be_bytes())
 }
@@ -92,7 +91,7 @@ pub(super) fn rights(bits: u8) -> Rights {
     all.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, right)| right).collect()
 }
 
-/// Converts the page location of a fast register WQE; `None` for an invalid page size code.
+/// Converts the page location of a fast register WQE. Returns `None` for an invalid page size code.
 fn pages(pages: FastPages, size: u8) -> Option<Pages> {
     let page_shift = page_shift(size)?;
     Some(match pages {

@@ -1,5 +1,5 @@
-//! Rings of quanta, written by software. There is no producer index: a quantum is valid if its polarity is
-//! that of the current pass.
+//! Rings of quanta, written by software. There is no producer index. A quantum is valid if its polarity
+//! matches the polarity of the current pass over the ring.
 //!
 //! # Spec
 //! E810 interface, sections 13.4 and 13.5.
@@ -14,7 +14,7 @@ use super::ring::{Location, UnreachableError};
 /// Maximum ring size in quanta: CQEs have 15 bits for a WQE index.
 const MAX_RING: u32 = 1 << 15;
 
-/// The control word of a WQE: [`Control`], or that of a local operation.
+/// The control word of a WQE, in the layout of [`Control`] or of a local operation.
 pub(super) type ControlWord = [u8; Control::LEN];
 
 /// A ring of quanta and the consumer index of the device.
@@ -24,13 +24,13 @@ pub(super) struct WorkRing {
     /// Number of quanta in the ring, a power of two.
     quanta: u32,
     next: u32,
-    /// Polarity of valid quanta on this pass; true on the first.
+    /// Polarity of valid quanta in the current pass; true in the first pass.
     polarity: bool,
 }
 
 impl WorkRing {
-    /// Creates a ring with the consumer index at 0. `None` if the size is not a power of two or exceeds the
-    /// maximum.
+    /// Creates a ring with the consumer index at 0. Returns `None` if the size is not a power of two or
+    /// exceeds the maximum.
     pub(super) fn new(location: Location, quanta: u32) -> Option<Self> {
         let possible = quanta.is_power_of_two() && quanta <= MAX_RING;
         possible.then_some(Self { location, quanta, next: 0, polarity: true })
@@ -47,27 +47,28 @@ impl WorkRing {
         self.next as u16
     }
 
-    /// Returns the maximum size of a WQE that starts at the consumer index: it must not cross the end of the
-    /// ring or a multiple of the maximum WQE size.
+    /// Returns the maximum size, in quanta, of a WQE that starts at the consumer index. A WQE must not cross
+    /// the end of the ring or a multiple of the maximum WQE size.
     pub(super) const fn room(&self) -> usize {
         let (next, quanta) = (self.next as usize, self.quanta as usize);
         let aligned = MAX_QUANTA - next % MAX_QUANTA;
         if aligned < quanta - next { aligned } else { quanta - next }
     }
 
-    /// Returns the control word of the next WQE; `None` if it is not posted yet.
+    /// Returns the control word of the next WQE, or `None` if no WQE is posted.
     ///
     /// # Errors
     /// The ring is not in mapped memory.
     pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let mut word = [0; Control::LEN];
         self.copy(pages, CONTROL_OFFSET, &mut word)?;
-        // Software writes the control word last, so data read after it is complete.
+        // Software writes the control word last, so the rest of the WQE is complete when it is read after
+        // this word.
         fence(Ordering::Acquire);
         Ok((Control::parse(&word).valid == self.polarity).then_some(word))
     }
 
-    /// Copies the first quanta of the next WQE into `wqe`.
+    /// Fills `wqe` with the first bytes of the next WQE.
     ///
     /// # Errors
     /// The ring is not in mapped memory.
@@ -98,8 +99,8 @@ impl WorkRing {
         }
     }
 
-    /// Copies from the next WQE. A WQE never crosses a page, since pages are multiples of the maximum WQE
-    /// size.
+    /// Copies bytes from the next WQE. A WQE never crosses a page boundary, because the page size is a
+    /// multiple of the maximum WQE size.
     fn copy(&self, pages: Pages<'_>, offset: usize, out: &mut [u8]) -> Result<(), UnreachableError> {
         let offset = u64::from(self.next) * QUANTUM as u64 + offset as u64;
         let at = self.location.address_of(pages, offset).ok_or(UnreachableError)?;

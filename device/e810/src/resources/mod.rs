@@ -1,4 +1,4 @@
-//! Limited resources, which software allocates before use: admin commands 0208 to 020A.
+//! Limited resources that software allocates before use: admin commands 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
@@ -15,7 +15,7 @@ use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILE
 #[derive(Debug)]
 pub(super) struct Resources {
     numbered: BTreeMap<ResourceKind, IdPool>,
-    /// Remaining amount of resources without identifiers.
+    /// Number of free resources of each type without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 
@@ -44,8 +44,8 @@ impl Resources {
     /// counted.
     ///
     /// # Errors
-    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few are free, in which case none is
-    /// allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few resources are free. In this case, no
+    /// resource is allocated.
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -93,7 +93,7 @@ impl Resources {
     }
 
     /// Executes "Get allocated resource descriptors": fills in as many identifiers as the buffer holds. The
-    /// "shared" flag is ignored, since there is only one function.
+    /// "shared" flag is ignored, because there is only one function.
     ///
     /// # Errors
     /// EINVAL for a type without identifiers.

@@ -1,8 +1,8 @@
 //! Receive side scaling (RSS): selects the receive queue of a frame within its VSI.
 //!
-//! The hash input is programmed by the driver ([`profiles`]). Otherwise it consists of the source and
-//! destination address of IP packets, and the ports of TCP, UDP and SCTP unless fragmented. This is also the
-//! default that drivers program.
+//! The driver can program the hash input ([`profiles`]). Without a matching profile, the input consists of
+//! the source and destination IP address. For unfragmented TCP, UDP and SCTP packets, the input also contains
+//! the ports. Drivers program the same input by default.
 //!
 //! # Spec
 //! E810 interface, sections 5.9, 6.3 and 8.5.
@@ -20,9 +20,9 @@ use protocol::net::toeplitz::Key;
 use super::buffer::Buffer;
 use super::vsi::{Vsi, VsiNumber, Vsis};
 
-/// Entries of the function's lookup table, as reported in capability 0040.
+/// Number of entries in the function's lookup table, as reported in capability 0040.
 const FUNCTION_ENTRIES: usize = 2048;
-/// Entries of a VSI's lookup table.
+/// Number of entries in a VSI's lookup table.
 const VSI_ENTRIES: usize = 64;
 
 /// RSS key and lookup table of a VSI.
@@ -39,7 +39,7 @@ impl Default for VsiRss {
 }
 
 impl VsiRss {
-    /// Whether a key was set. Without a key nothing is hashed.
+    /// Whether a key was set. Without a key, no frame is hashed.
     pub(super) const fn has_key(&self) -> bool {
         self.key.is_some()
     }
@@ -50,7 +50,7 @@ impl VsiRss {
 #[derive(Clone, Debug)]
 pub(super) struct FunctionTable {
     entries: Box<[u8; FUNCTION_ENTRIES]>,
-    /// Entries in use, a power of two.
+    /// Number of entries in use, a power of two.
     len: usize,
 }
 
@@ -65,7 +65,7 @@ impl Default for FunctionTable {
 pub(super) struct Steering {
     /// Flow hash; `None` without a key or for non-IP frames.
     pub(super) hash: Option<u32>,
-    /// Receive queue of the device.
+    /// Number of the receive queue in the device.
     pub(super) queue: u16,
 }
 
@@ -75,7 +75,7 @@ impl Vsis {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let symmetric = match vsi.options.hash {
                 HashKind::SymmetricToeplitz => true,
-                // Drivers use no other hash kinds.
+                // Drivers do not use the XOR and Jenkins hashes.
                 HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => false,
             };
             let fields = self.profiles.fields(number, PacketType::of(layers));
@@ -143,7 +143,8 @@ impl Vsis {
     /// Executes "Get RSS LUT". Returns the number of bytes written.
     ///
     /// # Errors
-    /// As for [`Vsis::set_table`]; also EINVAL if the size differs from that of the function's table.
+    /// As for [`Vsis::set_table`]; also EINVAL if the command selects the function's table with a size other
+    /// than the current size.
     pub(super) fn get_table(
         &mut self,
         parameters: &TableParameters,
@@ -162,7 +163,8 @@ impl Vsis {
         Ok(table.len())
     }
 
-    /// Returns the table that a command selects, with the size that it selects.
+    /// Returns the table that a command selects. The size in the command applies only to the function's
+    /// table.
     fn table(&mut self, parameters: &TableParameters) -> Result<&mut [u8], AdminError> {
         self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         match parameters.table() {

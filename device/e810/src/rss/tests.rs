@@ -4,16 +4,17 @@ use protocol::net::layers::{Addresses, Ports, Transport};
 
 use super::*;
 
-/// Key of the Microsoft RSS verification suite, extended.
+/// Key of the Microsoft RSS verification suite, extended to 52 bytes.
 const KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
     0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
     0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
 ];
 
-/// Expected hash of the addresses in the first row of the suite, from 66.9.149.187 port 2794 to
+/// Expected hash of the addresses in the first row of the suite: from 66.9.149.187 port 2794 to
 /// 161.142.100.80 port 1766.
 const OF_ADDRESSES: u32 = 0x323e_8fc2;
+/// Expected hash of the addresses and ports in this row.
 const WITH_PORTS: u32 = 0x51cc_c178;
 
 fn frame(protocol: u8, more_fragments: bool) -> Layers {
@@ -31,7 +32,7 @@ fn arp() -> Layers {
     Layers::parse(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 0x08, 0x06], &[0; 46]].concat()).unwrap()
 }
 
-/// Creates a VSI with queues 8 to 15.
+/// Creates VSI 1 with queues 8 to 15.
 fn vsis(table: TableKind) -> Vsis {
     let mut context = VsiContext::default();
     context.queues.mapping[..2].copy_from_slice(&[8, 8]);
@@ -174,7 +175,7 @@ fn rejects_unknown_vsis_and_tables() {
         assert_eq!(status(vsis.set_key(&parameters, &KEY)), AdminStatus::NoEntry);
     }
     assert_eq!(status(vsis.set_key(&key_of(1), &KEY[1..])), AdminStatus::Invalid);
-    // Length 3 is reserved, and global tables are unsupported.
+    // Size code 3 and table kind 3 are reserved, and global tables are not supported.
     for parameters in [table_of(1, 3), table_of(2, 2), table_of(3, 0)] {
         assert_eq!(status(vsis.set_table(&parameters, &[0; 2048])), AdminStatus::Invalid, "{parameters:?}");
     }

@@ -1,7 +1,7 @@
 //! The transmit scheduler tree, which distributes bandwidth among queues.
 //!
-//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. It
-//! serves queues in the order of their doorbells, which is a valid schedule as long as no rate limit is set.
+//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. The
+//! device serves transmit queues round-robin, which is a valid schedule if no rate limit is set.
 //!
 //! # Spec
 //! E810 interface, section 5.5.
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use super::buffer::Buffer;
 use super::id_pool::IdPool;
 
-/// Number of layers: port, traffic classes, generic nodes, and queues on the last.
+/// Number of layers: port, traffic classes, several layers of generic nodes, and queues.
 const LAYERS: usize = 9;
 /// Number of layers, as reported to drivers.
 const LEVELS: u16 = 9;
@@ -33,18 +33,18 @@ const LEAF_LAYER: usize = LAYERS - 1;
 
 /// Maximum number of children per element.
 ///
-/// Bound: with [`MAX_LAYER_ELEMENTS`], memory that a driver can make the device allocate. Drivers read it in
-/// "query scheduler resources" and group queues accordingly.
+/// Bound: together with [`MAX_LAYER_ELEMENTS`], limits the memory that a driver can make the device allocate.
+/// Drivers read this maximum with "query scheduler resources" and group queues accordingly.
 const MAX_SIBLINGS: u16 = 8;
 
 /// Maximum number of elements per layer.
 ///
-/// Bound: memory that a driver can make the device allocate.
+/// Bound: limits the memory that a driver can make the device allocate.
 const MAX_LAYER_ELEMENTS: u16 = 512;
 
 /// Maximum number of rate profiles per kind and layer.
 ///
-/// Bound: memory that a driver can make the device allocate.
+/// Bound: limits the memory that a driver can make the device allocate.
 const MAX_PROFILES: u16 = 64;
 
 /// Number of rate profile kinds: committed (CIR), excess (EIR) and shared (SRL).
@@ -55,7 +55,7 @@ pub(super) struct Scheduler {
     elements: BTreeMap<Teid, Node>,
     /// Number of elements per layer.
     per_layer: [u16; LAYERS],
-    /// Last TEID assigned. TEIDs are never reused, so that a stale one cannot name another element.
+    /// Last TEID assigned. TEIDs are never reused, so a stale TEID cannot refer to another element.
     last_teid: u32,
     profiles: [[IdPool; PROFILE_KINDS]; LAYERS],
 }
@@ -106,7 +106,7 @@ impl Scheduler {
     /// # Errors
     /// EINVAL for a short buffer.
     pub(super) fn resources(buffer: &mut [u8]) -> Result<usize, AdminError> {
-        /// Mask of sections that an element may have; drivers ignore it.
+        /// Mask of the sections that an element may have. Drivers ignore this mask.
         const SECTIONS: u8 = 8;
         let mut left = Buffer::new(buffer);
         let header = SchedulerResources {
@@ -135,8 +135,8 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": the remaining elements of the branch that existed after the reset.
-    /// Returns the number of bytes written.
+    /// Executes "Get default topology": writes the remaining elements of the branch that existed after the
+    /// reset. Returns the number of bytes written.
     ///
     /// # Errors
     /// EINVAL for a short buffer.
@@ -153,12 +153,12 @@ impl Scheduler {
         Ok(Group::LEN + usize::from(count) * Element::LEN)
     }
 
-    /// Executes "Add elements": `groups` groups, whose TEIDs are filled in. Returns the number of groups
-    /// processed.
+    /// Executes "Add elements": adds `groups` groups of elements and fills in their TEIDs. Returns the number
+    /// of groups processed.
     ///
     /// # Errors
     /// ENOENT for an unknown parent; EINVAL for an element that is not generic or below the last generic
-    /// layer; ENOSPC. Groups before the rejected one remain.
+    /// layer; ENOSPC if a limit is reached. Groups before the rejected group remain.
     pub(super) fn add(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -229,7 +229,8 @@ impl Scheduler {
     /// Executes "Move elements": moves subtrees to another parent on the same layer.
     ///
     /// # Errors
-    /// ENOENT if an element is not a child of `source`; EINVAL for a destination on another layer; ENOSPC.
+    /// ENOENT if an element is not a child of `source`; EINVAL for a destination on another layer; ENOSPC if
+    /// the destination has the maximum number of children.
     pub(super) fn relocate(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -301,7 +302,7 @@ impl Scheduler {
     /// Executes "Add rate profiles": fills in their identifiers.
     ///
     /// # Errors
-    /// EINVAL for an unknown layer or kind; ENOSPC.
+    /// EINVAL for an unknown layer or kind; ENOSPC if the limit is reached.
     pub(super) fn add_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         for bytes in Buffer::new(buffer).next_all(count)? {
             let profile = RateProfile::parse(bytes);
@@ -334,7 +335,7 @@ impl Scheduler {
     /// Executes "Query port ETS". Returns the number of bytes written.
     ///
     /// # Errors
-    /// ENOENT unless the TEID is the port's; EINVAL for a short buffer.
+    /// ENOENT if the TEID is not that of the port; EINVAL for a short buffer.
     pub(super) fn port_ets(&self, port: Teid, buffer: &mut [u8]) -> Result<usize, AdminError> {
         if port != Self::ROOT {
             return Err(AdminError::no_entry("port", port.get().into()));
@@ -350,9 +351,11 @@ impl Scheduler {
     /// Adds the leaf of a queue, for "add transmit queues".
     ///
     /// # Errors
-    /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC.
+    /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC if
+    /// a limit is reached.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
-        // iPXE adds its queue below the leaf of the default branch, which Linux deletes first.
+        // iPXE names the leaf of the default branch as the parent of its queue. Add the queue next to this
+        // leaf instead. Linux deletes the leaf before it adds queues.
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
@@ -361,7 +364,7 @@ impl Scheduler {
         Ok(self.insert(parent, layer, ElementData { kind: ElementKind::Leaf, ..data }))
     }
 
-    /// Removes the leaf of a queue, unless it was deleted with an ancestor.
+    /// Removes the leaf of a queue. Has no effect if the leaf was already deleted together with an ancestor.
     pub(super) fn remove_leaf(&mut self, leaf: Teid) {
         if self.elements.get(&leaf).is_some_and(|node| node.layer == LEAF_LAYER) {
             self.remove(leaf);
@@ -381,13 +384,13 @@ impl Scheduler {
         self.elements.get_mut(&teid).ok_or(unknown(teid))
     }
 
-    /// Returns an element if it is a child of `parent`.
+    /// Returns an element, or an error if it is not a child of `parent`.
     fn child(&self, parent: Teid, teid: Teid) -> Result<&Node, AdminError> {
         let node = self.node(teid)?;
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// Returns the layer of children of `parent`, if the parent and that layer have room for `count` more
+    /// Returns the layer below `parent`, or an error if `parent` or this layer has no room for `count` more
     /// elements.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;

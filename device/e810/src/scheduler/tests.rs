@@ -142,8 +142,8 @@ fn rejected_add_elements_command_adds_no_element() {
 fn rejects_elements_past_layer_limit() {
     let mut scheduler = Scheduler::default();
     let mut parents = vec![TC];
-    // The layers have 7 (in addition to the default branch), 56 and 448 elements; the next layer would have
-    // 3584.
+    // In addition to the default branch, layers 2, 3 and 4 get 7, 56 and 448 elements. Layer 5 would get 3584
+    // elements, which exceeds the limit.
     for layer in 2..=5 {
         let mut children = vec![];
         for parent in parents {
@@ -286,7 +286,8 @@ fn queue_can_be_added_only_below_last_inner_layer() {
 }
 
 impl Scheduler {
-    /// Checks that every element is a child of its parent, one layer below it, and counted.
+    /// Checks that every element is a child of its parent, is one layer below its parent, and is counted in
+    /// `per_layer`.
     pub(crate) fn assert_is_a_tree(&self) {
         let mut per_layer = [0; LAYERS];
         for (teid, node) in &self.elements {

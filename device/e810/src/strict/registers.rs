@@ -40,8 +40,8 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
     }
     let (words, _) = data.as_chunks::<4>();
     for (offset, word) in (offset..).step_by(4).zip(words) {
-        // Drivers write registers of blocks that the device lacks. Unknown registers are therefore not
-        // reported.
+        // Unknown registers are not reported, because drivers write registers of blocks that this device does
+        // not have.
         if let Some((register, 0)) = Register::at(offset) {
             if let Some((ring, field)) = RingRegister::of(register) {
                 ring_register(

@@ -33,13 +33,13 @@ pub(in super::super) struct Route {
 pub(in super::super) enum DiscardError {
     /// The VSI does not exist.
     NoVsi,
-    /// The VSI may not send tagged frames, or may not send untagged frames.
+    /// The VLAN mode of the VSI does not permit this frame (tagged or untagged).
     VlanMode,
     /// The VSI does not receive frames for the source MAC address (anti-spoofing).
     Spoofed,
     /// The VSI is not a member of the VLAN.
     VlanPruned,
-    /// Dropped by a rule.
+    /// A rule drops the frame.
     Rule,
 }
 
@@ -79,7 +79,7 @@ impl Switch {
         receivers
     }
 
-    /// Forwards a frame sent by a VSI. `layers` describe the frame after VLAN insertion.
+    /// Forwards a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
     /// Why the frame is discarded.
@@ -229,8 +229,8 @@ impl FrameFields {
     }
 }
 
-/// Returns the VLAN ID of a frame; 0 if untagged or priority-tagged. In single VLAN mode, the switch parses
-/// customer tags only.
+/// Returns the VLAN ID of a frame, or 0 if the frame is untagged or priority-tagged. In single VLAN mode, the
+/// switch parses customer tags only.
 fn vid(layers: &Layers) -> u16 {
     match layers.outer_tag {
         Some(tag) if tag.kind == TagKind::Customer => tag.tci.vid(),

@@ -1,7 +1,7 @@
 //! The switch between the port and the VSIs: its rules and lists.
 //!
-//! [`forward`] applies the rules to frames. A lookup takes the same time for any number of rules: each recipe
-//! has its own table, keyed by the fields that the recipe compares.
+//! [`forward`] applies the rules to frames. Each recipe has its own table, keyed by the fields that the
+//! recipe compares. A frame therefore takes one lookup per recipe, regardless of the number of rules.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
@@ -29,13 +29,14 @@ use super::vsi::{VsiNumber, Vsis};
 
 /// Maximum number of lookup rules.
 ///
-/// Bound: memory that a driver can make the device allocate, about 100 bytes each. A driver without room for
-/// an address falls back to promiscuous mode.
+/// Bound: limits the memory that a driver can make the device allocate, about 100 bytes per rule. If the
+/// driver cannot add a rule for an address, it falls back to promiscuous mode.
 const MAX_RULES: u16 = 8192;
 
 /// Maximum number of large actions.
 ///
-/// Bound: memory that a driver can make the device allocate, with at most [`MAX_ACTIONS`] each.
+/// Bound: limits the memory that a driver can make the device allocate. Each large action has at most
+/// [`MAX_ACTIONS`] actions.
 const MAX_LARGE_ACTIONS: usize = 512;
 
 /// Maximum number of actions in a large action.
@@ -134,12 +135,13 @@ impl Switch {
         Ok((count, 0))
     }
 
-    /// Executes "Add", "update" or "remove switch rules". The buffer contains `count` rules, back to back.
-    /// Fills in the index of each added lookup rule, and the status of the first rejected rule.
+    /// Executes "add switch rules", "update switch rules" or "remove switch rules". The buffer contains
+    /// `count` rules, back to back. Fills in the index of each added lookup rule, and the status of the first
+    /// rejected rule.
     ///
     /// # Errors
     /// EINVAL for an invalid rule; ENOENT if it references an unknown object; EEXIST for a duplicate key;
-    /// ENOSPC. Earlier rules remain in effect.
+    /// ENOSPC if a limit is reached. Earlier rules remain in effect.
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
@@ -269,7 +271,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Checks that the objects an action references exist.
+    /// Checks that all objects to which an action refers exist.
     fn check(&self, action: &Action, scope: RuleScope<'_>) -> Result<(), AdminError> {
         match action {
             Action::Forward { to, .. } => to.check(ResourceKind::VsiList, scope),
@@ -297,7 +299,7 @@ impl Switch {
         }
     }
 
-    /// Removes all members from freed lists.
+    /// Removes freed lists and their members.
     pub(super) fn remove_freed_lists(&mut self, resources: &Resources) {
         self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
         self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));

@@ -57,9 +57,9 @@ impl Cast {
 
 /// Match key of a rule.
 ///
-/// The source of a frame matters only where a key contains it. A MAC rule names its VSI as the source, but
-/// matches frames from any source including the wire. A promiscuous or default rule of direction `Transmit`
-/// matches frames sent by other VSIs.
+/// The source of a frame is compared only if the key contains a source. A MAC rule names its VSI as the
+/// source, but matches frames from any source, including the wire. A promiscuous or default rule of direction
+/// `Transmit` matches frames that any VSI sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     EtherType(Origin, u16),
@@ -78,7 +78,8 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// Parses the key from a lookup rule and its Ethernet header, which is a template for frames that match.
+    /// Parses the key from a lookup rule and its Ethernet header. The header is a template of matching
+    /// frames.
     pub(super) fn parse(
         direction: Direction,
         lookup: &Lookup,

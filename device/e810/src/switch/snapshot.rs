@@ -6,7 +6,7 @@ use super::rule::{Action, Cast, Direction, Key, Origin, Target};
 use super::{Switch, VsiSet};
 
 impl Switch {
-    /// Returns rules in ascending order, from index `first` on; none if `first` is `None`.
+    /// Returns the rules in ascending order, from index `first` on. Returns no rules if `first` is `None`.
     pub(in super::super) fn rows(&self, first: Option<u16>) -> impl Iterator<Item = RuleRow> {
         let keys = first.map(|first| self.keys.range(first..));
         keys.into_iter().flatten().filter_map(|(index, key)| {
@@ -75,7 +75,7 @@ impl Switch {
         }
     }
 
-    /// Returns the VSIs that an action applies to.
+    /// Returns the VSIs to which an action applies.
     fn members(&self, action: &Action) -> VsiSet {
         let mut members = VsiSet::default();
         match action {

@@ -2,7 +2,7 @@
 
 use super::super::vsi::VsiNumber;
 
-/// Number of words in the bitmap, which has one bit for each of the 2^10 VSI numbers.
+/// Number of 64-bit words in the bitmap. The bitmap has one bit for each of the 1024 VSI numbers.
 const WORDS: usize = 1024 / 64;
 
 /// A set of VSIs.

@@ -1,4 +1,4 @@
-//! The admin queue and device commands (sections 4, 5.2, 5.3 and 6).
+//! Tests of the admin queue and of device commands (sections 4, 5.2, 5.3 and 6).
 
 use card::frontend::testing::logged;
 use card::vfio::server::Device as _;
@@ -87,7 +87,7 @@ fn rejects_unmapped_and_oversized_buffers() {
     let mut driver = started();
     let run = |driver: &mut Driver, flags: Flags, len: u16, address: u64| {
         let mut parameters = [0; 16];
-        // Drivers write the high half first.
+        // The descriptor contains the high half of the address first.
         parameters[8..].copy_from_slice(&address.rotate_left(32).to_le_bytes());
         let opcode = if flags.contains(Flags::READ) { Opcode::DownloadPackage } else { Opcode::ReadMac };
         let command =

@@ -1,4 +1,4 @@
-//! Coalescing of transmit completions (section 3.4).
+//! Tests of the coalescing of transmit completions (section 3.4).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::testing::MAC;
 /// Coalescing timeout in microseconds.
 const PATIENCE: u64 = 1000;
 
-/// Sends frames with one doorbell each.
+/// Sends `frames` frames and rings the doorbell for each of them.
 fn send(nic: &mut Nic, frames: usize) {
     for _ in 0..frames {
         nic.send(&frame(PEER, MAC.0, 60), 0);

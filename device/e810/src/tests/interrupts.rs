@@ -1,4 +1,4 @@
-//! Interrupts of an E810, section 3 of the interface.
+//! Tests of interrupts (section 3).
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn pulse(driver: &mut Driver) {
     driver.bus.hca.set_link(!up);
 }
 
-/// Creates a driver with link events enabled, so that [`pulse`] fires the admin queue cause.
+/// Creates a driver with link events enabled. Each [`pulse`] then fires the admin queue cause.
 fn listening() -> Driver {
     let mut driver = started();
     driver.succeed(&link::want_events());
@@ -81,7 +81,7 @@ fn software_trigger_of_oicr_vector_sets_swint_cause() {
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);
-    // As in the interrupt test of `ice`, the write has no interval and leaves the enable bit unchanged.
+    // As in the interrupt test of `ice`, the write selects no interval and leaves the enable bit unchanged.
     driver.write(Register::GlintDynCtl(4), INTENA_MSK | SWINT_TRIG | 3 << 25);
     assert_eq!(driver.interrupts(4), 1);
     assert_eq!(driver.read(Register::PfintOicr), SWINT);
@@ -104,7 +104,8 @@ fn intena_msk_leaves_enable_bit_unchanged() {
     assert_eq!(driver.interrupts(2), 1, "it was enabled");
 }
 
-/// Section 3.1: QEMU disables the whole index and reinstalls all eventfds whenever another vector is used.
+/// Section 3.1: when the guest starts to use another vector, QEMU disables all vectors and reinstalls all
+/// eventfds.
 #[test]
 fn interrupt_is_not_lost_when_vmm_reinstalls_eventfds() {
     let mut driver = listening();
@@ -147,7 +148,7 @@ fn oicr_cause_signals_when_enabled_in_oicr_ena() {
     assert_eq!(driver.read(Register::PfintOicr), 0);
 }
 
-/// Advances time and handles deadlines.
+/// Advances time by `micros` and handles deadlines.
 pub(super) fn wait(driver: &mut Driver, micros: u64) {
     driver.bus.now = driver.bus.now + Duration::from_micros(micros);
     driver.bus.hca.set_now(driver.bus.now);

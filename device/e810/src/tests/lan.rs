@@ -17,11 +17,12 @@ use protocol::ids::Iova;
 use super::*;
 use crate::testing::MAC;
 
-/// Node above the leaf of the default tree, to which queues can be added at once.
+/// Parent of the leaf in the default tree. Queues can be added below this node without adding other nodes.
 const PARENT: Teid = Teid::new(8);
 
-/// Vector of the queue pair, and the value of its route registers with the cause enabled.
+/// Interrupt vector of the queue pair.
 pub(super) const VECTOR: u16 = 1;
+/// Value of a route register that enables the cause and selects [`VECTOR`].
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
 const RING_LEN: u16 = 64;
@@ -33,7 +34,8 @@ const BUFFER_STRIDE: u64 = 2048;
 
 pub(super) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A driver with one VSI and one queue pair, which receives frames for its own address.
+/// A driver with one VSI and one queue pair. The VSI receives frames for the driver's address and broadcast
+/// frames.
 pub(super) struct Nic {
     pub(super) driver: Driver,
     vsi: u16,
@@ -83,8 +85,7 @@ impl Nic {
         let reply = driver.succeed(&AdminCommand::with_input(Opcode::AddVsi, parameters, &context.emit()));
         let vsi = u16::from_le_bytes([reply.parameters[0], reply.parameters[1]]);
 
-        // Section 16.3: add a rule for the driver's own address with this VSI, and a rule for broadcast
-        // frames.
+        // Section 16.3: add a rule for the driver's own address and a rule for broadcast frames.
         for (mac, lan) in [(MAC.0, 0), ([0xff; 6], 1 << 3)] {
             let action: u32 = 0x2_0004 | lan | u32::from(vsi) << 4;
             let [vsi_low, vsi_high] = vsi.to_le_bytes();
@@ -105,7 +106,7 @@ impl Nic {
         nic
     }
 
-    /// Enables the queues, as on interface up.
+    /// Enables the queues as a driver does when its interface goes up.
     fn open(&mut self) {
         self.next = 0;
         let driver = &mut self.driver;
@@ -132,7 +133,8 @@ impl Nic {
         driver.enable_vector(VECTOR);
     }
 
-    /// Posts a single-buffer frame and rings the doorbell; `command` and `offsets` are descriptor fields.
+    /// Posts a frame in a single buffer and rings the doorbell. `word` contains further bits of the
+    /// descriptor's second word.
     pub(super) fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFER + u64::from(self.next) * 0x1000;
         self.driver.bus.poke(buffer, frame);
@@ -156,7 +158,7 @@ impl Nic {
         assert_eq!(self.driver.bus.settle(), Vec::<Vec<u8>>::new());
     }
 
-    /// Returns the contents of the buffer and the status of a completed descriptor.
+    /// Returns the received bytes and the status of completed descriptor `entry`.
     fn received(&mut self, entry: u64) -> (Vec<u8>, u16) {
         let bytes = self.driver.bus.peek(RECEIVE_RING_LAN + entry * 32, 32);
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -204,7 +206,7 @@ fn frames_to_other_mac_addresses_are_not_received() {
     assert_eq!(nic.interrupts(), 0);
     nic.receive_frame(&frame([0xff; 6], PEER, 60));
     assert_eq!(nic.received(0).1 & 1, 1);
-    // Section 8.6: the port counts all frames, the VSI its own.
+    // Section 8.6: the port counts all frames, and the VSI counts only the frames that it receives.
     assert_eq!(nic.driver.counter(Register::GlprtMprc), 1);
     assert_eq!(nic.driver.counter(Register::GlprtGorc), 3 * 64);
     assert_eq!(nic.driver.counter(Register::GlvBprc(nic.vsi)), 1);
@@ -249,12 +251,13 @@ fn frames_of_one_turn_share_interrupt() {
     assert_eq!(nic.interrupts(), 0, "nothing came that the first one did not tell of");
 }
 
-/// Returns a TCP/IPv4 frame with headers of 14 + 20 + 20 bytes, and the matching descriptor fields.
+/// Returns a TCP/IPv4 frame with headers of 14 + 20 + 20 bytes.
 fn tcp_frame(payload_len: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0];
     [&PEER[..], &MAC.0, &[8, 0], &ip, &tcp, &pattern(payload_len, 9)].concat()
 }
+/// Descriptor fields that match the headers of [`tcp_frame`].
 const TCP_HEADERS: u64 = 7 << 16 | 5 << 23 | 5 << 30 | 0x160 << 4;
 
 #[test]
@@ -275,7 +278,7 @@ fn device_is_idle_while_wire_is_blocked() {
     let mut nic = Nic::new();
     nic.put(0, 64 << 50 | (64 * 200) << 30 | 1 << 4 | 1);
     nic.send(&tcp_frame(64 * 200), TCP_HEADERS);
-    // The fabric accepts no frames.
+    // The fabric does not accept frames yet.
     for _ in 0..2 {
         assert_eq!(nic.driver.bus.hca.drain(), WorkLeft { frames: true, other: false });
     }
@@ -330,7 +333,7 @@ fn rejects_commands_for_invalid_queues() {
     let mut short = add_queue(1, vsi, TRANSMIT_RING);
     short.parameters[0] = 2;
     assert_eq!(status(&mut nic, &short), 14);
-    // Queues before the missing group were added, and the first queue still works.
+    // Queue 1 precedes the missing group, so it was added. Queue 0 still works.
     nic.driver.succeed(&disable_queue(1));
     nic.send(&frame(PEER, MAC.0, 60), 0);
     assert_eq!(nic.driver.bus.settle().len(), 1);
@@ -364,7 +367,7 @@ fn delete_leaf(teid: &[u8]) -> AdminCommand {
 }
 
 #[test]
-fn rdma_queue_sets_are_limited_even_without_scheduler_leaf() {
+fn rdma_queue_sets_without_leaves_are_limited() {
     let mut driver = started();
     for set in 0..512 {
         let reply = driver.succeed(&add_rdma_set(set));

@@ -1,4 +1,4 @@
-//! The link (sections 4.3 and 5.6).
+//! Tests of the link (sections 4.3 and 5.6).
 
 use drivers::e810::RECEIVE_RING;
 use protocol::hca::e810::admin::Opcode;
@@ -18,7 +18,7 @@ pub(super) fn want_events() -> AdminCommand {
     AdminCommand::with_output(Opcode::GetLinkStatus, parameters, 32)
 }
 
-/// The event was recorded in `run73-all.aq.gz`.
+/// Link-down event without its data, as recorded in `run73-all.aq.gz`.
 const DOWN: AdminEvent =
     AdminEvent { opcode: 0x0607, parameters: [0, 0, 1, 0, 0, 0, 0, 0], data: Vec::new() };
 const DOWN_DATA: [u8; 8] = [0, 0, 0x40, 0x80, 0, 0, 0, 0x26];

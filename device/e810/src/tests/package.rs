@@ -1,4 +1,4 @@
-//! The DDP package (section 7).
+//! Tests of the DDP package (section 7).
 
 use card::vfio::server::{Device as _, Region};
 use protocol::hca::e810::admin::Opcode;
@@ -6,7 +6,7 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 
-/// The global configuration lock, for writing.
+/// Parameters of the commands that request and release the global configuration lock.
 const LOCK: [u8; 16] = [4, 0, 2, 0, 0x88, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Returns the only segment of the synthetic package.

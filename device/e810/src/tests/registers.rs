@@ -1,4 +1,4 @@
-//! Registers and resets (sections 1.2 and 2).
+//! Tests of registers and resets (sections 1.2 and 2).
 
 use card::vfio::Bar;
 use card::vfio::server::{Device as _, Region};
@@ -140,7 +140,8 @@ fn core_reset_sets_grst_cause_in_oicr() {
     assert_eq!(driver.read(Register::PfintOicr), 0, "a read clears it");
 }
 
-/// The serial number is unique, so that functions in one guest share nothing.
+/// Each function has a unique serial number, because `ice` shares state among functions with equal serial
+/// numbers.
 #[test]
 fn config_space_matches_e810() {
     let mut driver = powered_on(Options::default());

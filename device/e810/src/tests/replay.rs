@@ -13,7 +13,7 @@ use super::super::options::Options;
 use super::super::{E810, Setup};
 use super::rdma::{Pair, QPN, RECV_CQ, SEND, SEND_CQ, SIGNALED, SOURCE, TARGET, mac};
 
-/// Creates a device after power-on, as in [`Pair`].
+/// Creates a device in the state after power-on, as in [`Pair`].
 fn device(mac: MacAddr) -> Hca<E810> {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -21,7 +21,7 @@ fn device(mac: MacAddr) -> Hca<E810> {
     Hca::new(E810::new(Setup { options, mac, engine: engine::Config::default() }), addresses, None)
 }
 
-/// Records messages of a connection over a wire with loss and delay.
+/// Sends messages on a connection over a wire with loss and delay.
 fn session() {
     let mut pair = Pair::connected();
     for (side, seed) in [(&mut pair.a, 1), (&mut pair.b, 2)] {

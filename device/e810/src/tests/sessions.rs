@@ -13,7 +13,7 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 
-/// A line that is not a command.
+/// Line that represents a function reset.
 const RESET: &str = "reset";
 
 struct Line<'a> {
@@ -58,17 +58,18 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response is specific to this device. The capabilities are, because the recorded devices lack
-/// RDMA.
+/// Whether the response is specific to this device. Responses with capabilities are specific, because the
+/// recorded devices have no RDMA.
 fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
 
-/// Map from recorded numbers to the numbers that this device assigned.
+/// Maps from recorded numbers to the numbers that this device has assigned.
 #[derive(Default)]
 struct Given {
-    /// Assigned numbers by kind and recorded number.
+    /// Assigned resource numbers, by resource type and recorded number.
     resources: BTreeMap<(u8, u16), u16>,
+    /// Assigned rule indices, by recorded rule index.
     rules: BTreeMap<u16, u16>,
 }
 
@@ -76,7 +77,7 @@ struct Given {
 const PRUNE_LIST: u8 = 4;
 
 impl Given {
-    /// Replaces the numbers in a command or an expected response with those of this device.
+    /// Replaces the recorded numbers in a command or an expected response with the numbers of this device.
     fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
         match opcode {
             Some(Opcode::FreeResources) => {
@@ -107,7 +108,7 @@ impl Given {
         }
     }
 
-    /// Stores the numbers that this device assigned in a response.
+    /// Stores the numbers that this device has assigned in a response.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
@@ -137,8 +138,8 @@ fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
     }
 }
 
-/// Calls `seen` for each rule. Lookup rules take 16 bytes plus the header, and VSI lists 6 bytes plus the
-/// members (section 5.8).
+/// Calls `seen` for each rule. A lookup rule takes 16 bytes plus the packet header, and a VSI list takes 8
+/// bytes plus the members (section 5.8).
 fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
     while let Some(&kind) = rest.first() {
         let len = match kind {
@@ -172,7 +173,7 @@ fn replay(session: &str) {
             continue;
         }
         let parameters = match opcode {
-            // The recorded device miscounted the remaining VSIs.
+            // The recorded device miscounted the remaining VSIs, so compare only the VSI number.
             Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
             // The recorded device had no default VSI, so its port was the only element.
             Some(Opcode::GetSwitchConfig) => 4,
@@ -198,7 +199,7 @@ fn linux_7_3_session_matches_recording() {
     replay(include_str!("sessions/run73-all-switch.txt"));
 }
 
-/// Linux 6.12: the same sequence.
+/// Linux 6.12: the same sequence as for Linux 7.3.
 #[test]
 fn linux_6_12_session_matches_recording() {
     replay(include_str!("sessions/run612-all-switch.txt"));

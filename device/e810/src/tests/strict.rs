@@ -1,4 +1,4 @@
-//! Strict mode: a violation of each rule is reported, no other rule is reported with it, and a correct driver
+//! Tests of strict mode. A violation of a rule is reported under the name of this rule only. A correct driver
 //! causes no reports.
 
 use card::telemetry::monitor::Rule;
@@ -31,10 +31,10 @@ fn violations(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.bus.hca.monitor().violations().collect()
 }
 
-/// Parameters of the lock for reading the flash.
+/// Parameters of the commands that request and release the lock for reading the flash.
 const NVM: [u8; 16] = [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Executes a descriptor with invalid fields.
+/// Executes a descriptor that may have invalid fields.
 fn raw(driver: &mut Driver, descriptor: Descriptor) {
     let slot = driver.read(Register::PfFwAtqh);
     let mut parameters = descriptor.parameters;
@@ -50,14 +50,14 @@ fn descriptor(opcode: Opcode, flags: Flags, buffer_len: u16) -> Descriptor {
     Descriptor { opcode: opcode.code(), flags, buffer_len, ..Descriptor::default() }
 }
 
-/// Sets up queues and violates a rule with them.
+/// Sets up NIC queues, which `breach` then uses to violate a rule.
 fn with_nic(driver: &mut Driver, breach: impl FnOnce(&mut Nic)) {
     let mut nic = Nic::with(std::mem::replace(driver, started()));
     breach(&mut nic);
     *driver = nic.driver;
 }
 
-/// Sets up RDMA with a queue pair in RTS and violates a rule with it.
+/// Sets up RDMA with a queue pair in RTS, which `breach` then uses to violate a rule.
 fn with_rdma(driver: &mut Driver, breach: impl FnOnce(&mut Driver)) {
     let Pair { mut a, .. } = Pair::connected();
     a.bus.hca.set_strict(true);
@@ -103,7 +103,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
     (&DOORBELL_NO_QUEUE, |driver| driver.write(Register::QtxCommDbell(3), 1)),
     (&FRAME_COMMANDS, |driver| {
         with_nic(driver, |nic| {
-            // Only the first of two buffers requests a tag.
+            // Only the first of the two data descriptors requests a VLAN tag.
             nic.put(0x100_0000, 1 << 4 << 3 | 64 << 34);
             nic.send(&[0; 64], 0);
             nic.driver.bus.settle();

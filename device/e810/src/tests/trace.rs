@@ -1,4 +1,4 @@
-//! Trace output: names and fields of registers and commands.
+//! Tests of the trace output: names and fields of registers and commands.
 
 use card::telemetry::testing::Written;
 use card::telemetry::trace::TraceFormat;

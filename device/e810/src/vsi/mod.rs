@@ -20,18 +20,18 @@ use super::rss::{FunctionTable, VsiRss};
 
 /// Maximum number of VSIs of the only function.
 ///
-/// Bound: memory that a driver can make the device allocate, about 300 bytes each. Drivers read it in
-/// capability 0017.
+/// Bound: limits the memory that a driver can make the device allocate, about 300 bytes per VSI. Drivers read
+/// this maximum in device capability 0017.
 pub(super) const MAX_VSIS: u16 = 768;
 
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// The VSI that exists after a reset, for boot loaders, which do not add VSIs. Its number follows the numbers
-/// of added VSIs.
+/// The VSI that exists after a reset. Boot loaders use this VSI, because they do not add VSIs. Its number
+/// follows the numbers of added VSIs.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
-/// Number of a VSI, which need not exist.
+/// Number of a VSI. A VSI with this number need not exist.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
 
@@ -71,8 +71,8 @@ pub(super) struct Vsi {
 pub(super) struct QueueMap(QueueSection);
 
 impl QueueMap {
-    /// Returns the device's receive queue for entry `index` of traffic class 0, which all priorities map to.
-    /// The index wraps at the size of the class, as its higher bits are ignored.
+    /// Returns the device's receive queue for queue `index` of traffic class 0. All priorities map to this
+    /// class. Only the low bits of `index` are used, so `index` wraps at the number of queues in the class.
     pub(super) fn receive_queue(&self, index: u16) -> u16 {
         let class = self.0.classes[0];
         let nth = class.first.wrapping_add(index & self.mask());
@@ -95,8 +95,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The valid bits of sections are ignored: `ice` marks few sections on creation but relies
-    /// on all.
+    /// Creates a VSI. The valid bits of sections are ignored: on creation, `ice` marks few sections as valid
+    /// but relies on all sections.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,
@@ -135,7 +135,7 @@ impl Vsi {
     /// Whether the VLAN mode permits tagged frames, or untagged frames if `tagged` is false.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
-        // 0 is reserved; permit everything, since a VSI that cannot send is useless.
+        // Mode 0 is reserved. Permit all frames, because a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 
@@ -169,7 +169,7 @@ impl Vsis {
     /// Executes "Add VSI".
     ///
     /// # Errors
-    /// EINVAL for an unsupported type or a short buffer; ENOSPC.
+    /// EINVAL for an unsupported type or a short buffer; ENOSPC if no number is free.
     pub(super) fn add(
         &mut self,
         parameters: &VsiParameters,
@@ -249,7 +249,7 @@ impl Vsis {
     }
 }
 
-/// Returns the VSI for boot loaders: it uses the first queue and reaches the wire. No rule references it yet.
+/// Returns the VSI for boot loaders. It uses the first queue and can send to the wire. No rule refers to it.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };
     Vsi::new(&VsiContext { switch, ..VsiContext::default() })

@@ -9,7 +9,7 @@ fn named(number: u16) -> VsiParameters {
 }
 
 /// Returns a context as drivers use it to add a VSI: queues 4 to 7, tag stripping, loopback allowed. Only the
-/// security section is marked.
+/// security section is marked as valid.
 fn context() -> VsiContext {
     let mut context = VsiContext { sections: Sections::SECURITY, ..VsiContext::default() };
     context.switch = SwitchSection { allow_loopback: true, lan: true, ..SwitchSection::default() };

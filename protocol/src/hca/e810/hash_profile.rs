@@ -1,7 +1,8 @@
-//! Selection of the frame words that the receive hash covers, in package sections and "update package" (0C42).
+//! Selection of the frame words that the receive hash covers, as encoded in package sections and in "update
+//! package" (0C42).
 //!
-//! The packet type of a frame and its VSI each select a group. A table of ternary keys maps both groups to a
-//! profile, which is a list of words.
+//! The packet type of a frame selects one group, and the VSI of the frame selects another. A table of ternary
+//! keys maps both groups to a profile, which is a list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -67,12 +68,12 @@ layout! {
 /// Header codes of a [`Word`].
 #[allow(missing_docs)]
 pub mod header {
-    /// IPv4 header, if there is only one.
+    /// IPv4 header, if the frame has only one.
     pub const IPV4: u8 = 0x20;
-    /// IPv6 header, if there is only one.
+    /// IPv6 header, if the frame has only one.
     pub const IPV6: u8 = 0x28;
     pub const TCP: u8 = 0x31;
-    /// UDP header, if there is only one.
+    /// UDP header, if the frame has only one.
     pub const UDP: u8 = 0x35;
     pub const SCTP: u8 = 0x60;
     /// No header: the word is zero.

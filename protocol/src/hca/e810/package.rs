@@ -1,4 +1,4 @@
-//! Device configuration package (DDP) and package information: 0C40, 0C42, 0C43.
+//! Dynamic device personalization (DDP) package and package information: 0C40, 0C42, 0C43.
 //!
 //! # Spec
 //! E810 interface, section 7.

@@ -5,9 +5,9 @@
 
 /// PCI vendor ID of the device.
 pub const VENDOR_ID: u16 = 0x8086;
-/// Device ID: E810-C for QSFP. The driver derives the MAC type from it.
+/// Device ID: E810-C for QSFP. The driver derives the MAC type from this ID.
 pub const DEVICE_ID: u16 = 0x1592;
-/// Subsystem ID. Some other values stand for boards with precision clocks.
+/// Subsystem ID. For some other values, drivers assume a board with a precision clock.
 pub const SUBSYSTEM_ID: u16 = 0x0001;
 /// Revision; only displayed by drivers.
 pub const REVISION: u8 = 0x02;

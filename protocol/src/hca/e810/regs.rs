@@ -6,7 +6,7 @@
 use crate::register_map;
 
 register_map! {
-    /// A register of BAR0. `wide` registers are 40-bit counters, all others have 32 bits.
+    /// A register of BAR0. `wide` registers are 40-bit counters. All other registers have 32 bits.
     pub enum Register {
         /// Parser: header checks on transmit.
         GlMdckTxTdpu             "GL_MDCK_TX_TDPU"    at 0x04_9348;
@@ -72,9 +72,9 @@ register_map! {
         GlpciCnf2                "GLPCI_CNF2"         at 0x0b_e004;
         /// Head index of a transmit queue.
         QtxCommHead(u16)         "QTX_COMM_HEAD"      at 0x0e_0000 [16384 by 4];
-        /// Malicious driver detection: transmit event of this function.
+        /// Malicious driver detection: transmit descriptor event of this function.
         PfMdetTxTclan            "PF_MDET_TX_TCLAN"   at 0x0f_c000;
-        /// Malicious driver detection: transmit event of the device, from the class queues.
+        /// Malicious driver detection: transmit descriptor event of the device.
         GlMdetTxTclan            "GL_MDET_TX_TCLAN"   at 0x0f_c068;
         /// Enables or disables a receive queue.
         QrxCtrl(u16)             "QRX_CTRL"           at 0x12_0000 [2048 by 4];
@@ -112,7 +112,7 @@ register_map! {
         PflanRxQalloc            "PFLAN_RX_QALLOC"    at 0x1d_2500;
         /// Vectors allocated to the function.
         PfintAlloc               "PFINT_ALLOC"        at 0x1d_2600;
-        /// Priority to traffic class mapping.
+        /// Mapping of priorities to traffic classes.
         PrtdcbTup2tc             "PRTDCB_TUP2TC"      at 0x1d_26c0;
         /// Parser: masks applied before parsing.
         GlPreext(u16)            "GL_PREEXT"          at 0x20_f0fc [3 by 4];
@@ -150,7 +150,7 @@ register_map! {
         QtxCommDbell(u16)        "QTX_COMM_DBELL"     at 0x2c_0000 [16384 by 4];
         /// Malicious driver detection: transmit queue event of this function.
         PfMdetTxPqm              "PF_MDET_TX_PQM"     at 0x2d_2c80;
-        /// Malicious driver detection: transmit event of the device, from the packet queues.
+        /// Malicious driver detection: transmit queue event of the device.
         GlMdetTxPqm              "GL_MDET_TX_PQM"     at 0x2d_2e00;
         /// Number of bytes sent by a VSI.
         GlvGotc(u16)             "GLV_GOTC"           at 0x30_0000 [768 by 8] wide;

@@ -3,7 +3,7 @@
 use crate::describe::{Field, Visitor};
 use crate::ids::Iova;
 
-/// Log2 of the unit in queue contexts, in bytes.
+/// Log2 of the unit in which queue contexts store ring addresses, in bytes.
 const UNIT_SHIFT: u32 = 7;
 
 /// Base address of a ring, a multiple of 128 bytes.
@@ -11,7 +11,7 @@ const UNIT_SHIFT: u32 = 7;
 pub struct RingAddress(Iova);
 
 impl RingAddress {
-    /// Rounds `first` down to a multiple of 128.
+    /// Creates the address from `first`, rounded down to a multiple of 128.
     pub const fn new(first: Iova) -> Self {
         Self(Iova::new(first.get() >> UNIT_SHIFT << UNIT_SHIFT))
     }

@@ -1,4 +1,4 @@
-//! Receive descriptors: as posted by the driver, and as written back by the device.
+//! Receive descriptors, as posted by the driver and as written back by the device.
 //!
 //! # Spec
 //! E810 interface, section 8.3.
@@ -14,7 +14,8 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Offset of the status. The device writes it last, because its first byte passes the descriptor to the driver.
+/// Offset of the status in bytes. The device writes the first byte of the status last, because this byte passes
+/// the descriptor to the driver.
 pub const STATUS_OFFSET: usize = 8;
 
 /// Write-back layout, selected by QRXFLXP_CNTXT of the queue.
@@ -23,7 +24,7 @@ pub const STATUS_OFFSET: usize = 8;
 pub enum Profile {
     /// Layout of earlier controllers, used by iPXE.
     Legacy = 1,
-    /// Layout that Linux uses, with the hash before the flow. It is also used for all unsupported profiles.
+    /// Layout that Linux uses, with the hash before the flow. All unsupported profiles use this layout too.
     #[default]
     Nic = 2,
     /// Layout that DPDK uses, with the flow before the hash.

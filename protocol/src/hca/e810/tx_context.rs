@@ -1,4 +1,4 @@
-//! Transmit queue context, as it is contained in the command that adds the queue.
+//! Transmit queue context, which is part of the command that adds the queue.
 //!
 //! # Spec
 //! E810 interface, section 8.1.
@@ -49,7 +49,7 @@ mod tests {
         TxContext::parse(&bytes)
     }
 
-    /// The bytes are those of the example in section 16.3, which the driver has sent.
+    /// The bytes are those of the example in section 16.3, which a driver has sent.
     #[test]
     fn parses_published_context() {
         let sent = context("a0928e00000000000080010400000000008000011000");
@@ -68,8 +68,8 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// The bytes are those of further contexts that the driver has sent: for the queue of a second VSI, and for a queue
-    /// of a kernel with other addresses.
+    /// The bytes are those of two further contexts that drivers have sent: one for a queue of a second VSI, and one
+    /// from another kernel.
     #[test]
     fn parses_recorded_contexts_of_second_vsi_and_other_kernel() {
         let second = context("00908e00000000000080020000000000008000031000");

@@ -1,7 +1,8 @@
 //! Transmit descriptors.
 //!
 //! A frame consists of an optional context descriptor and one data descriptor for each buffer. The last data
-//! descriptor has the EOP bit. All data descriptors of a frame have the same command and header lengths.
+//! descriptor has the EOP bit. All data descriptors of a frame have the same header lengths and, except for
+//! EOP and RS, the same command.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -86,7 +87,7 @@ pub struct Command {
     pub insert_tag: bool,
     /// Bit 4, DUMMY: do not send the bytes.
     pub dummy: bool,
-    /// Bits 6:5, IIPT: type of the IP header. In a tunnel, this is the inner one.
+    /// Bits 6:5, IIPT: type of the IP header. In a tunnel, this is the inner IP header.
     #[bits(2)]
     pub ip: IpType,
     __: bool,
@@ -200,7 +201,7 @@ describe!(HeaderLengths { mac, ip, l4 });
 pub struct ContextDescriptor {
     /// Outer headers, if the frame is tunnelled.
     pub tunnel: Tunnel,
-    /// Tag control information of an outer VLAN tag to insert. The tag of the data descriptors is the inner one.
+    /// Tag control information of an outer VLAN tag to insert. The tag of the data descriptors is the inner tag.
     pub tag2: Option<u16>,
     /// Segmentation offload (TSO) parameters, if requested.
     pub segmentation: Option<Segmentation>,
@@ -424,8 +425,8 @@ impl DataDescriptor {
         }
     }
 
-    /// Returns the value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes and the
-    /// low bits of the command remain.
+    /// Returns the value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes, and
+    /// the low bits of the command remain.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE

@@ -7,10 +7,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// End of the address range that the hostile driver uses; the bystander uses the rest.
+/// End of the address range that the hostile driver uses. A well-behaved driver, the bystander, uses the
+/// rest.
 const HOSTILE: u64 = MEMORY / 2;
 
-/// Queue of the well-behaved driver (bystander).
+/// Queue number of the bystander's queues.
 const BYSTANDER: u16 = QUEUES - 1;
 
 const BYSTANDER_TRANSMIT: u64 = HOSTILE + 0x1000;
@@ -23,8 +24,9 @@ struct Hostile {
     frames: Vec<Vec<u8>>,
     /// Number of frames that the bystander has sent and received so far.
     turn: u16,
-    /// Numbers of frames sent and of violations reported for the hostile driver.
+    /// Number of frames that the hostile driver has sent.
     sent: usize,
+    /// Number of times that the device has reported a driver violation.
     told: usize,
 }
 
@@ -81,7 +83,7 @@ impl Hostile {
         if self.flip(40) { self.dice.next_u32() } else { self.dice.random_range(0..64) }
     }
 
-    /// Returns descriptors of a valid frame.
+    /// Returns the descriptor of a valid frame.
     fn valid_frame(&mut self) -> [u8; 16] {
         let (at, size) = (self.dice.random_range(0..HOSTILE - 0x1_0000), self.dice.random_range(17..1500u64));
         [at.to_le_bytes(), (size << 34 | 3 << 4).to_le_bytes()].as_flattened().try_into().unwrap()
@@ -131,7 +133,7 @@ impl Hostile {
                 self.bench.lan.remove_transmit(queue);
             }
             2..=4 => {
-                // Write the next descriptors of the queue, if it is enabled.
+                // Write 64 descriptors to the queue's ring, or to address 0 if the queue is disabled.
                 let at = self.bench.lan.queues().find(|row| row.queue == queue).map(|row| row.ring);
                 let valid_frame = self.flip(2);
                 for index in 0..64 {
@@ -216,7 +218,7 @@ impl Hostile {
         self.bench.write(Register::QtxCommDbell(BYSTANDER), next);
         self.bench.write(Register::QrxTail(BYSTANDER), next);
 
-        // Poll until the bystander's frame appears, because all queues take turns.
+        // The queues are served round-robin, so poll until the bystander's frame appears.
         let sent = (0..500).find_map(|_| {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);

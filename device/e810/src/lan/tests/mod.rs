@@ -8,7 +8,7 @@ use protocol::ids::Iova;
 
 use super::*;
 
-/// Size of guest memory.
+/// Size of guest memory in bytes.
 const MEMORY: u64 = 1 << 22;
 
 const RING: u64 = 0x1_0000;

@@ -3,10 +3,10 @@ use serde::Deserialize;
 
 use super::*;
 
-/// Queue number in these tests.
+/// Number of the receive queue in these tests.
 const QUEUE: u16 = 2;
 
-/// Length of each buffer. Buffers are [`STRIDE`] bytes apart.
+/// Length of each buffer in bytes. Buffers are [`STRIDE`] bytes apart.
 const BUFFER_LEN: u16 = 256;
 const STRIDE: u64 = 0x1000;
 
@@ -68,7 +68,7 @@ impl Bench {
         bench
     }
 
-    /// Posts a receive descriptor.
+    /// Writes a descriptor with fresh buffers to the ring. The caller moves the tail.
     fn give(&self, entry: u64) {
         let words = [data_buffer(entry), header_buffer(entry), 0, 0];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -84,7 +84,7 @@ impl Bench {
         Entry(self.memory.peek(RING + entry * 32))
     }
 
-    /// Returns the data buffer of a descriptor.
+    /// Returns the received bytes in the data buffer of a descriptor.
     fn data(&self, entry: u64) -> Vec<u8> {
         let mut bytes = vec![0; self.entry(entry).len()];
         self.memory.read(Iova::new(data_buffer(entry)), &mut bytes).unwrap();
@@ -124,7 +124,7 @@ impl Entry {
 const PLAIN: RxOffload = RxOffload { strip_tag: false, hash: None };
 
 #[test]
-fn receive_descriptors_report_checksums_and_types_of_scapy() {
+fn receive_descriptors_match_scapy() {
     for vector in vectors() {
         let mut bench = Bench::enabled();
         let frame = bytes(&vector.frame);
@@ -246,16 +246,15 @@ fn frame_without_buffer_is_dropped() {
 }
 
 #[test]
-fn crc_is_kept_in_buffer_if_queue_context_disables_strip() {
+fn crc_is_delivered_if_strip_is_disabled() {
     let mut bench = Bench::new();
     bench.enable(context(RING, RING_LEN, 1536, Split::No, false));
-    // IEEE 802.3: the CRC-32 of "123456789" is CBF43926.
     let frame = *b"123456789";
     let padded = [&[2; 60][..], &frame].concat();
     bench.receive_frame(&padded, PLAIN);
     let data = bench.data(0);
     assert_eq!(data.len(), padded.len() + 4);
-    // The CRC of a message followed by its own CRC is constant.
+    // The CRC-32 of a message followed by its own CRC-32 is this constant, for any message.
     assert_eq!(crc32fast::hash(&data), 0x2144_df1c);
 }
 

@@ -10,7 +10,7 @@ const DUMMY: u64 = 0x010;
 const IPV4_CHECKSUM: u64 = 0x060;
 const TCP: u64 = 0x100;
 
-/// Queue number in most tests.
+/// Number of the transmit queue in most tests.
 const QUEUE: u16 = 1;
 
 /// A frame as posted by a driver, and the expected frames with lengths and checksums computed by scapy
@@ -60,7 +60,7 @@ impl Ring {
         Self { queue, at, next: 0, buffer: BUFFERS + u64::from(queue) * 0x8_0000 }
     }
 
-    /// Writes a descriptor and returns its index.
+    /// Writes a descriptor and returns its address.
     fn put(&mut self, bench: &Bench, first: u64, second: u64) -> u64 {
         let place = self.at + u64::from(self.next) * 16;
         bench.memory.poke(place, &[first.to_le_bytes(), second.to_le_bytes()].concat());
@@ -68,8 +68,9 @@ impl Ring {
         place
     }
 
-    /// Posts a frame in buffers of at most `size` bytes. All descriptors but the last have `command` without
-    /// EOP. Returns the index of the last.
+    /// Writes the descriptors of a frame, with buffers of at most `size` bytes. The last descriptor has
+    /// `command` and EOP. The other descriptors have `command` without EOP and RS. Returns the address of the
+    /// last descriptor.
     fn frame(&mut self, bench: &Bench, frame: &[u8], size: usize, command: u64, rest: u64) -> u64 {
         let count = frame.len().div_ceil(size);
         let mut place = 0;
@@ -95,7 +96,7 @@ fn lengths(mac: u64, ip: u64, l4: u64) -> u64 {
     (mac / 2) << 16 | (ip / 4) << 23 | (l4 / 4) << 30
 }
 
-/// Posts a vector in buffers of at most `size` bytes.
+/// Writes the descriptors of a vector, with buffers of at most `size` bytes.
 fn put_vector(bench: &Bench, ring: &mut Ring, vector: &Vector, size: usize) {
     if vector.tag2.is_some() || vector.tunnel.is_some() || vector.mss.is_some() {
         let tunnel = vector.tunnel.as_ref().map_or(0, |tunnel| {
@@ -139,7 +140,6 @@ fn transmitted_frames_match_scapy() {
     }
 }
 
-/// The device ignores any previous content of the checksum field.
 #[test]
 fn checksum_offload_ignores_previous_checksum_field() {
     let checksums = |vector: &Vector| vector.mss.is_none() && vector.command & TCP != 0;
@@ -150,7 +150,7 @@ fn checksum_offload_ignores_previous_checksum_field() {
         let given = bytes(&vector.given);
         let transport =
             vector.mac + vector.ip + vector.tunnel.as_ref().map_or(0, |tunnel| tunnel.ip_len + tunnel.len);
-        // Offsets of the checksum field in TCP, UDP and SCTP headers: 16, 6 and 8.
+        // Offsets of the checksum field in TCP, SCTP and UDP headers: 16, 8 and 6.
         let field = [0, 16, 8, 6][usize::try_from(vector.command >> 8 & 3).unwrap()];
         let at = ring.buffer - 3 - given.len() as u64 + transport + field;
         bench.memory.poke(at, &[0xa5, 0x5a]);
@@ -313,7 +313,7 @@ fn reset_drops_queues_but_keeps_counters() {
     assert_eq!((bench.read(Register::GlvGotc(VSI)), bench.read(Register::GlvUptc(VSI))), (96, 1));
 }
 
-/// Each violation with its register and event type.
+/// Each case contains a violation and its event type. All of them are reported in GL_MDET_TX_TCLAN.
 #[test]
 fn driver_error_stops_only_its_queue() {
     type Wrong = fn(&Bench, &mut Ring);

@@ -1,4 +1,4 @@
-//! Context memory (section 11).
+//! Tests of context memory (section 11).
 
 use card::memory::translate::PageTable as _;
 use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor, SegmentEntry, UpdateSegments};
@@ -7,7 +7,7 @@ use protocol::hca::e810::rdma::index::PbleIndex;
 use super::*;
 use crate::testing::{PBLE_SEGMENT, segment};
 
-/// Returns the page to which a PBLE currently refers.
+/// Returns the address of the page to which a PBLE refers.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {
     let (device, memory) = driver.bus.hca.frontend_and_memory();
     device.state.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)
@@ -17,7 +17,6 @@ fn word(driver: &mut Driver, offset: u64) -> u64 {
     u64::from_le_bytes(driver.bus.peek(RDMA_BUFFER + offset, 8).try_into().unwrap())
 }
 
-/// The expected words are those of section 11.2.
 #[test]
 fn query_fpm_returns_limits_of_section_11_2() {
     let mut driver = started();
@@ -57,7 +56,7 @@ fn committed_objects_are_packed_before_pbles() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.commit_fpm(), 1);
-    // 1024 queue pairs take two units of 512 bytes.
+    // 1024 queue pairs of one byte each take two units of 512 bytes.
     for (offset, value) in
         [(0, 1024), (8, 2 << 32 | 2048), (16, 6 << 32), (32, 6 << 32 | 256), (48, 7 << 32 | 16384)]
     {

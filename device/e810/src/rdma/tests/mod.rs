@@ -1,4 +1,4 @@
-//! The control queue of the RDMA half and its objects (sections 9 to 12 and 14).
+//! Tests of the RDMA control queue and its objects (sections 9 to 12 and 14).
 
 mod context_memory;
 mod objects;
@@ -21,7 +21,7 @@ use crate::testing::{
 
 const NOP: Operation = Operation::Nop(Acknowledged { operand: 0 });
 
-/// Value of the arm doorbell that requests an event for the next completion.
+/// Arm word that requests an event for the next completion.
 const ARM_NEXT: u64 = 1 << 14;
 
 /// Creates a device with RDMA enabled and both admin rings.
@@ -35,7 +35,7 @@ fn powered_on_with(rdma: bool) -> Driver {
     driver
 }
 
-/// Creates a device with the control queue, context memory, and the queues of the driver itself.
+/// Creates a device with the control queue, context memory, and the driver's CCQ, CEQ and AEQ.
 fn brought_up() -> Driver {
     let mut driver = started();
     driver.bring_up_rdma();
@@ -177,7 +177,7 @@ fn arming_cq_with_unread_entry_raises_event_at_once() {
 
 type Reset = fn(&mut Driver);
 
-/// Events that must drop all state.
+/// Resets and commands that must drop all state.
 const RESETS: &[(&str, Reset)] = &[
     ("PFR", |driver| driver.reset_function()),
     ("global reset", |driver| driver.write(Register::GlgenRtrig, 1)),

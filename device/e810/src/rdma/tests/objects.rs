@@ -1,4 +1,4 @@
-//! ARP entries, address handles, groups, nodes, regions and event queues.
+//! Tests of ARP entries, address handles, groups, nodes, regions and event queues.
 
 use std::net::IpAddr;
 
@@ -27,9 +27,9 @@ fn rdma(driver: &mut Driver) -> &Rdma {
     &driver.bus.hca.frontend_and_memory().0.state.function.rdma
 }
 
-/// "0f ARP add" of section 16.3, as in `irdma-probe.cqp.gz`.
+/// Operation "0f ARP add" of section 16.3, as recorded in `irdma-probe.cqp.gz`.
 const ARP_ADD: &[(usize, u64)] = &[(16, 0x02e8_1000_0001), (24, 0x8000_0c0f_0000_0001)];
-/// "1c AH, IPv4" of section 16.3.
+/// Operation "1c AH, IPv4" of section 16.3.
 const AH: &[(usize, u64)] = &[
     (0, 0x02e8_1000_0001_0000),
     (8, 0x000e_0000_0000_ffff),
@@ -69,10 +69,10 @@ fn address_handle_keeps_path_until_destroyed() {
 
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 
-/// Address of the member list of the group.
+/// Address of the group's member list.
 const MEMBERS: u64 = 0x90_0000;
 
-/// Returns operation [622] of `run612-bat7-dev0.cqp.gz` with another opcode.
+/// Returns operation [622] of `run612-bat7-dev0.cqp.gz` with opcode `operation`.
 fn group(operation: u64) -> [(usize, u64); 5] {
     [
         (0, 0x0100_5e01_0203),
@@ -122,18 +122,18 @@ fn group_accepts_reordered_modify() {
         let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
-    // Two members join at once: the operation for the second member arrives first, and the operation for the
-    // first member does not list the second.
+    // Two members join at the same time. The operation for the second member arrives first, and the operation
+    // for the first member does not list the second member.
     assert!(perform(0x27, &[5, 6]).is_empty());
     assert_eq!(perform(0x26, &[5]), [5, 6]);
-    // They leave at once: the operation for the first member arrives last.
+    // Both members leave at the same time. The operation for the first member arrives last.
     assert!(perform(0x28, &[5]).is_empty());
     assert!(perform(0x27, &[6]).is_empty());
     // An unrelated member joins.
     assert_eq!(perform(0x26, &[7]), [7]);
 }
 
-/// "2c nodes" of section 16.3, and the operations recorded on driver unload.
+/// Operations "2c nodes" of section 16.3, and the operations recorded on driver unload.
 #[test]
 fn adding_leaf_node_returns_queue_set_handle() {
     let node = |word| wqe(&[(24, word), (32, 0x0001_0001_0000_0000)]);
@@ -157,7 +157,7 @@ fn adding_leaf_node_returns_queue_set_handle() {
 }
 
 #[test]
-fn rejects_creating_existing_or_destroying_unknown_event_queue() {
+fn rejects_duplicate_and_unknown_event_queues() {
     let mut driver = brought_up();
     let ceq = |ceq| CreateCeq { ceq, entries: 16, ring: Iova::new(0x90_0000), ..CreateCeq::default() };
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(CqpErrorCode::Exists));
@@ -176,12 +176,12 @@ fn rejects_creating_existing_or_destroying_unknown_event_queue() {
     driver.perform_well(&Operation::CreateAeq(aeq));
 }
 
-/// The STag that section 16.3 uses.
+/// The STag in the examples of section 16.3.
 const STAG: u32 = 0x9132_58d1;
 const DEALLOCATE: &[(usize, u64)] =
     &[(8, 0x0001_8000_0000_0000), (16, 0x9132_5800), (24, 0x8000_080d_0000_0000)];
 
-/// Reads a region as its owner.
+/// Reads the region of [`STAG`] locally, as a QP of protection domain `pd`.
 fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, engine::AccessError> {
     let (device, dma) = driver.bus.hca.frontend_and_memory();
     let rdma = &device.state.function.rdma;
@@ -192,7 +192,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
     Ok(bytes)
 }
 
-/// "0a register MR" of section 16.3, with another page.
+/// Operation "0a register MR" of section 16.3, with another page.
 #[test]
 fn contiguous_region_checks_bounds_pd_and_stag() {
     const VA: u64 = 0x55ec_bd10_3000;
@@ -233,7 +233,7 @@ fn stag_lookup_compares_all_bits() {
 fn read_of_paged_region_may_cross_pages() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
-    // Pages 0xa00000 and 0xc00000 are in PBLEs 8 and 9, to which the list in PBLE 16 refers.
+    // PBLEs 8 and 9 contain pages 0xa00000 and 0xc00000. PBLE 16 refers to this list.
     driver
         .bus
         .poke(PBLE_SEGMENT + 8 * 8, &[0xa0_0000_u64.to_le_bytes(), 0xc0_0000_u64.to_le_bytes()].concat());
@@ -256,7 +256,7 @@ fn read_of_paged_region_may_cross_pages() {
     assert_eq!(refused(&mut driver, &reserved), codes(CqpErrorCode::Invalid));
 }
 
-/// "09 allocate STag" and "09 window (6.12)" of section 16.3.
+/// Operations "09 allocate STag" and "09 window (6.12)" of section 16.3.
 #[test]
 fn allocated_stag_is_invalid_until_registered() {
     let mut driver = brought_up();

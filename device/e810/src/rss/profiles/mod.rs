@@ -1,8 +1,8 @@
-//! RSS profiles: the words of a frame that a VSI hashes, as programmed by its driver.
+//! RSS profiles: the words of a frame that a VSI hashes, as programmed by the driver.
 //!
 //! Drivers program the fields for each flow type (`ethtool -N … rx-flow-hash`) in terms of the packet type
-//! groups of the loaded package. If the package defines no groups, the flow type of an entry is unknown and
-//! the entry is ignored.
+//! groups of the loaded package. If the package defines no groups, the flow type of an entry is unknown. The
+//! entry is then ignored.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -19,12 +19,12 @@ use protocol::hca::e810::packet_type::PacketType;
 
 use crate::vsi::VsiNumber;
 
-/// Number of packet types, which have ten bits.
+/// Number of packet types. A packet type has ten bits.
 const PACKET_TYPES: usize = 1024;
 
 /// Number of entries in the TCAM that selects a profile.
 ///
-/// Bound: comparisons per frame, and memory that a driver can make the device allocate.
+/// Bound: limits the comparisons per frame, and the memory that a driver can make the device allocate.
 const TABLE_PLACES: u16 = 512;
 
 /// Packet type groups of the package.
@@ -62,7 +62,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Converts a TCAM entry. `None` if it matches no key, which is how drivers delete an entry.
+    /// Converts a TCAM entry. Returns `None` if the entry cannot match any key. Drivers delete entries this
+    /// way.
     fn new(entry: &TableEntry) -> Option<Self> {
         let (zeros, ones) = (bits(entry.zeros), bits(entry.ones));
         let possible = zeros | ones == bits([0xff; LookupKey::LEN]);
@@ -74,7 +75,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     fields: [Option<Field>; PROFILE_WORDS],
-    /// Whether at least one word belongs to a header that this device can extract words from.
+    /// Whether this device can extract words of at least one of the headers.
     supported: bool,
 }
 
@@ -95,8 +96,8 @@ impl Profiles {
     fn set_vsi_groups(&mut self, section: &[u8]) {
         let Some((first, groups)) = entries::<2>(section) else { return };
         for (vsi, group) in (first..=u16::MAX).zip(groups) {
-            // VSI numbers have ten bits. An entry with a larger number overwrites the group of another VSI of
-            // the same driver.
+            // VSI numbers have ten bits, and higher bits are ignored. An entry with a larger number therefore
+            // sets the group of another VSI, which belongs to the same driver.
             match u16::from_le_bytes(*group) {
                 0 => drop(self.vsi_groups.remove(&VsiNumber::new(vsi))),
                 group => drop(self.vsi_groups.insert(VsiNumber::new(vsi), group)),
@@ -120,13 +121,13 @@ impl Profiles {
         let Some((first, profiles)) = entries::<BYTES>(section) else { return };
         for (profile, words) in (first..=u16::MAX).zip(profiles) {
             let Ok(profile) = u8::try_from(profile) else { return };
-            // In reverse order, since the last word is hashed first.
+            // Reverse the order, because the last word is hashed first.
             self.words.insert(profile, Fields::new(words.as_chunks().0.iter().rev()));
         }
     }
 
-    /// Returns the words that a VSI hashes for a packet type; `None` if none of the programmed words is
-    /// supported.
+    /// Returns the words that a VSI hashes for a packet type. Returns `None` if no profile matches, or if the
+    /// device supports none of the profile's words.
     pub(super) fn fields(&self, vsi: VsiNumber, packet_type: PacketType) -> Option<&Fields> {
         let groups = self.packet_groups.0.as_ref()?;
         let packet_group = *groups.get(usize::from(packet_type.get()))?;
@@ -138,7 +139,7 @@ impl Profiles {
 }
 
 impl Fields {
-    /// Converts the words of a profile, given in the order of the hash.
+    /// Converts the words of a profile, which are given in hash order.
     fn new<'a>(words: impl Iterator<Item = &'a [u8; Word::LEN]>) -> Self {
         let mut fields = Self { fields: [None; PROFILE_WORDS], supported: false };
         for (field, word) in fields.fields.iter_mut().zip(words.map(Word::parse)) {
@@ -154,12 +155,12 @@ impl Fields {
     }
 }
 
-/// Whether this device can extract words of the header.
+/// Whether this device can extract words from the header that `word` names.
 const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
 
-/// Returns the field that a word of a profile names; `None` if this device cannot extract it.
+/// Returns the field that a word of a profile selects, or `None` if this device cannot extract the field.
 fn field(word: &Word) -> Option<Field> {
     /// Offsets of the addresses in their headers.
     const V4_ADDRESSES: u16 = 12;

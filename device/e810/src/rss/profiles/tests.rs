@@ -7,7 +7,7 @@ use protocol::net::toeplitz::Key;
 use super::*;
 use crate::vsi::Vsis;
 
-/// Packet types as grouped by Debian's package: IPv4 alone, and with TCP or UDP.
+/// Packet types and their groups in Debian's package: IPv4 fragments, other IPv4 packets, UDP and TCP.
 const PACKET_GROUP: [(u16, u8); 4] = [(22, 4), (23, 5), (24, 2), (26, 1)];
 const VSI: VsiNumber = VsiNumber::new(1);
 const VSI_GROUP: u16 = 0x0001;
@@ -46,7 +46,7 @@ fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     )
 }
 
-/// Builds the words of a profile, in hash order.
+/// Builds a section with the words of a profile. `words` is in hash order.
 fn words(profile: u8, words: &[(u8, u8)]) -> (u32, Vec<u8>) {
     let none = [0xff, 0xff, 0x01, 0x00].repeat(PROFILE_WORDS - words.len());
     let words = words.iter().rev().flat_map(|(header, offset)| [*header, *offset, 0, 0]).collect();
@@ -57,7 +57,7 @@ const SOURCE: [(u8, u8); 2] = [(0x20, 12), (0x20, 14)];
 const DESTINATION: [(u8, u8); 2] = [(0x20, 16), (0x20, 18)];
 const UDP_PORTS: [(u8, u8); 2] = [(0x35, 0), (0x35, 2)];
 
-/// Returns a UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
+/// Returns the layers of a UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
 fn udp() -> Layers {
     let header = [
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0, // Ethernet
@@ -119,7 +119,7 @@ fn first_matching_entry_selects_profile() {
     let mut profiles =
         programmed(&[one, other, entry(9, 2, 4), entry(7, 2, 5), entry(6, 1, 4), vsi_group(1, VSI_GROUP)]);
     assert_eq!(hashed(&profiles), Some(vec![0x0607, 0x0809]));
-    // Drivers delete an entry by setting bits that match neither value.
+    // Drivers delete an entry by writing key bits that match neither 0 nor 1.
     let never = [&[1, 0, 7, 0, 0xfe][..], &[0xff; 4], &[0xfe], &[0xff; 4], &[5]].concat();
     profiles.update(&groups(), &piece(&[(hash_profile::TABLE, never)]));
     assert_eq!(hashed(&profiles), Some(vec![0x0102, 0x0304]));

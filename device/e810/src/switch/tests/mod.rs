@@ -16,8 +16,9 @@ const ME: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x01]);
 const PEER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x02]);
 const STRANGER: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x77]);
 const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 0x01]);
-/// Addresses that stand for any unicast address and any multicast address in promiscuous rules.
+/// Destination address in a promiscuous rule for all unicast addresses.
 const ANY_UNICAST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0]);
+/// Destination address in a promiscuous rule for all multicast addresses.
 const ANY_MULTICAST: MacAddr = MacAddr([0x03, 0, 0, 0, 0, 0]);
 
 const FROM_PORT: u16 = 0;
@@ -49,7 +50,7 @@ const DEFAULT: u16 = 5;
 const ETHER_TYPE_MAC: u16 = 8;
 const PROMISCUOUS_VLAN: u16 = 9;
 
-/// A lookup rule. Its source is VSI 1 for transmitted frames.
+/// A lookup rule. In rules for transmitted frames, the source is VSI 1.
 #[derive(Clone, Copy)]
 struct Rule {
     kind: u16,
@@ -97,12 +98,12 @@ impl Rule {
     }
 }
 
-/// A switch, and methods that send it a driver's commands.
+/// The configuration of a function, with methods that execute a driver's commands on it.
 #[derive(Default)]
 struct Driver(PfConfig);
 
 impl Driver {
-    /// Creates VSIs 1 and 2, configured as by a driver.
+    /// Creates VSIs 1 and 2, configured as drivers configure them.
     fn new() -> Self {
         let mut driver = Self::default();
         driver.add_vsi();
@@ -171,7 +172,7 @@ impl Driver {
         self.command(RuleCommand::Update, rule).map(drop)
     }
 
-    /// Admits VSIs to a VLAN and returns the list.
+    /// Admits VSIs to a VLAN. Returns the number of the prune list.
     fn admit(&mut self, vid: u16, vsis: &[u16]) -> u16 {
         let list = self.allocate(0x84);
         self.list(5, list, vsis).unwrap();
@@ -195,7 +196,7 @@ impl Driver {
     }
 }
 
-/// A frame. It comes from a peer, unless `from` sets another source.
+/// A frame. Its source address is [`PEER`] by default, and [`Frame::from`] sets another source address.
 #[derive(Clone)]
 struct Frame {
     dst: MacAddr,

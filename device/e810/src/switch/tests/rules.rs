@@ -45,7 +45,8 @@ fn rejects_duplicate_rule() {
     assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
-    // The keys of the remaining rules contain the direction.
+    // The keys of the following rules contain the direction, so the rules of the two directions do not
+    // conflict.
     for kind in [FROM_PORT, FROM_VSI] {
         driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
         driver.add(Rule::new(kind, ETHER_TYPE, DROP).ether_type(0x88cc));

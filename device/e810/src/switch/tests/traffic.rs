@@ -11,7 +11,7 @@ fn vsi_without_rules_receives_nothing_and_sends_to_wire_only() {
     }
 }
 
-/// E-7: these rules name a VSI as their source, but apply to the wire.
+/// E-7: MAC rules name a VSI as their source, but apply to frames from the wire.
 #[test]
 fn mac_rules_select_received_frames() {
     let mut driver = Driver::new();
@@ -108,7 +108,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// The rules are those that drivers add at every probe.
+/// The test uses the rules that drivers add at every probe.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
@@ -123,7 +123,7 @@ fn control_frames_require_destination_override() {
     let lldp = Frame::to(GROUP).ether_type(0x88cc);
     assert_eq!(driver.send(&lldp), Err(DiscardError::Rule));
     assert_eq!(driver.send_to(&lldp, Destination::Wire), Ok((true, vec![])));
-    // A rule applies only to the VSI that is its source.
+    // An EtherType rule applies only to frames of the VSI that is its source.
     let of_other = driver.0.transmit(VsiNumber::new(2), &lldp.layers(), Destination::Rules);
     assert!(of_other.is_ok_and(|route| route.wire));
 }
@@ -258,7 +258,7 @@ fn anti_spoof_rejects_foreign_source() {
 }
 
 #[test]
-fn frame_tagging_forbidden_by_vlan_mode_is_discarded() {
+fn vlan_mode_discards_tagged_frames() {
     let mut driver = Driver::new();
     driver.update(1, |context| context.vlan.transmit = 1);
     assert_eq!(driver.send(&Frame::to(PEER)), Ok((true, vec![])));

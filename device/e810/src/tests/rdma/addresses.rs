@@ -1,4 +1,4 @@
-//! Address checks of frames from the wire.
+//! Tests of the address checks of frames from the wire.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +21,7 @@ fn written(encap: &Encap, packet: &Packet<'_>) -> Vec<u8> {
     frame
 }
 
-/// Returns the packet with a modified encapsulation.
+/// Returns a copy of the frame in which `change` has modified the encapsulation.
 fn rewrapped(frame: &[u8], change: impl FnOnce(&mut Encap)) -> Vec<u8> {
     let RoceFrame { mut encap, packet } = RoceFrame::parse(frame).unwrap();
     change(&mut encap);
@@ -36,7 +36,7 @@ fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
     }
 }
 
-/// Creates datagram queue pairs and returns a frame from a to b.
+/// Creates datagram queue pairs. Returns them and a frame from device a to device b.
 fn datagram() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -161,7 +161,7 @@ fn group_address_in_unicast_frame_is_dropped() {
     assert_eq!(pair.received().cqe.len, 48);
 }
 
-/// Returns a datagram to the members of a group.
+/// Returns a copy of the frame with the multicast QP number and the IP addresses `ip`.
 fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     const MEMBERS: Qpn = Qpn::new(0xff_ffff);
     let RoceFrame { encap, mut packet } = RoceFrame::parse(frame).unwrap();

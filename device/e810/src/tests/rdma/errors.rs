@@ -1,11 +1,12 @@
-//! Failures: event, state, and flush completion (sections 14.1 and 14.2).
+//! Tests of failures: event, state, and flush completion (sections 14.1 and 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Flushes both queues as drivers do, with major code 1 and the given minor codes.
+/// Moves the queue pair to the error state and flushes both queues, as drivers do, with major code 1 and the
+/// given minor codes.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {
@@ -30,7 +31,7 @@ fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
 }
 
 #[test]
-fn invalid_lkey_raises_event_and_completes_nothing_until_flush() {
+fn invalid_lkey_raises_event_without_completion() {
     let mut pair = Pair::connected();
     let bad = pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -55,7 +56,7 @@ fn flush_of_empty_work_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // If software moved a queue pair to the error state itself, it flushes again after posting.
+    // Software flushes again after it posts to a queue pair that it moved to the error state itself.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -70,8 +71,8 @@ fn flush_of_empty_work_queues_writes_no_cqe() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The kernel itself completes WQEs posted to a flushed queue pair, and may already have destroyed the queue
-/// pair.
+/// The device does not flush these requests itself. The kernel completes WQEs that it posts to a flushed
+/// queue pair, and may destroy the queue pair at any time.
 #[test]
 fn requests_posted_in_error_by_kernel_qp_wait_for_flush() {
     let mut pair = Pair::connected();
@@ -82,15 +83,15 @@ fn requests_posted_in_error_by_kernel_qp_wait_for_flush() {
     nothing(&mut pair.a);
 }
 
-/// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even without
-/// another flush operation.
+/// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even if software
+/// requests no further flush.
 #[test]
 fn requests_posted_in_error_state_are_flushed() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.settle();
     assert_eq!(failure(&mut pair.a, 1).0, 0x102);
-    // The driver has not flushed yet: the cause must be reported first.
+    // The driver has not flushed yet. The device waits for this flush, because its CQE must report the cause.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     wait_us(&mut pair, PERIOD_US);
     nothing(&mut pair.a);
@@ -107,7 +108,7 @@ fn requests_posted_in_error_state_are_flushed() {
         wait_us(&mut pair, PERIOD_US);
         nothing(&mut pair.a);
     }
-    // Another flush finds nothing left.
+    // Another flush writes no CQE, because no WQE is left.
     flush(&mut pair.a, 1, 1);
     nothing(&mut pair.a);
     pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));
@@ -115,7 +116,7 @@ fn requests_posted_in_error_state_are_flushed() {
     nothing(&mut pair.a);
 }
 
-/// The receive that failed still counts as posted. Software completes it when it flushes the queue.
+/// The failed receive still counts as posted. It completes when software flushes the queue.
 #[test]
 fn message_longer_than_receive_buffer_fails_both_sides() {
     let mut pair = Pair::connected();
@@ -225,7 +226,7 @@ fn wait_us(pair: &mut Pair, us: u64) {
 
 /// Section 13.2: `rdma_cm` connections rely on an RNR timer of 655 ms, which the context does not contain.
 #[test]
-fn receive_posted_200_ms_late_succeeds_with_five_rnr_retries() {
+fn receive_posted_200_ms_late_succeeds() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 5);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
     for wait in [640, 2560, 10_240, 40_960] {
@@ -258,7 +259,7 @@ fn datagram_with_wrong_handle_length_or_pd_fails_locally() {
     }
 }
 
-/// Sections 10.3 (29, 2A) and 13.3.
+/// Sections 10.3 (operations 29 and 2A) and 13.3.
 #[test]
 fn suspended_qp_reports_event_and_can_resume() {
     use protocol::hca::e810::rdma::queue_pair::SuspendQp;
@@ -285,7 +286,7 @@ fn rejects_invalid_state_transitions() {
     }
 }
 
-/// Section 14.1: the event code names the reason why a peer's request was rejected.
+/// Section 14.1: the event code specifies why the request of a peer was rejected.
 #[test]
 fn denied_access_fails_both_sides() {
     const KEY: u32 = 0x6cdb_0e07;
@@ -323,7 +324,7 @@ fn qp_access_flags_restrict_rights_of_keys() {
     }
 }
 
-/// A datagram without a posted receive, or with another Q_Key, is lost.
+/// A datagram is lost if no receive is posted or its Q_Key does not match.
 #[test]
 fn datagram_without_receive_or_with_wrong_qkey_is_dropped() {
     let mut pair = Pair::new(QpKind::Ud, |_| {});

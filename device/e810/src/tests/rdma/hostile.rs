@@ -20,33 +20,36 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// Numbers that the hostile driver uses. The bystander uses the queue pair, CQs and neighbour of [`Pair`].
+/// QP numbers of the hostile driver. A well-behaved connection, the bystander, uses the queue pairs, CQs and
+/// neighbours of [`Pair`].
 const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
-/// CQ of the hostile driver's peers.
+/// CQ of the peers of the hostile driver's queue pairs.
 const PEERS_CQ: Cqn = Cqn::new(8);
-/// Memory that the hostile driver may write.
+/// Memory to which the hostile driver may write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 /// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
-/// Maximum length of regions.
+/// Maximum length of regions in bytes.
 const MOST: u64 = 1 << 20;
-/// Ring sizes, as encoded in the context.
+/// Code of the ring sizes in the QP context.
 const RING_CODE: u8 = 3;
 const RING_QUANTA: u64 = 4 << RING_CODE;
 
 struct Hostile {
     pair: Pair,
     dice: ChaCha8Rng,
-    /// Number of messages of the bystander.
+    /// Number of message exchanges of the bystander, modulo 256.
     turn: u8,
-    /// Numbers of operations of the hostile driver that completed, of those that were rejected, and of events
-    /// from its queues.
+    /// Number of operations of the hostile driver that succeeded.
     done: usize,
+    /// Number of operations of the hostile driver that were rejected.
     refused: usize,
+    /// Number of asynchronous events on both devices.
     events: usize,
+    /// Number of frames that device a has sent.
     frames: usize,
 }
 
@@ -55,7 +58,7 @@ impl Hostile {
         let mut pair = Pair::connected();
         pair.b.create_cq(PEERS_CQ, 256);
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
-        // Each page that a list names is in the arena, or does not exist.
+        // Each page in the PBLEs is in the arena or in unmapped memory.
         let pages: Vec<u8> = (0..1 << 18)
             .flat_map(|_| {
                 match dice.random_range(0..1000) {
@@ -73,12 +76,12 @@ impl Hostile {
         self.dice.random_range(0..odds) == 0
     }
 
-    /// Returns a number of the range, or rarely one beyond it.
+    /// Returns a number in the range or, with a probability of 1/50, a number past its end.
     fn number(&mut self, of: Range<u32>) -> u32 {
         if self.flip(50) { self.dice.random_range(of.end..1 << 18) } else { self.dice.random_range(of) }
     }
 
-    /// Returns an address in the arena or in unmapped memory.
+    /// Returns an address in the arena, at the end of memory, or in unmapped memory.
     fn address(&mut self) -> u64 {
         match self.dice.random_range(0..30) {
             0 => self.dice.next_u64() | MEMORY,
@@ -106,7 +109,8 @@ impl Hostile {
         done
     }
 
-    /// Returns a context that is often nearly valid. Its queue pair has no access to physical memory.
+    /// Returns a context that is often nearly valid. The queue pair is never privileged, so it cannot access
+    /// memory by bus address.
     fn context(&mut self, qpn: Qpn) -> QpContext {
         let near = QpContext {
             send_ring: self.address(),
@@ -129,7 +133,7 @@ impl Hostile {
             let at = self.dice.random_range(0..bytes.len());
             bytes[at] = self.dice.random();
         }
-        // The addresses of the rings may be random, because the device only reads rings.
+        // The ring addresses may be random, because the device only reads these rings.
         QpContext {
             privileged: false,
             remote_qpn: Qpn::new(self.number(QPNS)),
@@ -154,7 +158,7 @@ impl Hostile {
         }
     }
 
-    /// Recreates a queue pair and its peer's queue pair.
+    /// Recreates a queue pair of the hostile driver and the peer's queue pair.
     fn renew(&mut self) {
         let qpn = Qpn::new(self.dice.random_range(QPNS));
         let kind = if self.flip(4) { QpKind::Ud } else { QpKind::Rc };
@@ -191,7 +195,7 @@ impl Hostile {
             | u64::from(self.stag());
         let remote = self.address();
         match self.dice.random_range(0..6) {
-            // WQEs for binding, fast registration and invalidation.
+            // Build a WQE for binding, fast registration or invalidation.
             0 => {
                 let operation = self.dice.random_range(0x08..0x0b_u64) << 32;
                 let key = u64::from(self.stag());
@@ -226,7 +230,8 @@ impl Hostile {
         }
     }
 
-    /// Fills a ring with WQEs that are valid on the first pass, and as many invalid ones.
+    /// Fills a ring with WQEs for the first pass over the ring. In half of the rings, all WQEs are valid
+    /// sends. The other rings contain random WQEs.
     fn fill(&mut self, ring: u64) {
         let tame = self.flip(2);
         let mut at = ring;
@@ -298,7 +303,7 @@ impl Hostile {
             }
             _ => Operation::RegisterMr(RegisterMr {
                 start: Va::new(self.address()),
-                // 0 means all memory.
+                // Exclude length 0, which means all memory.
                 len: self.dice.random_range(1..MOST),
                 pd: PD,
                 stag: index << 8,
@@ -382,7 +387,7 @@ impl Hostile {
             12 => self.path(),
             13 | 14 => self.state(),
             _ => {
-                // An undefined operation with random content.
+                // Execute an undefined operation with random content.
                 let mut wqe = [0; 64];
                 self.dice.fill_bytes(&mut wqe);
                 wqe[28] = wqe[28] & 0xc0 | 0x38 | wqe[28] & 7;
@@ -391,7 +396,7 @@ impl Hostile {
         }
     }
 
-    /// Carries frames between the devices and reads the events of both.
+    /// Carries frames between the devices and reads the events of both devices.
     fn settle(&mut self) {
         loop {
             let Pair { a, b } = &mut self.pair;
@@ -419,7 +424,7 @@ impl Hostile {
         self.pair.b.bus.advance(later);
     }
 
-    /// Sends a message each way on the bystander's connection.
+    /// Sends a message in each direction on the bystander's connection.
     #[track_caller]
     fn bystander(&mut self) {
         self.settle();

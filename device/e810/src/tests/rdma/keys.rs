@@ -1,5 +1,5 @@
-//! Operations on keys: fast registration, windows and invalidation (section 13.7); failures and their events
-//! (section 14.1).
+//! Tests of operations on keys: fast registration, windows and invalidation (section 13.7). Failures raise
+//! the events of section 14.1.
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag};
@@ -16,12 +16,13 @@ const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Keys that b allocates with key bits 0: of a region for fast registration, and of a window.
+/// Key of a region that b allocates for fast registration. The key byte is 0.
 const REGION: u32 = 0x6cdb_0e00;
+/// Key of a type 1 window that b allocates. The key byte is 0.
 const WINDOW: u32 = 0x513b_af00;
-/// Key of a type 2 window of b.
+/// Key of a type 2 window that b allocates. The key byte is 0.
 const WINDOW_2: u32 = 0x0318_d000;
-/// Key of a region that b registers by command, with all rights.
+/// Key of a region that b registers with "register MR", with all rights.
 const PARENT: u32 = 0x011e_be03;
 const LEN: u64 = 0x2000;
 
@@ -36,13 +37,13 @@ fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Builds a fast registration of one contiguous range at `TARGET`.
+/// Builds a WQE for the fast registration of one contiguous range at `TARGET`.
 fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
     let control = SIGNALED | FENCE | FAST_REGISTER | VA_BASED | granted | u64::from(key);
     quantum([TARGET, TARGET, len, control])
 }
 
-/// Builds a bind of a type 1 window.
+/// Builds a WQE that binds a type 1 window.
 fn bind(window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
     bind_of(TYPE_1, window, parent, at, len, granted)
 }
@@ -68,7 +69,7 @@ fn allocate_type_2(driver: &mut Driver) {
     driver.perform_well(&Operation::AllocateStag(command));
 }
 
-/// Allocates all three keys at b. Only the registered region is valid.
+/// Allocates [`REGION`] and [`WINDOW`] at b and registers [`PARENT`]. Only [`PARENT`] is valid.
 fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
     let mut pair = Pair::new(QpKind::Rc, change);
     allocate(&mut pair.b, REGION, true);
@@ -118,7 +119,7 @@ fn fast_registration_lasts_until_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// As in drivers, the second registration uses another key byte and other memory.
+/// As in drivers, the second registration uses another key byte. It also has another length.
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
@@ -187,7 +188,7 @@ fn read_with_invalidate_invalidates_target() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// Of many requests in flight, those before the invalidation complete and all later ones fail.
+/// Requests that arrive before the invalidation complete, and all later requests fail.
 #[test]
 fn access_after_invalidation_is_rejected() {
     let key = REGION | 1;
@@ -228,7 +229,7 @@ fn memory_window_grants_access_only_to_its_range() {
     pair.is_refused(WINDOW | 1, TARGET + 0x1001, 0x108);
 }
 
-/// Section 13.4: a bind of length 0 unbinds.
+/// Section 13.4: a bind of length 0 unbinds the window.
 #[test]
 fn unbound_window_denies_access() {
     let mut pair = with_keys(|_| {});
@@ -249,10 +250,10 @@ fn region_with_windows_is_not_deallocated() {
     pair.is_refused(PARENT, TARGET, 0x102);
 }
 
-/// Error, context change, preparation, WQE, and expected event code.
+/// Name of the error, context change, preparing WQE, failing WQE, and expected event code.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut QpContext), Option<Vec<u8>>, Vec<u8>, u16);
 
-/// Each case has its own queue pair, whose other requests are flushed.
+/// Each case uses a new queue pair. The request after the failing WQE is not executed.
 #[test]
 fn invalid_local_operations_report_cause() {
     const UNKNOWN: u32 = 0x1234_5600;
@@ -307,7 +308,7 @@ fn invalid_local_operations_report_cause() {
     }
 }
 
-/// Section 14.1, code 0x113: bound windows keep a region valid.
+/// Section 14.1, code 0x113: a region cannot be invalidated while windows are bound to it.
 #[test]
 fn region_with_windows_is_not_invalidated() {
     let region = REGION | 1;
@@ -319,7 +320,8 @@ fn region_with_windows_is_not_invalidated() {
     assert_eq!(failure(&mut pair.b, 2), (0x113, 5, request));
 }
 
-/// Section 14.1, code 0x114: unlike type 1, a type 2 window must be invalidated before it is bound again.
+/// Section 14.1, code 0x114: unlike a type 1 window, a type 2 window must be invalidated before it is bound
+/// again.
 #[test]
 fn bound_type_2_window_cannot_be_bound_again() {
     let mut pair = with_keys(|_| {});
@@ -333,8 +335,8 @@ fn bound_type_2_window_cannot_be_bound_again() {
     assert_eq!(failure(&mut pair.b, 2), (0x114, 5, request));
 }
 
-/// Section 14.1, code 0x104: a type 2 window belongs to the queue pair that bound it, for peers and for its
-/// owner.
+/// Section 14.1, code 0x104: only the queue pair that bound a type 2 window may use it. This applies to the
+/// peer's requests and to the owner's WQEs.
 #[test]
 fn type_2_window_is_usable_only_by_qp_that_bound_it() {
     const OTHER: Qpn = Qpn::new(7);

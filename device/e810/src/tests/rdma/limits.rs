@@ -1,5 +1,5 @@
-//! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with its status,
-//! counted and logged.
+//! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with an error
+//! code, counted and logged.
 
 use card::frontend::testing::logged;
 use drivers::e810::queue_pair::gather;
@@ -12,7 +12,7 @@ use protocol::hca::e810::rdma::path::ManageArp;
 
 use super::*;
 
-/// The smallest limits that the configuration permits.
+/// Small limits. Most of them are the minimum that the configuration permits.
 const QPS: u32 = 32;
 const CQS: u32 = 64;
 const REGIONS: u32 = 256;
@@ -35,7 +35,7 @@ fn ignored(driver: &Driver, reason: &str) -> u64 {
     driver.bus.hca.monitor().ignored_counts().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
 }
 
-/// Asserts that the first operation succeeds and the second is rejected and counted.
+/// Asserts that `last` succeeds and that `next` is rejected, counted and logged.
 #[track_caller]
 fn last_and_next(driver: &mut Driver, last: &Operation, next: &Operation, refusal: CqpErrorCode) {
     driver.perform_well(last);
@@ -90,7 +90,7 @@ fn last_region_works_and_next_is_rejected() {
     for index in 0..REGIONS {
         register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
     }
-    // Drivers choose all bits of an STag; the low bits of the index select the entry.
+    // Drivers choose all bits of an STag. The low bits of the index select the table entry.
     let next = RegisterMr { stag: REGIONS << 8, len: 4096, ..RegisterMr::default() };
     refused(&mut driver, &Operation::RegisterMr(next), CqpErrorCode::Exists);
 }
@@ -133,7 +133,7 @@ fn last_pble_is_committed_and_next_is_rejected() {
     }
 }
 
-/// Drivers reserve entry 0. A connection to a neighbour without an entry names entry 0xffff.
+/// Drivers reserve entry 0. If a neighbour has no entry, the context of a connection contains index 0xffff.
 #[test]
 fn full_arp_table_is_counted() {
     let mut driver = small();
@@ -161,7 +161,7 @@ fn full_arp_table_is_counted() {
     assert_eq!(ignored(&driver, "arp_table_full"), before + 1);
 }
 
-/// By default, all twelve bits of "manage ARP" are valid.
+/// By default, all twelve bits of the index in "manage ARP" can be used.
 #[test]
 fn default_arp_table_has_4096_entries() {
     let mut driver = opened(1);
@@ -172,7 +172,7 @@ fn default_arp_table_has_4096_entries() {
     assert_eq!(frames[0][..6], mac(2).0);
 }
 
-/// A message is at most as long as the driver reports (`max_msg_sz`).
+/// The maximum message length is the value that the driver reports as `max_msg_sz`.
 #[test]
 fn rejects_two_gibibyte_message() {
     const LIMIT: u32 = (1 << 31) - 1;

@@ -1,5 +1,5 @@
-//! Tests with queue pairs of two devices, to which requests are posted as a user-space provider does. The
-//! queue pairs are privileged unless the test is about memory keys.
+//! Tests with a queue pair on each of two devices. Requests are posted in the same way as by a user-space
+//! provider. By default, the queue pairs are privileged, so L_Key 0 gives access to all memory.
 
 mod addresses;
 mod errors;
@@ -35,11 +35,13 @@ pub(super) const SEND_CQ: Cqn = Cqn::new(4);
 pub(super) const RECV_CQ: Cqn = Cqn::new(5);
 pub(super) const PD: Pdn = Pdn::new(6);
 pub(super) const CONTEXT: u64 = 0x55ec_bd10_d510;
-/// Addresses of sent and received messages.
+/// Address of sent messages in memory.
 pub(super) const SOURCE: u64 = 0x800_0000;
+/// Address of received messages in memory.
 pub(super) const TARGET: u64 = 0xa00_0000;
-/// Control words: opcode and "signaled".
+/// Bit of the control word that requests a completion.
 pub(super) const SIGNALED: u64 = 1 << 62;
+/// Opcodes, in their position in the control word.
 pub(super) const SEND: u64 = 0x03 << 32;
 pub(super) const SOLICITED: u64 = 0x05 << 32;
 pub(super) const WRITE: u64 = 0;
@@ -53,13 +55,13 @@ fn ip(id: u8) -> IpNumber {
     IpAddr::from([10, 81, 0, id]).into()
 }
 
-/// Two devices with a queue pair each.
+/// Two devices, `a` and `b`, each with one queue pair.
 pub(super) struct Pair {
     pub(super) a: Driver,
     pub(super) b: Driver,
 }
 
-/// Creates a device with RDMA enabled. Its peer is ARP entry 2.
+/// Creates a device with RDMA enabled. ARP entry 2 contains the MAC address of the peer.
 fn opened(id: u8) -> Driver {
     opened_with(id, Options::default())
 }
@@ -120,7 +122,7 @@ fn start(driver: &mut Driver, qpn: Qpn, kind: QpKind, context: &QpContext) {
 }
 
 impl Pair {
-    /// Creates queue pairs in RTS; `change` modifies their contexts first.
+    /// Creates queue pairs in RTS. `change` modifies their contexts before the queue pairs are created.
     pub(super) fn new(kind: QpKind, change: impl Fn(&mut QpContext)) -> Self {
         let [a, b] = [1, 2].map(|id| {
             let mut driver = opened(id);
@@ -142,13 +144,13 @@ impl Pair {
         exchange(&mut self.a.bus, &mut self.b.bus);
     }
 
-    /// Returns the only send completion of a.
+    /// Returns the only send completion of device `a`.
     #[track_caller]
     pub(super) fn sent(&mut self) -> Cqe {
         only(&mut self.a, SEND_CQ).cqe
     }
 
-    /// Returns the only receive completion of b.
+    /// Returns the only receive completion of device `b`.
     #[track_caller]
     pub(super) fn received(&mut self) -> Polled {
         only(&mut self.b, RECV_CQ)
@@ -171,7 +173,8 @@ pub(super) fn nothing(driver: &mut Driver) {
     assert_eq!(driver.next_async_event(), None);
 }
 
-/// Returns the code and source of the only asynchronous event, and asserts that the queue pair is in error.
+/// Returns the code, source and WQE index of the only asynchronous event. Asserts that the queue pair is in
+/// the error state.
 #[track_caller]
 pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
     failure_of(driver, QPN, id)
@@ -203,7 +206,7 @@ pub(super) fn register(driver: &mut Driver, stag: u32, at: u64, len: u64, rights
     driver.perform_well(&Operation::RegisterMr(command));
 }
 
-/// Creates an address handle for the peer.
+/// Returns a command that creates an address handle for the peer of device `id`.
 pub(super) fn handle(id: u8) -> AddressHandleCommand {
     AddressHandleCommand {
         source_mac: MacNumber(mac(id)),

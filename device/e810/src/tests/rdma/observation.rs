@@ -1,4 +1,4 @@
-//! Rows and trace records of the RDMA half.
+//! Tests of rows and trace records of the RDMA half.
 
 use card::frontend::snapshot::{
     self, Armed, ControlRow, ControlState, CqRow, EqRow, HandleRow, IcmRow, MrRow, QpRow, Service,
@@ -47,7 +47,7 @@ fn cq_and_eq_rows_show_size_and_state() {
 }
 
 #[test]
-fn mr_handle_and_cqp_rows_show_objects_until_cqp_is_destroyed() {
+fn objects_have_rows_until_cqp_is_destroyed() {
     let mut pair = Pair::connected();
     register(&mut pair.a, 0x1234_5601, SOURCE, 0x1000, StagRights::REMOTE_WRITE);
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -72,7 +72,7 @@ fn mr_handle_and_cqp_rows_show_objects_until_cqp_is_destroyed() {
     }
 }
 
-/// Returns the records of one kind, without time and device.
+/// Returns the trace records of one kind, without time and device name.
 fn records(text: &str, kind: &str) -> Vec<String> {
     let all = text.lines().filter_map(|line| line.split_once(" hca1 ")).map(|(_, record)| record);
     all.filter(|record| record.starts_with(kind)).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Statistics of the RDMA half, word by word (section 10.7).
+//! Tests of the words in the statistics block (section 10.7).
 
 use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::statistics::GatherStatistics;
@@ -6,10 +6,10 @@ use protocol::hca::e810::rdma::statistics::GatherStatistics;
 use super::*;
 use crate::testing::RDMA_BUFFER;
 
-/// Length of the IPv4, UDP and BTH headers and the ICRC.
+/// Length of the IPv4, UDP and BTH headers and the ICRC in bytes.
 const AROUND: u64 = 20 + 8 + 12 + 4;
 
-/// Returns all words of the block.
+/// Returns all words of the statistics block.
 fn gathered(driver: &mut Driver) -> Vec<u64> {
     driver.poke(RDMA_BUFFER, &[0xee; 1024]);
     let command = GatherStatistics { buffer: Iova::new(RDMA_BUFFER), ..GatherStatistics::default() };
@@ -24,7 +24,7 @@ fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
     words.into_iter().enumerate().map(|(n, word)| (n * 8, word)).filter(|(_, word)| *word != 0).collect()
 }
 
-/// A message of 4000 bytes at a path MTU of 1024: four packets one way, one acknowledge back.
+/// A message of 4000 bytes at a path MTU of 1024 bytes takes four packets and one acknowledgement.
 #[test]
 fn sent_packets_are_counted_by_ip_version() {
     let mut pair = Pair::connected();
@@ -65,7 +65,8 @@ fn message_rejected_with_nak_counts_as_protocol_error() {
     assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "nor was one sent");
 }
 
-/// Section 10.7: a driver adds the increase since its last read, starting from zero.
+/// Section 10.7: a driver adds the increase since its last read. Its first read assumes a previous value of
+/// zero.
 #[test]
 fn creating_control_queue_zeroes_counters() {
     let mut pair = Pair::connected();

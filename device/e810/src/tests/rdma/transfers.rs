@@ -1,4 +1,4 @@
-//! Data transfers: content, and completions on both sides.
+//! Tests of data transfers: content, and completions on both sides.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ fn send_completes_on_both_sides() {
     assert_eq!((received.cqe, received.more), (expected, None));
 }
 
-/// Section 13.4: inline data occupies eight bytes of the first quantum and 31 of each further one.
+/// Section 13.4: inline data occupies eight bytes of the first quantum and 31 bytes of each further quantum.
 #[test]
 fn inline_data_of_every_length_arrives() {
     let mut pair = Pair::connected();
@@ -66,8 +66,8 @@ fn inline_data_of_every_length_arrives() {
     }
 }
 
-/// Section 13.4: a list has up to 13 fragments. On both sides, an even number of fragments is padded with a
-/// dummy.
+/// Section 13.4: a list has up to 13 fragments. On both sides, a dummy fragment pads an even number of
+/// fragments.
 #[test]
 fn sge_list_of_every_length_is_transferred() {
     let mut pair = Pair::connected();
@@ -99,7 +99,8 @@ fn rings_wrap_repeatedly() {
         let data = round.to_le_bytes();
         let [seed, ..] = data;
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
-        // The WQEs take one, two or three quanta, so that NOPs pad the remaining quanta.
+        // The WQEs take one, two or three quanta. NOPs keep them from crossing a multiple of the maximum WQE
+        // size.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
         // Unsignaled requests produce no completion.
@@ -182,7 +183,7 @@ fn resized_cq_starts_new_ring() {
     }
 }
 
-/// The rule is in section 12.3.
+/// Section 12.3: a CQ that is armed while an entry is unread raises an event at once.
 #[test]
 fn cq_armed_with_unread_entry_raises_one_event() {
     const NEXT: u64 = 1 << 14;
@@ -217,7 +218,7 @@ fn cq_armed_with_unread_entry_raises_one_event() {
     assert_eq!(reply(&mut pair), [cookie], "a solicited one is unread");
 }
 
-/// The rule is in section 12.2.
+/// Section 12.2: a full CQ raises one event, and all later CQEs are lost.
 #[test]
 fn full_cq_raises_one_overflow_event_and_gets_no_more_cqes() {
     let mut pair = Pair::connected();
@@ -233,7 +234,8 @@ fn full_cq_raises_one_overflow_event_and_gets_no_more_cqes() {
     assert_eq!(std::iter::from_fn(|| pair.b.poll_cq(RECV_CQ)).count(), 255);
 }
 
-/// The rules are in sections 12.1 and 13.6.
+/// Sections 12.1 and 13.6: the CQE contains the source QP, and the extended CQE contains the source MAC
+/// address.
 #[test]
 fn datagram_completion_reports_source() {
     for (imm, tag) in [(None, None), (Some(0xdead_beef), None), (None, Some(0x6005))] {
@@ -274,7 +276,7 @@ fn datagram_completion_reports_source() {
 /// Section 13.6, and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range, and is
 /// formed by folding the high bits of the flow label into its low bits.
 #[test]
-fn datagram_has_traffic_class_flow_label_and_derived_udp_port() {
+fn datagram_udp_port_is_derived_from_flow_label() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);
     for (label, port) in [(0, 0xc000), (1, 0xc001), (0x4001, 0xc000), (0xf_ffff, 0xffc0_u16)] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
@@ -350,7 +352,7 @@ fn multicast_reaches_members_except_sender() {
     }
 }
 
-/// Section 13.9: connections follow the ARP table at once.
+/// Section 13.9: a changed ARP entry applies to connections at once.
 #[test]
 fn arp_change_updates_connections() {
     let mut pair = Pair::connected();
@@ -370,8 +372,9 @@ fn arp_change_updates_connections() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Keys of the regions on both sides.
+/// Key of the region at a.
 const OWN: u32 = 0x9132_58d1;
+/// Key of the region at b.
 const PEER: u32 = 0x6cdb_0e07;
 
 /// Creates queue pairs that access memory by keys only.

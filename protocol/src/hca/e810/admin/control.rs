@@ -1,4 +1,4 @@
-//! Commands that concern the queue itself, the driver and resource locks: 0001, 0002, 0003, 0008, 0009.
+//! Commands for versions, shutdown of the admin queue, and resource locks: 0001, 0002, 0003, 0008, 0009.
 //!
 //! # Spec
 //! E810 interface, sections 5.2 and 7.1.

@@ -1,4 +1,4 @@
-//! Descriptors of the admin send and receive queue.
+//! Descriptors of the admin send queue and the admin receive queue.
 //!
 //! # Spec
 //! E810 interface, sections 4.1 and 4.2.
@@ -17,7 +17,7 @@ pub const BUFFER_LEN: usize = 4096;
 pub const LARGE_FROM: usize = 512;
 
 layout! {
-    /// An admin descriptor. It is a command, the command's completion in the same place, or an event.
+    /// An admin descriptor: a command, the completion that overwrites the command, or an event.
     pub struct Descriptor[32] {
         /// Type of the descriptor, and completion state.
         @0   flags: Flags as u16,
@@ -29,7 +29,8 @@ layout! {
         @6   status: u16,
         /// Opaque to the device.
         @8   cookie: u64 => Hex,
-        /// Parameters. If the command has a buffer, their second half is the buffer's address.
+        /// Parameters. If the command has a buffer, the second half of the parameters is the address of the
+        /// buffer.
         @16  parameters: [u8; PARAMETERS_LEN],
     }
 }
@@ -68,8 +69,8 @@ bitflags! {
         const READ = 1 << 10;
         /// BUF: the command has a buffer.
         const BUFFER = 1 << 12;
-        /// SI: requests an interrupt on completion. The device does not evaluate it, because it completes commands
-        /// before the driver can poll.
+        /// SI: requests an interrupt on completion. The device ignores this flag, because commands complete before
+        /// the driver can poll.
         const INTERRUPT = 1 << 13;
     }
 }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_length_register_parses_value_of_driver() {
+    fn parses_queue_length_of_driver() {
         let length = QueueLength::parse(&0x8000_00c0_u32.to_le_bytes());
         assert_eq!(length, QueueLength { entries: 192, enable: true, ..QueueLength::default() });
     }

@@ -8,7 +8,7 @@ use super::scheduler::{ElementData, Teid};
 use crate::hca::e810::tx_context::TxContext;
 use crate::layout;
 
-/// Flag in an ID of "disable queues": the ID is that of an RDMA queue set.
+/// Flag in an ID of "disable queues". It marks the ID of an RDMA queue set.
 pub const RDMA: u16 = 1 << 15;
 
 layout! {

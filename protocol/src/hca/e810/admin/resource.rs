@@ -32,14 +32,14 @@ layout! {
         @0[6:0]   kind: ResourceKind as u8,
         /// Selects resources shared with other functions.
         @0[7]     shared: bool,
-        /// First identifier to list. In the response, the first one that did not fit, or 0.
+        /// First identifier to list. In the response, the first identifier that did not fit, or 0.
         @2        first: u16,
         /// Response: number of identifiers in the buffer.
         @4        count: u16,
     }
 }
 
-/// Types of shared resources.
+/// Types of resources that drivers allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum ResourceKind {

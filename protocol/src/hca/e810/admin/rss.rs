@@ -26,8 +26,8 @@ layout! {
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
-        /// Kind of table: 0 for that of the VSI, 1 for that of the function, 2 for a global table. See
-        /// [`TableParameters::table`].
+        /// Kind of table: 0 for the table of the VSI, 1 for the table of the function, 2 for a global table.
+        /// See [`TableParameters::table`].
         @2[1:0]  kind: u8,
         /// Size of the function's table: 0 for 128 entries, 1 for 512, 2 for 2048.
         @2[3:2]  size: u8,
@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of the table. The encoding differs from the one in a VSI context.
+    /// Returns the kind of the table. The encoding differs from the encoding in a VSI context.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,

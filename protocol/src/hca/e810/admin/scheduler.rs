@@ -74,7 +74,7 @@ layout! {
 }
 
 layout! {
-    /// Header of a group of elements to add or delete, and of a branch.
+    /// Header of a group of elements to add or delete, or of a branch in the default topology.
     pub struct Group[8] {
         /// Parent of the elements.
         @0  parent: Teid as u32,
@@ -83,7 +83,7 @@ layout! {
 }
 
 layout! {
-    /// Header of a list of elements to move, given by their TEIDs.
+    /// Header of a list of elements to move. The TEIDs of the elements follow.
     pub struct Move[12] {
         /// Parent before the move.
         @0  source: Teid as u32,

@@ -11,7 +11,7 @@ layout! {
     pub struct SwitchParameters[16] {
         /// Flags of the request.
         @0  flags: u16 => Hex,
-        /// First element to list. In the response, the next one, or 0.
+        /// First element to list. In the response, the next element to list, or 0 after the last element.
         @2  next: u16,
         /// Response: number of elements in the buffer.
         @4  count: u16,
@@ -23,7 +23,7 @@ layout! {
     pub struct SwitchElement[6] {
         /// Number of the element.
         @0[9:0]    number: u16,
-        /// 0 physical port, 1 virtual port, 2 VSI.
+        /// Type of the element: 0 for a physical port, 1 for a virtual port, 2 for a VSI.
         @0[15:14]  kind: u8,
         /// Number of the switch.
         @2         switch_id: u16,
@@ -36,7 +36,7 @@ layout! {
     /// Header of a switch rule.
     pub struct RuleHeader[4] {
         @0  kind: RuleKind as u16,
-        /// Response: 0, or the reason to reject this rule.
+        /// Response: 0, or the status code if this rule was rejected.
         @2  status: u16,
     }
 }
@@ -109,7 +109,7 @@ impl Field for RuleKind {
 }
 
 layout! {
-    /// A lookup rule. It follows the [`RuleHeader`], and is itself followed by the header to match.
+    /// A lookup rule. It follows the [`RuleHeader`]. The packet header to match follows the lookup rule.
     pub struct Lookup[12] {
         /// Recipe: the header fields to compare.
         @0   recipe: u16,
@@ -164,7 +164,7 @@ impl Recipe {
 }
 
 layout! {
-    /// Action of a lookup rule. It contains the common fields, and those of forward and prune actions.
+    /// Action of a lookup rule: the common fields, and the fields of forward and prune actions.
     pub struct SingleAction[4] {
         /// Kind of action: 0 is forward, 1 is forward to a queue, 2 is prune (or, with bit 18, a large action), 3 is
         /// any other.
@@ -198,11 +198,12 @@ impl SingleAction {
 }
 
 layout! {
-    /// The fields that follow the header of a large action or VSI list: its number, and the number of its entries. An
-    /// action has four bytes, and a VSI has two.
+    /// The fields that follow the [`RuleHeader`] of a large action or VSI list. The entries of the list come next. An
+    /// action takes four bytes, and a VSI takes two bytes.
     pub struct RuleList[4] {
         /// Number of the large action or list.
         @0  index: u16,
+        /// Number of entries in the list.
         @2  count: u16,
     }
 }

@@ -11,7 +11,7 @@ use crate::layout;
 layout! {
     /// Parameters of "add VSI", "update VSI" and "free VSI".
     pub struct VsiParameters[16] {
-        /// VSI number. In "add VSI", the device chooses it.
+        /// VSI number. In "add VSI", the device chooses the number.
         @0[9:0]  number: u16,
         /// The VSI number is valid.
         @0[15]   number_valid: bool,
@@ -45,9 +45,9 @@ layout! {
         @6   security: SecuritySection,
         /// Handling of VLAN tags.
         @8   vlan: VlanSection,
-        /// Priority mapping of received frames, three bits each.
+        /// Priority mapping of received frames, three bits per priority.
         @16  ingress_priorities: u32 => Hex,
-        /// Priority mapping of sent frames, three bits each.
+        /// Priority mapping of sent frames, three bits per priority.
         @20  egress_priorities: u32 => Hex,
         /// Handling of outer tags, which is not used in single VLAN mode.
         @24  outer_tags: u32 => Hex,
@@ -119,7 +119,7 @@ layout! {
         @1[6]  local_loopback: bool,
         /// The VSI does not receive its own frames.
         @1[7]  source_prune: bool,
-        /// The VSI only receives frames of VLANs whose prune list contains it.
+        /// The VSI receives only frames of VLANs whose prune list contains the VSI.
         @2[0]  vlan_prune: bool,
         /// Selects further prune lists.
         @2[3:1]  other_prune: u8 => Hex,
@@ -133,9 +133,9 @@ layout! {
     pub struct SecuritySection[2] {
         /// Context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: the source address must be one that the VSI receives.
+        /// MAC anti-spoofing: the VSI must also receive frames for the source address.
         @0[2]  mac_anti_spoof: bool,
-        /// The VSI can only send frames of VLANs whose prune list contains it.
+        /// The VSI can send only frames of VLANs whose prune list contains the VSI.
         @0[4]  vlan_prune: bool,
         /// Selects further prune lists.
         @0[7:5]  other_prune: u8 => Hex,
@@ -217,7 +217,7 @@ layout! {
 layout! {
     /// Queues of a traffic class.
     pub struct ClassQueues[2] {
-        /// First queue, relative to those of the VSI.
+        /// First queue, relative to the first queue of the VSI.
         [10:0]   first: u16,
         /// Log2 of the number of queues.
         [14:11]  log2_count: u8,
@@ -354,7 +354,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Returns the buffer of the first 0210 in `run73-vlan.aq.gz`, whose function has two queues.
+    /// Returns the buffer of the first 0210 in `run73-vlan.aq.gz`. The function in this recording has two
+    /// queues.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];
         let head = [

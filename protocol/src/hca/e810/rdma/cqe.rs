@@ -10,7 +10,7 @@ use crate::layout;
 layout! {
     /// A completion queue entry (CQE).
     pub struct Cqe[32] {
-        /// Receive: length in bytes, including the 40 bytes before a datagram.
+        /// Receive: length in bytes, including the 40-byte GRH area of a datagram.
         @0          len: u32,
         /// Completion context of the QP.
         @8          context: u64 => Hex,
@@ -22,9 +22,9 @@ layout! {
         @26         major: u16,
         /// Index of the first quantum of the WQE.
         @24[46:32]  wqe_index: u16,
-        /// The next entry is an [`ExtendedCqe`] of this one.
+        /// The next entry is the [`ExtendedCqe`] of this CQE.
         @24[50]     extended: bool,
-        /// Connection: the peer invalidated an STag. Datagram: it arrived over IPv4.
+        /// Connection: the peer invalidated an STag. Datagram: the datagram arrived over IPv4.
         @24[53]     invalidated_or_ipv4: bool,
         /// The peer requested a solicited event.
         @24[54]     solicited: bool,

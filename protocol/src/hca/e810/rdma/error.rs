@@ -20,7 +20,7 @@ macro_rules! error_codes {
         }
 
         impl CqpErrorCode {
-            /// Minor and major code.
+            /// Returns the minor and major code.
             pub const fn codes(self) -> ErrorCodes {
                 ErrorCodes { minor: self as u16, major: MAJOR }
             }

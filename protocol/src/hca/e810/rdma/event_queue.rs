@@ -146,9 +146,9 @@ codes! {
         Bounds = 0x108 "bounds";
         /// The region does not permit the access.
         Rights = 0x109 "rights";
-        /// A valid region was registered by fast registration.
+        /// The region of a fast registration is already valid.
         FastRegisterValid = 0x10c "fast_register_valid";
-        /// A memory window was registered by fast registration.
+        /// The key of a fast registration is a memory window.
         FastRegisterWindow = 0x10d "fast_register_window";
         /// A fast registration grants rights that the region does not permit.
         FastRegisterRights = 0x10e "fast_register_rights";

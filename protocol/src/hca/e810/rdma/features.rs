@@ -1,4 +1,4 @@
-//! RDMA features: an array of 64-bit words, the first of which contains their number.
+//! RDMA features: an array of 64-bit words. The first word contains the number of words.
 //!
 //! # Spec
 //! E810 interface, section 10.6.
@@ -29,7 +29,7 @@ layout! {
 }
 
 layout! {
-    /// A version of the hardware.
+    /// A word that contains the hardware version.
     pub struct HardwareFeature[8] {
         @0  minor: u16,
         @2  major: u16,

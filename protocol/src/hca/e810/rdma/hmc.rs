@@ -133,9 +133,9 @@ layout! {
 layout! {
     /// A segment descriptor of the HMC.
     pub struct SegmentDescriptor[8] {
-        /// The segment is backed.
+        /// The segment is backed by memory.
         [0]      valid: bool,
-        /// Direct: the segment is contiguous. Otherwise `page` is the address of a page directory.
+        /// Whether the segment is contiguous. If not, `page` is the address of a page directory.
         [1]      direct: bool,
         /// Number of page directory entries.
         [11:2]   entries: u16,
@@ -147,7 +147,7 @@ layout! {
 layout! {
     /// An entry of a page directory.
     pub struct DirectoryEntry[8] {
-        /// The page is backed.
+        /// The page is backed by memory.
         [0]      valid: bool,
         /// Address bits 63:12 of the page.
         [63:12]  page: u64 => Hex,

@@ -1,4 +1,4 @@
-//! Network addresses as numbers, whose highest byte is the first on the wire.
+//! Network addresses as numbers. The highest byte of the number is the first byte on the wire.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 13.2 and 13.6.
@@ -34,8 +34,8 @@ impl Field for MacNumber {
     }
 }
 
-/// IP address in two 64-bit words, which start with the last 32 bits of the address. An IPv4 address uses only these 32
-/// bits.
+/// IP address as a little-endian 128-bit number. The last 32 bits of the address therefore come first. An IPv4 address
+/// uses only these 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpNumber(u128);
 

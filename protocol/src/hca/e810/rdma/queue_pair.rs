@@ -1,4 +1,4 @@
-//! CQP operations on queue pairs. [`super::qp_context`] contains the context.
+//! CQP operations on queue pairs. [`super::qp_context`] defines the context of a queue pair.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.

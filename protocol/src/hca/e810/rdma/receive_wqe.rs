@@ -14,8 +14,8 @@ pub struct ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Parses a slot. It contains the first fragment and, as its control word specifies, `more` further fragments.
-    /// Fragments beyond the slot are ignored.
+    /// Parses a slot, which contains the first fragment and `more` further fragments. The control word of the WQE
+    /// specifies `more`. Fragments beyond the slot are ignored.
     pub fn parse(slot: &[u8], more: u8) -> Self {
         let rest = slot.get(QUANTUM..).unwrap_or_default().as_chunks().0;
         let all = slot.first_chunk().into_iter().chain(rest.iter().take(more.into())).map(Fragment::parse);

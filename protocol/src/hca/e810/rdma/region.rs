@@ -118,7 +118,7 @@ layout! {
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// In the case of a window: the owner of the region binds it, rather than a QP.
+        /// For a window: the window is of type 1, and belongs to its protection domain rather than to a QP.
         @24[42]     wide: bool,
         /// The STag is for a region rather than a window.
         @24[43]     region: bool,

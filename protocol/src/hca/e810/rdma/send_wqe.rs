@@ -25,9 +25,9 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Length of the inline data in the first quantum. Its offset has the same value.
+/// Length of the inline data in the first quantum. The data also starts at this offset.
 const FIRST_INLINE: usize = 8;
-/// Length of the inline data in every further quantum. Its last byte contains the polarity.
+/// Length of the inline data in every further quantum. The last byte of the quantum contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
 
 layout! {
@@ -218,7 +218,7 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate afterwards, which is the STag of the first fragment.
+        /// STag to invalidate after the read. It is the STag of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
@@ -257,7 +257,7 @@ pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
-    /// The WQE has too many quanta, so that it crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
+    /// The WQE has too many quanta. It crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
     #[error("a send WQE of {0} quanta crosses the end of the ring or a {MAX_QUANTA}-quantum boundary")]
     Quanta(usize),
     /// The page list level is reserved.

@@ -1,4 +1,4 @@
-//! RDMA statistics.
+//! RDMA statistics and the operation that gathers them.
 //!
 //! # Spec
 //! E810 interface, section 10.7.
@@ -21,7 +21,7 @@ layout! {
 }
 
 layout! {
-    /// Contents of the buffer.
+    /// Contents of the "Gather statistics" buffer.
     pub struct Statistics[1024] {
         @8[47:0]     ipv4_bytes_received: u64,
         @16[47:0]    ipv4_packets_received: u64,
