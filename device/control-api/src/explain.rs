@@ -179,7 +179,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Describes a reason that can end a connection in words, and any other reason by its identifier.
+/// Returns a description of the reason if it can end a connection. For any other reason, returns its identifier.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -350,7 +350,8 @@ mod tests {
         );
     }
 
-    /// In JSON, durations keep their unit, and `hcactl` reads them back without loss of precision.
+    /// In JSON, the name of a duration's field contains the unit, and `hcactl` parses the value without loss of
+    /// precision.
     #[test]
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);

@@ -23,7 +23,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor syndrome, which says why a local access was refused. 0 if the syndrome already gives the reason.
+/// Returns the vendor syndrome. For a local protection or memory management error, it gives the cause. It is 0 for most
+/// other errors.
 pub const fn vendor(status: Status) -> u8 {
     match status {
         Status::RetryExceeded => 0x81,

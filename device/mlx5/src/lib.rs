@@ -6,11 +6,13 @@
 //! Events become entries of event queues ([`events`]). Contexts are in the device. Only queues and doorbell records are
 //! in guest memory.
 //!
-//! The engine takes work requests through the [`host`], which converts them ([`work`]), and reports completions
-//! ([`completion`]). Work requests that change memory keys are executed here ([`umr`]).
+//! The engine takes work requests through the [`host`], which converts them ([`work`]). Completions from the engine
+//! become CQEs ([`completion`]). Work requests that change memory keys are executed in this crate ([`umr`]) instead of
+//! the engine.
 //!
 //! # Spec
-//! mlx5 interface; each file names its sections.
+//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file names the sections that it implements.
+//! Section 20 defines the numbers that start with "M-".
 
 pub mod address;
 pub mod buffer;
