@@ -26,7 +26,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
-        // On the wire, QPs of these services use the numbers 0 and 1 instead of their own.
+        // On the wire, QPs of these services use the numbers 0 and 1 instead of their own numbers.
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
         other => snapshot::Service::from(other).name(),

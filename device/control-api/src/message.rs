@@ -84,7 +84,7 @@ pub enum Request {
     CaptureOn {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
         #[serde(default)]
         filter: CaptureFilter,
@@ -109,7 +109,7 @@ pub enum Request {
     CaptureDump {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Sets the link up or down and notifies the guest driver: [`Response::Done`].
@@ -165,7 +165,7 @@ pub enum Request {
     TraceDump {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Stops the trace. [`Response::Done`] is sent when the file is complete.
@@ -178,7 +178,7 @@ pub enum Request {
     RecordOn {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Stops recording. [`Response::Done`] is sent when the file is complete.

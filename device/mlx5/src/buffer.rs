@@ -113,7 +113,7 @@ impl QueueBuffer {
     }
 }
 
-/// Returns whether a short range is inside one page of 4 KiB.
+/// Returns whether a range is inside one page of 4 KiB.
 fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }

@@ -185,8 +185,8 @@ impl Resources {
         self.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
     }
 
-    /// Reports that an SRQ cannot be read. Every QP that uses the SRQ detects the fault, but only the first one raises
-    /// an event.
+    /// Reports that an SRQ cannot be read. Every QP that uses the SRQ detects the fault, but only the first detection
+    /// raises an event.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         if self.srqs.get_mut(srqn.get()).is_some_and(|srq| srq.reports_fault()) {
             limited!(warn, %srqn, "cannot read receive requests from the SRQ");

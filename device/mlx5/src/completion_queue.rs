@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(queue.push(&sent(3), false, &dma), lost(false));
     }
 
-    /// Section 9.5 of the mlx5 interface.
+    /// Section 9.5: the resize entry is the last entry of the old ring.
     #[test]
     fn resize_writes_resize_cqe_at_end_of_old_ring() {
         let dma = guest_memory(0, 3);

@@ -36,8 +36,8 @@ pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
     Some((UarIndex::new(page), offset % PAGE as u64))
 }
 
-/// First halves of CQ doorbells, by UAR page. A half is kept until the second half arrives. 32-bit software writes a
-/// doorbell with two stores.
+/// First halves of CQ doorbells, by UAR page. Each first half is kept until its second half arrives. 32-bit software
+/// writes a CQ doorbell with two stores.
 ///
 /// Bound: one entry for each UAR page.
 #[derive(Debug, Default)]

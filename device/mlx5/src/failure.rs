@@ -23,8 +23,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor syndrome. For a local protection or memory management error, it gives the cause. It is 0 for most
-/// other errors.
+/// Returns the vendor syndrome. For a local protection or memory management error, this code gives the cause. For most
+/// other errors, it is 0.
 pub const fn vendor(status: Status) -> u8 {
     match status {
         Status::RetryExceeded => 0x81,

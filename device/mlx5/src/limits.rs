@@ -1,4 +1,4 @@
-//! Limits that QUERY_HCA_CAP reports, and limits of the device that it does not report.
+//! Limits of the device. QUERY_HCA_CAP reports some of them.
 //!
 //! # Spec
 //! mlx5 interface, section 6.1.
@@ -24,7 +24,7 @@ pub const LOG_MAX_RECV_ENTRY: u8 = 9;
 /// Log2 of the largest entry of an SRQ in bytes: a link, and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
-/// First numbers of objects, as in the golden traces. They leave low numbers unused, so that 0 is never a valid number.
+/// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.

@@ -92,8 +92,8 @@ pub fn index_of(token: &LocalToken) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-/// Returns the fence of a request. A small fence waits for UMRs. In the engine, UMRs execute in order and before later
-/// requests start, so a small fence needs no fence in the engine.
+/// Returns the fence of a request. A small fence waits for UMRs. The engine always executes UMRs in order and before
+/// later requests, so it can ignore a small fence.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,

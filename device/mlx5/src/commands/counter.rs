@@ -1,4 +1,4 @@
-//! Counters: the sets of Q counters, and the counters of the port.
+//! Commands for sets of Q counters, and for the counters of the port.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 17.

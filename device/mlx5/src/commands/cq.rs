@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Commands for completion queues.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3, 9.1 and 9.5.

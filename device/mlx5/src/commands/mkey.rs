@@ -1,4 +1,4 @@
-//! Memory keys.
+//! Commands for memory keys.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.1.

@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Commands for queue pairs.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 10.

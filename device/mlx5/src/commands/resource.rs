@@ -1,4 +1,4 @@
-//! Objects without a context: PDs, UAR pages, XRC domains and transport domains.
+//! Commands for objects without a context: PDs, UAR pages, XRC domains and transport domains.
 //!
 //! # Spec
 //! mlx5 interface, section 5.2.

@@ -25,7 +25,7 @@ codes! {
         /// Capabilities of atomic operations.
         Atomic = 3 "atomic",
         Roce = 4 "roce",
-        /// Whether the device has flow tables for the NIC.
+        /// Capabilities of the flow tables of the NIC.
         FlowTable = 7 "flow_table",
     }
 }
