@@ -1,4 +1,4 @@
-//! Completions, and events of QPs, CQs and SRQs.
+//! Writes completions, and reports events of QPs, CQs and SRQs.
 //!
 //! # Spec
 //! mlx5 interface, sections 8.2, 9.3, 9.6 and 18.1.

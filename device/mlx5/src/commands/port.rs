@@ -18,7 +18,7 @@ fn check(port: u8) -> Result<(), Rejection> {
 }
 
 /// Executes MAD_IFC. The command fails if the MAD has no response. The driver also forwards MADs from the fabric,
-/// including MADs without a response.
+/// including MADs that need no response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };
