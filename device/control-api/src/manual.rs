@@ -9,8 +9,7 @@ use clap_complete::Shell;
 /// Shells for which completions are generated.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-/// Writes the shell completions of a program to a directory, and a man page for the program and for each of
-/// its commands.
+/// Writes shell completions and man pages to a directory. The program and each of its commands get a man page.
 ///
 /// # Errors
 /// Fails if a file cannot be written.
@@ -19,6 +18,6 @@ pub fn write(program: Command, folder: &Path) -> io::Result<()> {
     for shell in SHELLS {
         clap_complete::generate_to(shell, &mut program.clone(), &name, folder)?;
     }
-    // The `help` command would add a page for each command that it describes.
+    // Exclude the `help` command, which would otherwise add one more page for each command.
     clap_mangen::generate_to(program.disable_help_subcommand(true), folder)
 }

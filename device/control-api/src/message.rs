@@ -29,8 +29,8 @@ use serde_json::{Map, Value};
 use crate::named::Named;
 use crate::peer::UdpPeerEntry;
 
-/// A request. The description of each variant names the response. `device` is the number of the device, its
-/// `id` in the configuration.
+/// A request. The description of each variant links to its response. The field `device` contains the `id` of the device
+/// in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -84,7 +84,7 @@ pub enum Request {
     CaptureOn {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
         #[serde(default)]
         filter: CaptureFilter,
@@ -109,7 +109,7 @@ pub enum Request {
     CaptureDump {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Sets the link up or down and notifies the guest driver: [`Response::Done`].
@@ -132,8 +132,8 @@ pub enum Request {
     TraceOn {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad, or "-" for its standard error.
-        /// The file must not exist.
+        /// Path of the new file, relative to the working directory of hcad, or "-" for the standard error of hcad. The
+        /// file must not exist.
         path: PathBuf,
         /// Format of a trace entry.
         #[serde(default)]
@@ -165,7 +165,7 @@ pub enum Request {
     TraceDump {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Stops the trace. [`Response::Done`] is sent when the file is complete.
@@ -178,7 +178,7 @@ pub enum Request {
     RecordOn {
         /// Number of the device.
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. It must not exist.
+        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Stops recording. [`Response::Done`] is sent when the file is complete.
@@ -241,7 +241,7 @@ pub enum Response {
     Added {
         /// Number of the device.
         device: u16,
-        /// Path of its socket.
+        /// Path of the device's socket.
         socket: Option<PathBuf>,
     },
     /// Outcome of a reload.
@@ -333,7 +333,7 @@ pub struct Reloaded {
     pub problems: Vec<String>,
 }
 
-/// Link of a port.
+/// State of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
@@ -392,7 +392,7 @@ pub struct DeviceRow {
 /// Counters of one device, by component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Counters specific to the device interface, by its key in the configuration.
+    /// Counters specific to the device interface, under the interface's key in the configuration.
     pub frontend: Named,
     pub engine: Stats,
     /// Current number of queue pairs in each state.
@@ -434,8 +434,8 @@ pub struct InterfaceCounters {
     pub command_time: Durations,
     /// Doorbells that were executed, by kind.
     pub doorbells: BTreeMap<String, u64>,
-    /// Ignored doorbells, register writes and NIC frames, by reason. Ignored packets and other frames are
-    /// counted elsewhere, by the transport and the port.
+    /// Ignored doorbells, register writes and NIC frames, by reason. The transport counts ignored packets, and the port
+    /// counts all other ignored frames.
     #[serde(default)]
     pub ignored: BTreeMap<String, u64>,
     /// Requests that failed because memory access was denied, by cause.

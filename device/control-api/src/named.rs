@@ -1,12 +1,12 @@
-//! A JSON value whose name is known only to its sender.
+//! A named JSON value whose type is known only to its sender.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A JSON object with one key. The control socket does not know the type of the key's value, whose fields
-/// keep the order in which the sender wrote them.
+/// A JSON object with at most one key. The value is kept as text, because its type is unknown to the control socket.
+/// The fields of the value therefore keep the order in which the sender wrote them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Named(BTreeMap<String, Box<RawValue>>);

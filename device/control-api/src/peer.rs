@@ -1,4 +1,4 @@
-//! A peer on the `udp` fabric, as in the configuration and in requests.
+//! The entry for a peer on the `udp` fabric, which appears in the configuration and in requests.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -11,7 +11,8 @@ use rustix::process::geteuid;
 /// The directory that is used if the user has no runtime directory.
 const OF_THE_SYSTEM: &str = "/run/hcad";
 
-/// Returns the directory of this process: the one created by its service manager, or else [`shared`].
+/// Returns the directory for the sockets of this process: the directory that the service manager created, or else
+/// [`shared`].
 pub fn own() -> PathBuf {
     // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
     let given = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
@@ -21,8 +22,8 @@ pub fn own() -> PathBuf {
     }
 }
 
-/// Returns the directory in which programs of this user find each other. This is a directory below
-/// `$XDG_RUNTIME_DIR`, or `/run/hcad`.
+/// Returns the directory in which the programs of a user find each other's sockets. This is `$XDG_RUNTIME_DIR/hcad`, or
+/// `/run/hcad` if the variable does not contain an absolute path.
 pub fn shared() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
@@ -45,7 +46,7 @@ pub fn ring(folder: &Path) -> PathBuf {
     folder.join("ring")
 }
 
-/// Creates the directory of a ring for this user only, unless it exists.
+/// Creates the directory of a ring if it does not exist. Only this user can access the new directory.
 ///
 /// # Errors
 /// Fails if the directory cannot be created.
@@ -60,7 +61,7 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a directory for this user only, unless it exists.
+/// Creates a directory if it does not exist. Only this user can access the new directory.
 ///
 /// # Errors
 /// Fails if the directory cannot be created, or if the existing one is a link, has another owner, or is
@@ -76,7 +77,7 @@ pub fn make_own(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a directory unless it exists. Any user may traverse the directory, because the mode of each socket
+/// Creates a directory if it does not exist. Any user may traverse the directory, because the mode of each socket
 /// restricts access.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! Reads text files that an operator names, which may be of any type.
+//! Reads text files that an operator names. The name may refer to a file that is not regular, such as a FIFO or a
+//! device.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 use crate::table::Text;
 use crate::{Daemon, json, print};
 
-/// Minimum period. Each sample takes an iteration of the device's event loop, so a shorter period would slow it down.
+/// Minimum period. Each sample takes one iteration of the device's event loop, so a shorter period would slow down the
+/// device.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Moves the cursor to the top left of the terminal and clears the screen below it.
@@ -43,7 +44,7 @@ pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyho
     }
 }
 
-/// Prints counters and rates until the reader closes standard output.
+/// Prints counters and rates periodically until the reader of standard output closes it.
 pub(crate) fn watch(
     daemon: &mut Daemon,
     devices: &[u16],
@@ -102,7 +103,7 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns the counters with their rates, without lines that are all zeros.
+    /// Returns the counters with their rates. Counters that are zero on all devices are omitted.
     fn table_since(&self, before: &Self) -> String {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let mut text = Text::default();
@@ -130,7 +131,7 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns the totals as JSON, together with the rates under the same keys.
+    /// Returns the counters as JSON, together with their rates under the same keys.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -143,7 +144,8 @@ impl Sample {
         json!({ "seconds": seconds, "counters": self.to_json(), "per_second": rates })
     }
 
-    /// Returns the counters by path, each with the value of every device that has the counter.
+    /// Returns the path of each counter, with one value for each device. The value is `None` if the device does not
+    /// have the counter.
     fn flat(&self) -> Vec<(String, Vec<Option<u64>>)> {
         let mut all: Vec<(String, Vec<Option<u64>>)> = Vec::new();
         let mut places = std::collections::HashMap::new();
@@ -162,7 +164,8 @@ impl Sample {
     }
 }
 
-/// Returns the rate of a counter. A counter that decreased was reset together with its device, so it started from zero.
+/// Returns the rate of a counter per second. A counter that decreased was reset together with its device, so it started
+/// from zero.
 pub(crate) fn rate(earlier: u64, now: u64, seconds: f64) -> f64 {
     let gained = now.checked_sub(earlier).unwrap_or(now);
     #[expect(clippy::cast_precision_loss, reason = "for people, and far below 2^53")]
@@ -194,7 +197,7 @@ fn walk(name: &str, value: &Value, each: &mut impl FnMut(&str, u64)) {
                 walk(&name, value, each);
             }
         }
-        // The list omits histogram buckets.
+        // An array contains the buckets of a histogram, which the list omits.
         Value::Array(_) => {}
         leaf => each(name, leaf.as_u64().unwrap_or(0)),
     }

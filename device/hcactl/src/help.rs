@@ -26,10 +26,10 @@ const EXAMPLES: &[(&str, &str)] = &[
 /// Width of the column of command names.
 const NAMES: usize = 11;
 
-/// Returns the command line of `hcactl` with grouped commands in its help.
+/// Returns the clap command of `hcactl`, whose help text shows the commands in groups.
 pub(crate) fn command() -> Command {
     let mut command = Cli::command();
-    // Adds the `help` command.
+    // This adds the `help` command.
     command.build();
     let styles = command.get_styles();
     let (header, literal) = (*styles.get_header(), *styles.get_literal());

@@ -25,14 +25,14 @@ use control_api::{manual, runtime_folder};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Maximum size of one response in bytes. A page of a table has about 200 kB.
+/// Maximum size of one response in bytes. A page of a table takes about 200 kB.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
 /// Maximum total size of the responses to one command in bytes. The longest table, that of all QPs of a
 /// device, takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
-/// Exit status of an invalid command line, as in clap.
+/// Exit status for an invalid command line. Clap uses the same value.
 const USAGE: u8 = 2;
 
 /// Inspect and control a running hcad
@@ -358,7 +358,7 @@ fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(sanitize::json(&serde_json::to_string(value)?) + "\n")
 }
 
-/// Returns the outcome of a change as JSON. If text was requested, returns nothing.
+/// Returns the outcome of a change as JSON, or an empty string without `--json`.
 fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> anyhow::Result<String> {
     if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
 }
@@ -372,7 +372,7 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns the table of one device, or of several devices with an additional column for the device.
+/// Returns a table of the chosen devices. With several devices, each row also contains the number of its device.
 fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();
@@ -396,7 +396,7 @@ fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     if cli.json { json(&all) } else { Ok(text.finish()) }
 }
 
-/// Connection to a daemon.
+/// Connection to the control socket of hcad.
 pub(crate) struct Daemon {
     requests: UnixStream,
     answers: Take<BufReader<UnixStream>>,
@@ -418,7 +418,7 @@ impl Daemon {
         })
     }
 
-    /// Begins another command, with a new limit for the size of its responses.
+    /// Resets the limit on the total size of the responses. A command that polls repeatedly does this before each poll.
     pub(crate) fn begin(&mut self) {
         self.answers.set_limit(MAX_ANSWERS_LEN);
     }
@@ -427,7 +427,8 @@ impl Daemon {
     pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        // If hcad rejects the connection, it writes the reason before it closes.
+        // A failed write is not reported yet. If hcad rejects the connection, it sends the reason before it closes the
+        // connection.
         let sent = self.requests.write_all(&line);
         let mut answer = Vec::new();
         let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
@@ -487,8 +488,8 @@ impl Daemon {
         })
     }
 
-    /// Requests pages, beginning at index 0, and passes each response to `take`. `take` returns the index of the next
-    /// page, if another page follows, or `None` if the response is not a page.
+    /// Requests pages, beginning at index 0, and passes each response to `take`. For a page, `take` returns `Some` with
+    /// the index of the next page, if there is one. For any other response, `take` returns `None`.
     fn each_page(
         &mut self,
         device: u16,
@@ -508,7 +509,7 @@ impl Daemon {
         }
     }
 
-    /// Returns the only chosen device, for commands that apply to one device.
+    /// Returns the device of a command that applies to exactly one device: the chosen device, or else the only device.
     fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
         match self.several(chosen)?.as_slice() {
             [only] => Ok(*only),

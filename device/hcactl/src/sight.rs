@@ -113,7 +113,8 @@ pub(crate) struct Records {
 }
 
 impl Capture {
-    /// Returns the request, and the destination of the capture after the request has been executed.
+    /// Returns the request, and the path that the output of the command reports: the new file, or [`MEMORY`] for a
+    /// ring. The path is `None` for `off`.
     pub(crate) fn request(&self, device: u16) -> anyhow::Result<(Request, Option<PathBuf>)> {
         Ok(match self {
             Self::On { file, bound: Bound { max, files }, frames } => {
@@ -141,7 +142,8 @@ impl Capture {
 }
 
 impl Trace {
-    /// Returns the request, and the destination of the trace after the request has been executed.
+    /// Returns the request, and the path that the output of the command reports: the new file, [`STANDARD_ERROR`], or
+    /// [`MEMORY`] for a ring. The path is `None` for `off`.
     pub(crate) fn request(&self, device: u16, json: bool) -> anyhow::Result<(Request, Option<PathBuf>)> {
         let format = if json { TraceFormat::Json } else { TraceFormat::Text };
         Ok(match self {
@@ -184,12 +186,12 @@ impl Records {
     }
 }
 
-/// Makes a path absolute, because hcad has a different working directory.
+/// Makes a path absolute, because hcad may run in a different working directory.
 fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(file).with_context(|| file.display().to_string())
 }
 
-/// Parses a number of bytes, with suffix K, M or G for powers of 1024.
+/// Parses a number of bytes with an optional suffix K, M or G, which means a power of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size such as 512K, 100M or 2G");
     let (digits, shift) = match text.char_indices().last() {

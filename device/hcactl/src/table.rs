@@ -23,7 +23,8 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table. `of` is the device, if the table shows several devices.
+    /// Adds a page of a table. If the table shows several devices, `of` is the number of the device that the rows
+    /// belong to.
     pub(crate) fn add(&mut self, page: &TextPage, of: Option<u16>) {
         let with_device = |device: Option<String>, cells: &[String]| {
             device.into_iter().chain(cells.iter().cloned()).collect::<Vec<_>>()

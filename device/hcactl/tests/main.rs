@@ -1,4 +1,4 @@
-//! Tests `hcactl` without a daemon. The tests that need a daemon are in `device`, which contains it.
+//! Tests `hcactl` without a daemon. The tests that need a daemon are in the crate `device`, which contains hcad.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -24,7 +24,8 @@ fn complaint(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Returns a server that sends one client one response to its first request.
+/// Starts a server that accepts one client and responds to its first request with `answer`. Returns the path of the
+/// socket, and the directory that contains it.
 fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");

@@ -1,4 +1,4 @@
-//! Resolution of paths in QP contexts.
+//! Resolves the paths of QP contexts to packet headers.
 //!
 //! # Spec
 //! mlx5 interface, section 10.3.
@@ -9,7 +9,8 @@ use protocol::hca::mlx5::path::Path;
 use protocol::ids::Qpn;
 use protocol::roce::Encap;
 
-/// Returns the path to a connected peer. Packets to an unknown destination are sent and lost, as on a real fabric.
+/// Returns the headers for packets to a connected peer. Packets to an unknown destination are sent and lost, as on a
+/// real fabric.
 pub fn path(addresses: &Addresses, to: &Path, local: Qpn, remote: Qpn) -> Encap {
     let grh = to.grh.then_some(Grh {
         dgid: to.gid,

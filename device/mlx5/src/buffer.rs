@@ -1,4 +1,4 @@
-//! Memory of a queue: pages that the driver lists when it creates the queue.
+//! Memory of a queue, which consists of the pages that the driver lists when it creates the queue.
 //!
 //! # Spec
 //! mlx5 interface, sections 5, 8.1 and 10.1.
@@ -9,7 +9,7 @@ use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::{page_len, page_offset};
 use protocol::ids::Iova;
 
-/// Largest log page size of a context, for pages of 8 TiB. No guest has memory for larger pages.
+/// Largest supported log page size, which means pages of 8 TiB. No guest has memory for larger pages.
 const MAX_LOG_PAGE: u8 = 31;
 
 /// Position of a queue within its pages.
@@ -26,14 +26,14 @@ pub struct Placement {
 pub struct QueueBuffer {
     pages: Box<[Iova]>,
     page_len: u64,
-    /// Offset of the queue from the start of its pages.
+    /// Offset of the queue in its first page, in bytes.
     start: u64,
     len: u64,
 }
 
 impl QueueBuffer {
-    /// Takes the pages of a queue of `len` bytes, or returns `None` if there are too few. Pages after the end of the
-    /// queue are not kept.
+    /// Creates the buffer of a queue of `len` bytes. Returns `None` if the list has too few pages or the page size is
+    /// not supported. Pages after the end of the queue are not kept.
     pub fn new(pages: Pages<'_>, placement: Placement, len: u64) -> Option<Self> {
         let Placement { log_page_size, page_offset: offset } = placement;
         if log_page_size > MAX_LOG_PAGE {
@@ -74,7 +74,7 @@ impl QueueBuffer {
     /// the entry and all earlier writes.
     ///
     /// # Errors
-    /// The same as for [`QueueBuffer::read`]. The last byte is then not written.
+    /// Fails under the same conditions as [`QueueBuffer::read`]. The last byte is not written in this case.
     pub fn publish(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
         self.check(offset, entry.len())?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
@@ -113,7 +113,7 @@ impl QueueBuffer {
     }
 }
 
-/// Returns whether a short range is inside one page of 4 KiB.
+/// Returns whether a range is inside one page of 4 KiB.
 fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }
@@ -125,7 +125,7 @@ pub struct PageBudget {
 }
 
 impl Default for PageBudget {
-    /// Bound: 2^24 addresses take 128 MiB. They cover 64 GiB in pages of 4 KiB.
+    /// Allows 2^24 page addresses, which take 128 MiB. With pages of 4 KiB, they cover 64 GiB.
     fn default() -> Self {
         Self { left: 1 << 24 }
     }
@@ -160,7 +160,7 @@ mod tests {
         pages.iter().flat_map(|page| page.to_be_bytes()).collect()
     }
 
-    /// Trap M-2: the offset is in units of 1/64 of a page, so 32 means 4096 bytes in a page of 8 KiB.
+    /// Section 20, M-2: the offset is in units of 1/64 of a page, so 32 means 4096 bytes in a page of 8 KiB.
     #[test]
     fn page_offset_is_in_units_of_one_64th_page() {
         let dma = guest_memory(0, 8);

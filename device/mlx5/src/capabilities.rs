@@ -44,7 +44,7 @@ impl Capabilities {
         })
     }
 
-    /// Sets the current capabilities. Trap M-13: QUERY_HCA_CAP returns them as they were set.
+    /// Sets the current capabilities. Section 20, M-13: QUERY_HCA_CAP returns them as they were set.
     ///
     /// # Errors
     /// The type is unknown, the area is too short, or a value exceeds the capabilities of the device.

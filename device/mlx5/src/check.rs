@@ -9,7 +9,7 @@ use thiserror::Error;
 
 macro_rules! checks {
     ($($name:ident = $code:literal $status:ident $text:literal,)*) => {
-        /// A check of a command. The high byte of the syndrome identifies the family of commands.
+        /// A check of a command. Bits 15 to 8 of its syndrome identify the family of commands.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the texts describe them")]
         pub enum Check {
@@ -20,21 +20,21 @@ macro_rules! checks {
             /// All checks in ascending order of their syndromes.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Syndrome in the output of the command.
+            /// Returns the syndrome for the output of a rejected command.
             pub const fn syndrome(self) -> u32 {
                 match self {
                     $(Self::$name => $code,)*
                 }
             }
 
-            /// Status in the output of the command.
+            /// Returns the status for the output of a rejected command.
             pub const fn status(self) -> Status {
                 match self {
                     $(Self::$name => Status::$status,)*
                 }
             }
 
-            /// Text that describes why the command is rejected.
+            /// Returns a description of the reason for the rejection.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*

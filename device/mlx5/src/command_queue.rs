@@ -15,7 +15,7 @@ use super::check::{Check, Rejection};
 /// Offset of the first output bytes in a slot.
 const OUTPUT: u64 = 0x20;
 
-/// A slot whose command was not executed.
+/// Reason why the command of a slot was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotFault {
     /// The slot is not in mapped memory.
@@ -48,7 +48,7 @@ pub struct Request {
     pub input: Vec<u8>,
     /// Length of the output that the driver expects.
     pub output_len: usize,
-    /// Addresses of the output blocks. Bound: as many as the longest output needs.
+    /// Addresses of the output blocks. The maximum output length limits their number.
     output_blocks: Vec<Iova>,
 }
 
@@ -56,7 +56,8 @@ impl Request {
     /// Takes the command from the slot at an address. Each byte of the slot and its mailboxes is read once.
     ///
     /// # Errors
-    /// There is no command, or it cannot be delivered. In the latter case, the slot is returned to the driver.
+    /// Fails if the slot is not accessible, belongs to the driver, or contains a command that cannot be delivered. The
+    /// slot of a command that cannot be delivered is returned to the driver.
     pub fn take(dma: &GuestMemory, at: Iova) -> Result<Self, SlotFault> {
         let mut bytes = [0; Slot::LEN];
         dma.read(at, &mut bytes).map_err(|_| SlotFault::Unmapped)?;
@@ -66,7 +67,7 @@ impl Request {
         }
         Self::of_slot(dma, at, &slot).map_err(|error| {
             let header = error.rejection.header().emit();
-            // If the slot cannot be written, the driver gets no status. The same applies to the output of any command.
+            // If the slot is not writable, the status is lost, because the slot is the only place to report it.
             let _ = release(dma, at, &header, error.delivery);
             SlotFault::Undelivered(error)
         })
@@ -109,7 +110,7 @@ impl Request {
     }
 
     /// Writes the output, and then returns the slot to the driver. The output is truncated or zero-padded to the length
-    /// that the driver expects (trap M-31). Returns whether the guest's memory could be written.
+    /// that the driver expects (section 20, M-31). Returns whether the guest's memory could be written.
     pub fn finish(&self, dma: &GuestMemory, output: &[u8]) -> bool {
         let rest = output.get(INLINE_LEN..).unwrap_or_default();
         let mut left = self.output_len.saturating_sub(INLINE_LEN);
@@ -133,7 +134,8 @@ impl Request {
 
 const _: () = assert!(OutputHeader::LEN == INLINE_LEN);
 
-/// Writes the first bytes of an output, and then the owner bit. Returns whether the slot could be written.
+/// Writes the first bytes of an output to the slot, and then the byte with the owner bit. Returns whether the slot
+/// could be written.
 fn release(dma: &GuestMemory, at: Iova, inline: &[u8; INLINE_LEN], delivery: Delivery) -> bool {
     let place = |offset: u64| Iova::new(at.get().wrapping_add(offset));
     dma.write(place(OUTPUT), inline).is_ok()

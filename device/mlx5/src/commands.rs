@@ -1,4 +1,4 @@
-//! Execution of commands. Each family has its own file. A rejected command has no effect.
+//! Executes commands. Each family of commands has its own file. A rejected command has no effect.
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -39,7 +39,7 @@ fn nothing() -> Output {
 /// # Errors
 /// The opcode is unknown, the input is too short for it, or the command names a user context.
 pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
-    // Without DevX no process has a user context of its own.
+    // User contexts exist only with DevX, which this device does not support.
     if let Some(InputHeader { user: user @ 1.., .. }) = InputHeader::parse_prefix(input) {
         return Err(Check::UserContext.rejects(user));
     }
@@ -49,7 +49,7 @@ pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
 /// Executes a command. `output_len` is the length of the output that the driver expects.
 ///
 /// # Errors
-/// The check that failed.
+/// Returns the check that failed.
 pub fn execute(
     function: &mut Function,
     setup: &Setup,

@@ -1,4 +1,4 @@
-//! Completions, and events of QPs, CQs and SRQs.
+//! Writes completions, and reports events of QPs, CQs and SRQs.
 //!
 //! # Spec
 //! mlx5 interface, sections 8.2, 9.3, 9.6 and 18.1.
@@ -38,9 +38,9 @@ fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
     })
 }
 
-/// Data for the CQE of a received message that is not in the message itself.
+/// Fields of a receive CQE that do not come from the received message.
 struct Receiver {
-    /// User index of the QP, or of an XRC SRQ.
+    /// User index of the QP, or of the SRQ for XRC.
     user_index: UserIndex,
     wqe_counter: u16,
     timestamp: u64,
@@ -88,7 +88,7 @@ impl Resources {
         let (cqn, user_index) = match (completion.queue, completion.srqn) {
             (Queue::Send, _) => (context.send_cqn, context.user_index),
             (Queue::Recv, None) => (context.recv_cqn, context.user_index),
-            // Trap M-11: the CQE of an XRC receive goes to the CQ of the SRQ.
+            // Section 20, M-11: the CQE of an XRC receive goes to the CQ of the SRQ.
             (Queue::Recv, Some(srqn)) => match self.srqs.get(srqn.get()).and_then(|srq| srq.xrc()) {
                 Some(srq) => (srq.cqn, srq.user_index),
                 None => return limited!(debug, %srqn, "completion lost: the SRQ does not exist"),
@@ -151,7 +151,7 @@ impl Resources {
         }
     }
 
-    /// Moves a QP to ERR, as a command would.
+    /// Moves a QP to ERR, as the command 2ERR_QP would.
     fn fail_qp(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
         use engine::State;
         let state = cx.engine.query_qp(qpn).map(|live| live.state);
@@ -185,7 +185,8 @@ impl Resources {
         self.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
     }
 
-    /// Reports an SRQ that cannot be read. It is reported only once, although every QP that uses it detects the fault.
+    /// Reports that an SRQ cannot be read. Every QP that uses the SRQ detects the fault, but only the first detection
+    /// raises an event.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         if self.srqs.get_mut(srqn.get()).is_some_and(|srq| srq.reports_fault()) {
             limited!(warn, %srqn, "cannot read receive requests from the SRQ");

@@ -16,7 +16,7 @@ use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
 use super::uses::{Object, Used};
 
-/// Consumer indices of doorbells and records have 24 bits.
+/// Mask for an index of 24 bits, the width of the indices in contexts, doorbells and doorbell records.
 const INDEX: u32 = 0xff_ffff;
 
 /// Error for an entry that was lost.
@@ -25,7 +25,8 @@ const INDEX: u32 = 0xff_ffff;
 pub struct LostEntry {
     /// Cause of the loss.
     pub fault: Fault,
-    /// Whether this is the first loss of the queue, which an event reports. The queue then accepts no more entries.
+    /// Whether this is the first loss of the queue. Only the first loss raises an event. After a loss, the queue
+    /// accepts no further entries.
     pub first: bool,
 }
 
@@ -131,8 +132,8 @@ impl CompletionQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Arms the queue for one event. Returns true if an entry of the requested kind is unread, so that the event is due
-    /// at once.
+    /// Arms the queue for one event. Returns true if an entry of the requested kind is already unread. The caller then
+    /// raises the event, and the queue is not armed.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> bool {
         let is_unread = |index: u32| index.wrapping_sub(arm.consumer) & INDEX < 1 << 23;
@@ -144,10 +145,10 @@ impl CompletionQueue {
         due
     }
 
-    /// Writes an entry. Returns whether it raises an event.
+    /// Writes an entry. Returns whether the entry raises an event.
     ///
     /// # Errors
-    /// The entry is lost: the queue is full or broken, or its ring is not accessible.
+    /// The entry is lost, because the queue is full, has lost an entry before, or has a ring that is not accessible.
     pub fn push(&mut self, cqe: &Cqe, solicited: bool, dma: &GuestMemory) -> Result<bool, LostEntry> {
         if let Some(fault) = self.fault {
             return Err(LostEntry { fault, first: false });
@@ -178,7 +179,8 @@ impl CompletionQueue {
         self.ring.write(self.producer, self.size, cqe, dma).map_err(|_| Fault::Access)
     }
 
-    /// Whether the ring has a free entry. The doorbell record is read only if the ring looks full.
+    /// Whether the ring has a free entry. The doorbell record is read only if the ring is full according to the last
+    /// known consumer index.
     fn has_room(&mut self, dma: &GuestMemory) -> bool {
         if self.unread() >= self.ring.entries()
             && let Some(consumer) = self.recorded(dma)
@@ -188,7 +190,7 @@ impl CompletionQueue {
         self.unread() < self.ring.entries()
     }
 
-    /// Changes the moderation, which has no effect on this device, and whether overruns are ignored.
+    /// Changes the moderation settings, and the setting that ignores overruns. Moderation has no effect on this device.
     pub fn moderate(&mut self, modify: &ModifyCq) {
         let (fields, new) = (modify.fields, &modify.context);
         if fields.contains(CqFields::PERIOD) {
@@ -205,8 +207,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves the queue to a new ring. Indices continue to count: the driver moves the unread entry i of the old ring to
-    /// index i + 1 of the new ring, since the resize entry takes up an index.
+    /// Moves the queue to a new ring. The producer index continues. The resize entry takes up one index, so the driver
+    /// moves unread entry i of the old ring to index i + 1 of the new ring.
     ///
     /// # Errors
     /// The unread entries do not fit in the new ring, the old ring has no room for the resize entry, or the memory of
@@ -220,7 +222,7 @@ impl CompletionQueue {
         let inaccessible = || Check::CqRecordAccess.rejects(self.context.record.get());
         self.consumer = self.recorded(dma).ok_or_else(inaccessible)?;
         let unread = self.unread();
-        // Trap M-30: the new ring must have room for the unread entries and one more.
+        // Section 20, M-30: the new ring must have room for the unread entries and one more.
         if unread >= 1 << new.log_entries {
             return Err(Check::CqUnread.rejects(unread));
         }
@@ -337,7 +339,7 @@ mod tests {
         assert_eq!(queue.push(&sent(3), false, &dma), lost(false));
     }
 
-    /// Section 9.5 of the mlx5 interface.
+    /// Section 9.5: the resize entry is the last entry of the old ring.
     #[test]
     fn resize_writes_resize_cqe_at_end_of_old_ring() {
         let dma = guest_memory(0, 3);

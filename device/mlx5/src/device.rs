@@ -112,7 +112,8 @@ impl Mlx5 {
         }
     }
 
-    /// Executes the command in a slot and returns the slot to the driver, before the store to the doorbell completes.
+    /// Executes the command in a slot and returns the slot to the driver. The driver's store to the command doorbell
+    /// completes only after this.
     fn execute(&mut self, cx: &mut Context<'_>, slot: usize) {
         let begun = Clock::now();
         let began = cx.monitor.trace().map(|trace| trace.now());
@@ -160,8 +161,8 @@ impl Mlx5 {
         self.function.resources().and_then(|resources| resources.taker(EventMask::COMMAND))
     }
 
-    /// Reports a completed command by an event, if the same EQ received command events before and after the command.
-    /// Trap M-7: the driver polls for the command that creates this EQ, and for the one that destroys it.
+    /// Raises a command event if the same EQ received command events before and after the command. Section 20, M-7: the
+    /// driver polls for the completion of the commands that create and destroy this EQ.
     fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
         if before.is_some()
             && before == self.command_eq()
@@ -300,7 +301,7 @@ impl Frontend for Mlx5 {
         if let Some(resources) = self.function.resources_mut() {
             resources.end_turn(cx);
         }
-        // Nothing is done for changed QPs, because the engine's state is read when software queries their contexts.
+        // Changed QPs need no action: their contexts are updated from the engine when software queries them.
         while cx.engine.poll_dirty().is_some() {}
         false
     }
@@ -312,8 +313,8 @@ impl Frontend for Mlx5 {
         }
     }
 
-    /// Injects a failure. Section 18.2: the driver polls the health buffer every two seconds, and restarts after a
-    /// failure.
+    /// Injects a failure. Section 18.2: the driver polls the health buffer every two seconds, and restarts the device
+    /// after a failure.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.segment.health.fail();
     }

@@ -29,15 +29,17 @@ pub enum Doorbell {
     Send(Qpn),
 }
 
-/// Splits a BAR offset into a UAR page and the offset within it. `None` if it is below the first page.
+/// Splits a BAR offset into a UAR page and the offset within the page. Returns `None` for an offset below the first
+/// page.
 pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
     let page = u32::try_from(offset / PAGE as u64).ok().filter(|page| *page >= FIRST_UAR)?;
     Some((UarIndex::new(page), offset % PAGE as u64))
 }
 
-/// First halves of CQ doorbells whose second halves are outstanding, by UAR page. 32-bit software needs two stores.
+/// First halves of CQ doorbells, by UAR page. Each first half is kept until its second half arrives. 32-bit software
+/// writes a CQ doorbell with two stores.
 ///
-/// Bound: one for each UAR page.
+/// Bound: one entry for each UAR page.
 #[derive(Debug, Default)]
 pub struct Doorbells(BTreeMap<UarIndex, [u8; 4]>);
 
@@ -69,8 +71,8 @@ impl Doorbells {
             (UarRegister::UpdateEq, &[a, b, c, d]) => {
                 Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
             }
-            // Trap M-16: the queue number is in the second word. Other words of a WQE have no effect, since the WQE is
-            // in guest memory too.
+            // Section 20, M-16: the queue number is in the second word. The device ignores the other words of the WQE,
+            // because it reads the WQE from guest memory.
             (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _])
             | (UarRegister::Send { offset: 4, .. }, &[a, b, c, _]) => {
                 Some(Doorbell::Send(Qpn::new(u32::from_be_bytes([0, a, b, c]))))
@@ -82,7 +84,7 @@ impl Doorbells {
 }
 
 impl Resources {
-    /// Executes a doorbell in a UAR page that the device has allocated. Trap M-20: the object must belong to that page.
+    /// Executes a doorbell in an allocated UAR page. Section 20, M-20: the object must belong to that page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(None));
     }
 
-    /// Trap M-16: stores to the rest of the register copy a WQE and ring no doorbell.
+    /// Section 20, M-16: stores to the rest of the register copy a WQE and ring no doorbell.
     #[test]
     fn blueflame_bytes_after_first_eight_are_not_doorbells() {
         let mut doorbells = Doorbells::default();

@@ -12,13 +12,13 @@ use thiserror::Error;
 use super::buffer::QueueBuffer;
 use super::uses::{Object, Used};
 
-/// Consumer and producer indices of contexts and doorbells have 24 bits.
+/// Mask for an index of 24 bits, the width of the indices in contexts and doorbells.
 const INDEX: u32 = 0xff_ffff;
 
 /// Reason why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// The queue is full. One entry always remains free, as the interface requires.
+    /// The queue is full. One entry always remains free.
     #[error("the event queue is full")]
     Full,
     /// The ring is not accessible.
@@ -122,11 +122,11 @@ impl EventQueue {
 
     fn write(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<(), WriteError> {
         let entries = self.entries();
-        // Section 8.1: a queue of n entries holds at most n - 1 unread ones.
+        // A queue of n entries holds at most n - 1 unread entries.
         if self.unread() >= entries.saturating_sub(1) {
             return Err(WriteError::Full);
         }
-        // Trap M-15: the owner bit is 0 in the first lap.
+        // Section 20, M-15: the owner bit is 0 in the first lap.
         let owner = self.producer >> self.context.log_entries & 1 != 0;
         let at = u64::from(self.producer % entries) * eqe::LEN as u64;
         self.buffer.publish(dma, at, &event.emit(owner)).map_err(WriteError::Access)?;

@@ -23,7 +23,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor syndrome, which says why a local access was refused. 0 if the syndrome already gives the reason.
+/// Returns the vendor syndrome. For a local protection or memory management error, this code gives the cause. For most
+/// other errors, it is 0.
 pub const fn vendor(status: Status) -> u8 {
     match status {
         Status::RetryExceeded => 0x81,

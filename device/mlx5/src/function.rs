@@ -26,7 +26,7 @@ pub struct Enabled {
     pub pages: GivenPages,
     /// Byte order of the host, as the driver reported it.
     pub host_endianness: u32,
-    /// Objects between INIT_HCA and TEARDOWN_HCA.
+    /// Objects of the device. `None` before INIT_HCA and after TEARDOWN_HCA.
     pub resources: Option<Box<Resources>>,
 }
 

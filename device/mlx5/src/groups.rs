@@ -26,7 +26,7 @@ impl Groups {
         Self { members: BTreeMap::new(), most: 1_usize.checked_shl(log.into()).unwrap_or(0) }
     }
 
-    /// Adds a QP to a group. If it is already a member, nothing changes.
+    /// Adds a QP to a group. Adding a member again has no effect.
     ///
     /// # Errors
     /// The GID is not a multicast GID, or a limit is reached.

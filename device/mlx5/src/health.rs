@@ -30,8 +30,8 @@ impl HealthReport {
         self.requested = Some(state);
     }
 
-    /// Stops reporting a failure, since the driver has written the address of the command queue. If the report
-    /// continued, the driver would give up its recovery.
+    /// Stops reporting a failure. The device does this when the driver writes the address of the command queue. If the
+    /// device still reported the failure afterwards, the driver would abandon its recovery.
     pub fn restart(&mut self) {
         (self.failed, self.requested) = (false, None);
     }
@@ -56,7 +56,7 @@ impl HealthReport {
         word.map_or(0, |word| u32::from_be_bytes(*word))
     }
 
-    /// Returns the value of the health counter. Trap M-10: every read must return a different value.
+    /// Returns the value of the health counter. Section 20, M-10: every read must return a different value.
     pub fn count(&mut self) -> u32 {
         self.reads = self.reads.wrapping_add(1);
         self.reads

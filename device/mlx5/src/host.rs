@@ -1,4 +1,4 @@
-//! Work queues and memory of the device, for the engine.
+//! Gives the engine access to work queues and guest memory.
 
 use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
@@ -16,12 +16,12 @@ use super::mkey::Mkeys;
 use super::resources::Resources;
 use super::trace;
 
-/// Implements [`engine::Host`] for the device. Before INIT_HCA it has no queues and no keys.
+/// Implements [`engine::Host`] for the device. Before INIT_HCA, the device has no queues and no memory keys.
 #[derive(Debug)]
 pub struct Mlx5Host<'a> {
     /// `None` before INIT_HCA and after TEARDOWN_HCA.
     pub resources: Option<&'a mut Resources>,
-    /// Guest memory, addresses and monitor of the current input.
+    /// Guest memory, addresses and monitor of the device.
     pub cx: HostContext<'a>,
 }
 

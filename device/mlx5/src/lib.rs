@@ -1,16 +1,18 @@
 //! Front-end for the NVIDIA ConnectX with an InfiniBand port, as driven by Linux's `mlx5_core` and `mlx5_ib` and
 //! rdma-core's `libmlx5`.
 //!
-//! [`Mlx5`] decodes accesses to BAR0. A store to the command doorbell takes commands from the slots of the
+//! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it takes commands from the slots of the
 //! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`].
 //! Events become entries of event queues ([`events`]). Contexts are in the device. Only queues and doorbell records are
 //! in guest memory.
 //!
-//! The engine takes work requests through the [`host`], which converts them ([`work`]), and reports completions
-//! ([`completion`]). Work requests that change memory keys are executed here ([`umr`]).
+//! The engine takes work requests through the [`host`], which converts them ([`work`]). Completions from the engine
+//! become CQEs ([`completion`]). Work requests that change memory keys are executed in this crate ([`umr`]) instead of
+//! the engine.
 //!
 //! # Spec
-//! mlx5 interface; each file names its sections.
+//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file names the sections that it implements.
+//! Section 20 defines the numbers that start with "M-".
 
 pub mod address;
 pub mod buffer;

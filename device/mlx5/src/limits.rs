@@ -1,4 +1,4 @@
-//! Limits that QUERY_HCA_CAP reports, and limits of the device that it does not report.
+//! Limits of the device. QUERY_HCA_CAP reports some of them.
 //!
 //! # Spec
 //! mlx5 interface, section 6.1.
@@ -12,7 +12,8 @@ use serde::Deserialize;
 pub const MAX_EQS: u32 = 64;
 /// Number of GIDs of the port.
 pub const GIDS: u8 = 8;
-/// Number of P_Keys of the port. When the driver loads, it queries each block of P_Keys 32 times.
+/// Number of P_Keys of the port. When the driver loads, it sends one query for each P_Key, although each response
+/// contains a block of 32 P_Keys.
 pub const PKEYS: u16 = 128;
 /// Number of sets of Q counters. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
@@ -23,12 +24,12 @@ pub const LOG_MAX_RECV_ENTRY: u8 = 9;
 /// Log2 of the largest entry of an SRQ in bytes: a link, and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
-/// First numbers of objects, as in the golden traces. They leave low numbers unused, so that 0 is never a valid number.
+/// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.
     pub const QP: u32 = 0x80;
-    /// First memory key index. Keys below 100h, such as the one that terminates lists, have no index.
+    /// First memory key index. Index 1 must not be used, because key 100h terminates lists.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
 }

@@ -21,8 +21,9 @@ use super::numbered::Numbered;
 use super::translation_list::{TranslationList, UNIT_PAGES};
 use super::uses::{Object, Used};
 
-/// Number of low bits of a page table entry number that hold the position in a key's list. The high bits are the index
-/// of the key. A list must fit in one input, so it has far fewer entries than these bits can number.
+/// Number of bits for the position of an entry in the translation list of its key. The page table numbers the entries
+/// of all lists: the low bits of an entry number are this position, and the high bits are the index of the key. The
+/// page budget limits each list to far fewer entries.
 const LIST_BITS: u32 = 32;
 
 #[derive(Debug)]
@@ -51,9 +52,9 @@ pub struct Change<'a> {
     pub control: UmrControl,
     /// New values of the fields to change.
     pub context: MkeyContext,
-    /// Part of the translation list to replace.
+    /// New entries for a part of the translation list. `None` keeps the list.
     pub list: Option<&'a [u8]>,
-    /// Whether keys of any protection domain may be changed, and moved to another domain.
+    /// Whether the request may change a key of any protection domain, and move the key to another domain.
     pub any_pd: bool,
 }
 
@@ -62,7 +63,8 @@ pub struct Change<'a> {
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Generation of the translation lists. It never changes, because each change of a list also changes the key table.
+    /// Generation of the translation lists, which never changes. Cached translations are invalidated by the key table,
+    /// because each change of a list also changes the key table.
     generation: Generation,
 }
 
@@ -130,7 +132,7 @@ impl Mkeys {
         if !old.umr_enabled {
             return Err(AccessError::Kind);
         }
-        // Trap M-5: the checks for a used and for a free key.
+        // Section 20, M-5: the driver can require that the key is in use, or that the key is free.
         if control.check_used && old.free {
             return Err(AccessError::Invalid);
         }
@@ -149,15 +151,16 @@ impl Mkeys {
             mkey.list.write(control.offset(), list, old.translation_units, budget)?;
         }
         mkey.context = new;
-        // Cannot fail: the table has the key.
+        // Cannot fail: the table already contains the key.
         self.set(index, &new, region).map_err(|_| AccessError::Key)?;
         Ok([old.pd, new.pd])
     }
 
-    /// Frees a key on behalf of a peer.
+    /// Executes the invalidation of a key by a peer. The key becomes free.
     ///
     /// # Errors
-    /// Section 13.3: the key does not permit it, or belongs to another QP. The key remains unchanged.
+    /// Section 13.3: the key does not permit remote invalidation, is already free, or belongs to another QP or
+    /// protection domain. The key remains unchanged.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let index = MkeyIndex::of(key.get());
         let mkey = self.objects.get_mut(index.get()).ok_or(AccessError::Key)?;
@@ -267,7 +270,7 @@ fn created_region(
         AccessMode::Pages => {
             let size = || Check::MkeyPageSize.rejects(context.log_page);
             let page_shift = PageShift::new(context.log_page).ok_or_else(size)?;
-            // Section 13.2: the first byte of the region has the page offset of the start address.
+            // Section 13.2: the first byte of the region has the same page offset as the start address.
             let offset = context.start.get() & page_shift.offset_mask();
             let covered = (pages.len() as u64).checked_shl(page_shift.get().into()).unwrap_or(u64::MAX);
             if context.length64 || offset.checked_add(context.length).is_none_or(|end| end > covered) {
@@ -364,7 +367,7 @@ mod tests {
         AccessTarget::address(initiator, Lkey::new(key), Va::new(va))
     }
 
-    /// Trace ib-2: the first key that `ib_mad` creates.
+    /// The key is the first one that `ib_mad` creates in golden trace ib-2.
     #[test]
     fn physical_mkey_addresses_guest_memory_directly() {
         let dma = guest_memory(0x4000, 1);

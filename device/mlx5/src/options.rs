@@ -63,7 +63,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// Returns the model under its PCI name.
+    /// Returns the PCI model, which determines the device ID.
     pub const fn pci(self) -> pci::Model {
         match self {
             Self::ConnectX4 => pci::Model::ConnectX4,
@@ -74,7 +74,7 @@ impl Model {
     }
 }
 
-/// Number of MSI-X vectors.
+/// Number of MSI-X vectors, 2 to 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u16")]
 pub struct Vectors(u16);

@@ -1,5 +1,5 @@
-//! Pages that the driver has given to the device. The device requests none and uses none, but returns those it was
-//! given.
+//! Pages that the driver has given to the device. The device neither requests nor uses pages, but it keeps the pages
+//! that the driver gives, and returns them on request.
 //!
 //! # Spec
 //! mlx5 interface, sections 4 and 5.1.
@@ -9,7 +9,8 @@ use protocol::ids::Iova;
 
 use super::check::{Check, Rejection};
 
-/// Bound: QUERY_PAGES requests no pages, so a correct driver gives none. 2^16 addresses take 512 KiB.
+/// Maximum number of pages, whose addresses take 512 KiB. A correct driver gives no pages, because QUERY_PAGES requests
+/// none.
 const MAX_PAGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ impl GivenPages {
         Ok(())
     }
 
-    /// Returns at most `most` pages to the driver. Trap M-14: only pages that the device still has are returned.
+    /// Removes and returns at most `most` pages. Section 20, M-14: each page is returned to the driver only once.
     pub fn take(&mut self, most: usize) -> Vec<Iova> {
         self.0.split_off(self.0.len().saturating_sub(most))
     }

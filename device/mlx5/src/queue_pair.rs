@@ -1,4 +1,4 @@
-//! Queue pairs: contexts, and their translation for the engine.
+//! Queue pairs: their contexts, and the conversion of contexts to attributes of the engine.
 //!
 //! # Spec
 //! mlx5 interface, section 10.
@@ -34,7 +34,7 @@ const LOG_MAX_DEPTH: u8 = 4;
 #[derive(Debug)]
 pub struct QueuePair {
     pub qpn: Qpn,
-    /// Context as the driver sees it. The state and the PSNs are those of the last [`QueuePair::observe`].
+    /// Context as the driver sees it. [`QueuePair::observe`] updates the state and the PSNs.
     pub context: QpContext,
     /// Memory of the receive queue, followed by that of the send queue.
     pub buffer: QueueBuffer,
@@ -85,8 +85,8 @@ impl QueuePair {
     /// Takes the next request from the send queue. `wr_id` is a [`SendTag`](super::send_queue::SendTag).
     pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
-            // Section 7: the record is often ahead of the doorbell. A record with an implausible counter announces
-            // nothing.
+            // Section 7: the record can be ahead of the doorbell, so it may announce further requests. An implausible
+            // counter is ignored.
             let _ = self.learn(dma);
         }
         let taken = match self.send.take(&self.buffer, dma) {
@@ -135,8 +135,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the transport service for the engine. A UMR QP sends and receives no packets, and is an XRC initiator
-    /// for the engine, because that is the only reliable service that receives no requests.
+    /// Returns the transport service for the engine. A UMR QP sends and receives no packets. The engine treats it as an
+    /// XRC initiator, because this is the only reliable service that receives no requests.
     pub const fn engine_service(&self) -> Option<engine::Service> {
         Some(match self.service {
             Service::Rc => engine::Service::Rc,
@@ -163,8 +163,8 @@ impl QueuePair {
                 used.push(object);
             }
         };
-        // A number is 0 if there is no object: the UMR QP has PD 0 until RST2INIT (trap M-33), and an XRC target has no
-        // UAR page.
+        // The QP does not use an object whose number is 0. The UMR QP has PD 0 until RST2INIT (section 20, M-33), and
+        // an XRC target has UAR page 0.
         add(context.pd.get(), Object::Pd(context.pd.get()));
         add(context.uar.get(), Object::Uar(context.uar.get()));
         add(context.send_cqn.get(), Object::Cq(context.send_cqn.get()));
@@ -178,7 +178,7 @@ impl QueuePair {
         used
     }
 
-    /// Returns the CQs of a context. They exist, unless their number is 0.
+    /// Returns the send CQ and the receive CQ of a context. The number 0 means no CQ.
     pub const fn cqs(context: &QpContext) -> [Cqn; 2] {
         [context.send_cqn, context.recv_cqn]
     }
@@ -222,7 +222,7 @@ impl QueuePair {
                 read: self.context.remote_read,
                 write: self.context.remote_write,
                 atomic: self.context.remote_atomic,
-                // Section 13.3: whether a peer may invalidate a key depends on the key.
+                // Section 13.3: the key itself determines whether a peer may invalidate it.
                 invalidate: true,
             },
             grh_area: GrhArea::InfiniBand,
@@ -232,7 +232,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the modification for the engine, for a command whose result is this context.
+    /// Returns the modification that a transition requires in the engine. The context of the QP must already be the
+    /// result of the transition. Returns `None` if the engine does not have the service.
     pub fn modification(&self, transition: Transition, addresses: &Addresses) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();
@@ -296,7 +297,7 @@ fn record(context: &QpContext, dma: &GuestMemory) -> Option<QueueRecord> {
     Some(QueueRecord::parse(&record))
 }
 
-/// Returns the timeout for an ACK timeout code; `None` is infinite, for code 0.
+/// Returns the timeout for an ACK timeout code, or `None` for code 0, which disables the timeout.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

@@ -1,10 +1,10 @@
-//! Why this interface ignores a doorbell or a register write.
+//! Reasons why this interface ignores a doorbell or a register write.
 
 use card::telemetry::reason::IgnoreReason;
 
 /// The driver has not initialised the device.
 pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");
-/// The device has not handed out the UAR page.
+/// The device has not allocated the UAR page.
 pub const NO_UAR: IgnoreReason = IgnoreReason::guest_bug("no_uar");
 /// The object belongs to a different UAR page.
 pub const FOREIGN_PAGE: IgnoreReason = IgnoreReason::guest_bug("foreign_page");
@@ -14,7 +14,7 @@ pub const NO_EQ: IgnoreReason = IgnoreReason::guest_bug("no_eq");
 pub const NO_CQ: IgnoreReason = IgnoreReason::guest_bug("no_cq");
 /// No QP has this number.
 pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
-/// The QP cannot send in its state.
+/// The QP cannot send in its current state.
 pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
 /// The doorbell record announces more blocks than the send queue has.
 pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");

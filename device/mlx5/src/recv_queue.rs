@@ -1,5 +1,5 @@
-//! The receive queue of a QP: a ring of entries. There is no doorbell, so the device reads the doorbell record whenever
-//! it has taken all entries that the last record announced (trap M-12).
+//! The receive queue of a QP: a ring of entries. Receives have no doorbell. The device reads the doorbell record
+//! whenever it has taken all entries that the previous record announced (section 20, M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.
@@ -40,12 +40,13 @@ impl RecvQueue {
         self.counters = Counters::default();
     }
 
-    /// Whether an entry is posted. `record` reads the receive counter of the doorbell record.
+    /// Whether an entry is posted. `record` reads the receive counter from the doorbell record, and returns `None` if
+    /// the record is not accessible.
     pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u16>) -> bool {
         if self.counters.waiting() == 0
             && let Some(posted) = record()
         {
-            // A counter that is not plausible announces nothing.
+            // An implausible counter is ignored.
             let _ = self.counters.learn(posted, self.entries);
         }
         self.counters.waiting() != 0

@@ -1,6 +1,7 @@
 //! Objects of an initialised device. INIT_HCA creates the tables, and TEARDOWN_HCA or a reset drops them.
 //!
-//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
+//! Maximum memory that a hostile guest can make the device use here (the engine documents its own memory with its
+//! limits):
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -47,11 +48,11 @@ pub struct Resources {
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
-    /// Counts how often each object is used by others.
+    /// Number of uses of each object by other objects.
     pub uses: Uses,
     /// SRQs that fell below their limit in this turn.
     ///
-    /// Bound: one entry for each command that armed a limit.
+    /// Bound: each command that arms a limit adds at most one entry.
     pub low_srqs: Vec<Srqn>,
     /// Pages that queues and keys may still take.
     pub budget: PageBudget,
@@ -81,11 +82,11 @@ impl Resources {
         }
     }
 
-    /// Takes the pages of a queue of `len` bytes from the budget. The caller gives them back with
-    /// [`Resources::release_pages`].
+    /// Creates the buffer of a queue of `len` bytes, and takes its pages from the budget. The caller gives the pages
+    /// back with [`Resources::release_pages`].
     ///
     /// # Errors
-    /// `too_few` if the list has too few pages for the queue, or an error if all queues together have too many pages.
+    /// Returns `too_few` if the list has too few pages for the queue. Also fails if the budget has too few pages.
     pub fn buffer(
         &mut self,
         pages: Pages<'_>,
@@ -101,7 +102,7 @@ impl Resources {
     /// Takes the pages of a queue or key from the budget.
     ///
     /// # Errors
-    /// All queues and keys together have too many pages.
+    /// Fails if the budget has too few pages.
     pub fn take_pages(&mut self, pages: usize) -> Result<(), Rejection> {
         if self.budget.take(pages) { Ok(()) } else { Err(Check::QueueMemory.rejects(pages as u64)) }
     }

@@ -27,7 +27,7 @@ pub struct SendTag {
     pub index: u16,
     /// Opcode of the WQE.
     pub opcode: u8,
-    /// Whether a success writes a CQE.
+    /// Whether the request writes a CQE if it succeeds.
     pub signaled: bool,
     /// Whether the CQE is solicited.
     pub event: bool,
@@ -50,14 +50,14 @@ impl SendTag {
 pub struct Taken {
     /// Tag for the completion.
     pub tag: SendTag,
-    /// The bytes of the WQE. Their number is the size that the WQE states.
+    /// The WQE, with the length that its control segment specifies.
     pub bytes: WqeBytes,
 }
 
-/// Send queue of one QP, in its buffer.
+/// Send queue of one QP, which follows the receive queue in the buffer.
 #[derive(Debug)]
 pub struct SendQueue {
-    /// Offset in the buffer of the first block.
+    /// Offset of the first block in the buffer.
     start: u64,
     /// Number of blocks; 0 if the QP has no send queue.
     blocks: u32,
@@ -89,7 +89,7 @@ impl SendQueue {
         self.counters.learn(posted, self.blocks)
     }
 
-    /// Takes the next WQE. A WQE with an invalid size is refused, and takes up at least one block (trap M-1).
+    /// Takes the next WQE. A WQE with an invalid size is refused, and consumes at least one block (section 20, M-1).
     pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<Taken> {
         if self.waiting() == 0 {
             return Fetch::Empty;
@@ -194,9 +194,9 @@ mod tests {
         assert_eq!(queue.reread(2, &buffer, &dma), Ok(taken.bytes));
     }
 
-    /// Trap M-1 of the mlx5 interface.
+    /// Section 20, M-1: a WQE of size 0 must not stop the queue or make the device loop.
     #[test]
-    fn wqe_of_invalid_size_consumes_one_basic_block() {
+    fn wqe_of_invalid_size_still_consumes_blocks() {
         let dma = guest_memory(0, 1);
         let (mut queue, buffer) = queue();
         put(&dma, 0, 0);

@@ -1,4 +1,4 @@
-//! Tables of the device for an operator.
+//! Tables of the device's objects, which `hcactl` prints.
 
 use card::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
 use card::frontend::table::{Row as _, Table, TableContext};
@@ -8,7 +8,8 @@ use super::event_queue::EventQueue;
 use super::function::Function;
 use super::resources::Resources;
 
-/// Returns the tables of a device that has a [`Function`]. UMR QPs are not listed, since they have no peers.
+/// Returns the tables of a device that has a [`Function`]. UMR QPs are not listed, because they have no transport
+/// service.
 pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
@@ -33,8 +34,8 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     ]
 }
 
-/// Returns the objects and the number of the first one on the page. Empty if the device has no objects, or if there is
-/// no such number.
+/// Returns the objects, and the number at which the page starts. Returns nothing if the device is not initialised, or
+/// if the number does not fit in 32 bits.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

@@ -88,7 +88,7 @@ pub struct SharedReceiveQueue {
     counters: Counters,
     /// Number of the entry at the head of the list, which is taken next.
     head: u16,
-    /// Whether the event for a queue that cannot be read has been sent.
+    /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
 }
 
@@ -141,8 +141,8 @@ impl SharedReceiveQueue {
     /// Takes the entry at the head of the list, if one is posted. `wr_id` is the number of the entry.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, log_stride] = self.context.logs();
-        // The limit applies to all entries available now, so read the record again if the known ones would fall below
-        // it.
+        // The limit applies to all posted entries. Read the record again if the entries known so far would fall below
+        // the limit.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }
@@ -160,8 +160,8 @@ impl SharedReceiveQueue {
         Fetch::Ready(request(number, &entry.wqe))
     }
 
-    /// Whether to raise the limit event, because fewer entries are available than the limit. Returns true once per
-    /// arming.
+    /// Returns whether to raise the limit event. This is the case once per arming, when fewer entries than the limit
+    /// are available.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {
@@ -174,12 +174,12 @@ impl SharedReceiveQueue {
         passes
     }
 
-    /// Whether to report that the queue cannot be read. Returns true only the first time.
+    /// Returns whether to report that the queue cannot be read. Returns true only for the first call.
     pub fn reports_fault(&mut self) -> bool {
         !std::mem::replace(&mut self.reported_broken, true)
     }
 
-    /// Reads the doorbell record. A counter that is not plausible announces nothing.
+    /// Reads the doorbell record. An implausible counter is ignored.
     fn learn(&mut self, dma: &GuestMemory) {
         let [log_entries, _] = self.context.logs();
         if let Some(posted) = self.posted(dma) {

@@ -48,7 +48,7 @@ impl TranslationList {
         }
     }
 
-    /// Returns a range of the list. Trap M-19: the terminate key ends the list.
+    /// Returns a range of the list, or `None` after its end. The terminate key ends the list (section 20, M-19).
     pub fn range(&self, place: usize) -> Option<KeyRange> {
         let Self::Ranges(ranges) = self else { return None };
         let klm = ranges.get(place).filter(|klm| klm.key != TERMINATE_KEY)?;
@@ -58,7 +58,8 @@ impl TranslationList {
     /// Writes units to a list of `capacity` units, starting at `offset`. Padding past the capacity is not stored.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] if the units do not fit, or the lists of all keys are too long. Nothing is then written.
+    /// [`AccessError::Bounds`] if the units do not fit, or the budget has too few pages. Nothing is written in these
+    /// cases.
     pub fn write(
         &mut self,
         offset: u64,
@@ -113,7 +114,7 @@ mod tests {
         let units = |first: u64| {
             (0..8).flat_map(|page| ((first + page) << 12 | 3).to_be_bytes()).collect::<Vec<u8>>()
         };
-        // Trace ib-3: the work request has four units for a key with a list of one unit.
+        // In golden trace ib-3, a work request has four units for a key with a list of one unit.
         assert_eq!(list.write(0, &units(1), 1, &mut budget), Ok(()));
         assert_eq!((list.pages(), list.page(1), list.page(2)), (2, Some(Iova::new(0x2000)), None));
         assert_eq!(list.write(1, &units(1), 1, &mut budget), Err(AccessError::Bounds));

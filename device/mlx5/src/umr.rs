@@ -1,7 +1,7 @@
 //! Work requests that change memory keys: registration, invalidation and binding of windows.
 //!
-//! The engine determines when a UMR executes. The device then reads the WQE again, which software does not change until
-//! the request completes.
+//! The engine determines when a UMR executes. The device then reads the WQE a second time. Software must not change the
+//! WQE before the request completes.
 //!
 //! # Spec
 //! mlx5 interface, section 13.3.
@@ -52,7 +52,7 @@ impl Resources {
             control: umr.control,
             context: umr.mkey,
             list,
-            // Only the kernel has a UMR QP, which moves keys between protection domains.
+            // Only the kernel has a UMR QP. It uses this QP to move keys between protection domains.
             any_pd: service == Service::Umr,
         };
         let Self { mkeys, budget, uses, .. } = self;
@@ -62,7 +62,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Reads a translation list from memory. Section 13.4: the PD of its key is not checked.
+    /// Reads a translation list from memory. Section 13.4: the PD of the key in `segment` is not checked.
     fn list(
         &self,
         dma: &GuestMemory,

@@ -1,4 +1,4 @@
-//! Conversion of send WQEs to requests of the engine.
+//! Converts send WQEs to requests of the engine.
 //!
 //! # Spec
 //! mlx5 interface, section 11.
@@ -23,7 +23,7 @@ use super::send_queue::Taken;
 /// Converts a send WQE to a request of the engine.
 ///
 /// # Errors
-/// The completion status of a malformed WQE.
+/// Returns the completion status of a malformed WQE.
 pub fn request(
     taken: &Taken,
     service: Service,
@@ -80,19 +80,20 @@ fn malformed(taken: &Taken) -> Status {
     }
 }
 
-/// Returns the token of a UMR: the first block of its WQE, which the device reads again when the UMR executes.
+/// Returns the token of a UMR, which contains the index of the first block of its WQE. The device reads this WQE again
+/// when the UMR executes.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
 }
 
-/// Returns the first block of the WQE that a token identifies.
+/// Returns the index of the first block of the WQE that a token identifies.
 pub fn index_of(token: &LocalToken) -> Option<u16> {
     let LocalToken([index, ..]) = *token;
     u16::try_from(index).ok()
 }
 
-/// Returns the fence of a request. A small fence waits for UMRs. They execute in order, before later requests start, so
-/// the engine needs no fence for it.
+/// Returns the fence of a request. A small fence waits for UMRs. The engine always executes UMRs in order and before
+/// later requests, so it can ignore a small fence.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,
@@ -101,7 +102,8 @@ const fn fence(control: &ControlSegment) -> Fence {
     }
 }
 
-/// Converts the data of a WQE. Drivers do not mix inline data with other segments.
+/// Converts the data of a WQE. A WQE that mixes inline data with other data segments is rejected. Drivers post no such
+/// WQEs.
 fn payload(data: &[DataItem<'_>]) -> Result<Payload, Status> {
     let mut sges = SgeList::new();
     let mut inline: SmallVec<[u8; 64]> = SmallVec::new();

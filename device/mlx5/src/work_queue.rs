@@ -3,7 +3,8 @@
 //! # Spec
 //! mlx5 interface, sections 7, 11 and 12.
 
-/// Free-running producer and consumer counters, modulo 2^16.
+/// Free-running producer and consumer counters, modulo 2^16. They count units: the blocks of a send queue, or the
+/// entries of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Producer counter, as last read from the doorbell record.
@@ -12,7 +13,7 @@ pub struct Counters {
     pub taken: u16,
 }
 
-/// Error of a doorbell record that announces more than the queue holds.
+/// Error for a doorbell record that announces more units than the queue has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
@@ -25,7 +26,7 @@ impl Counters {
     /// Updates the producer counter from the record of a queue of `most` units.
     ///
     /// # Errors
-    /// The counter is implausible. The old value is kept.
+    /// Fails if more than `most` units would be waiting. The old value is kept.
     pub const fn learn(&mut self, posted: u16, most: u32) -> Result<(), TooMany> {
         if posted.wrapping_sub(self.taken) as u32 > most {
             return Err(TooMany);

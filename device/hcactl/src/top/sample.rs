@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::{Daemon, counters};
 
-/// Maximum number of queue pairs polled per device. Each page of them takes an iteration of the device's
-/// event loop.
+/// Maximum number of queue pairs polled per device. Each page of queue pairs takes one iteration of the device's event
+/// loop.
 const MOST_QPS: usize = 1024;
 
 /// The counters of one poll.
@@ -30,15 +30,15 @@ pub(super) struct DeviceLine {
     pub(super) state: &'static str,
     /// Whether the device is running with its link up.
     pub(super) is_well: bool,
-    /// Number of all queue pairs.
+    /// Current number of queue pairs, in any state.
     pub(super) qps: u64,
-    /// Rate of bytes on the wire.
+    /// Bytes sent on the wire.
     pub(super) sent: f64,
     pub(super) received: f64,
-    /// Rate of packets and frames in both directions.
+    /// RoCE packets and NIC frames, in both directions.
     pub(super) packets: f64,
     pub(super) retransmitted: f64,
-    /// Rate of NAKs in both directions.
+    /// NAKs sent and NAKs received.
     pub(super) naks: f64,
     pub(super) dropped: f64,
 }
@@ -89,7 +89,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Adds the queue pairs of a device. Returns whether the device has more.
+    /// Adds the queue pairs of a device, up to [`MOST_QPS`]. Returns whether this limit was reached.
     fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
         let mut taken = 0;
         daemon.pages(device, "qps", |rows: Vec<QpRow>| {
@@ -161,7 +161,7 @@ struct Totals {
 impl Totals {
     fn of(counters: &Counters) -> Self {
         let Counters { engine, port, fabric, qps, .. } = counters;
-        // Networks flood frames for other devices to this one. Discarding them is not a loss.
+        // A network may flood frames for other devices to this port. Discarding these frames is not a loss.
         let passed: u64 =
             ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
         let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)

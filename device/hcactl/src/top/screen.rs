@@ -1,4 +1,4 @@
-//! The screen of `hcactl top`, for at least 80 columns and 24 lines.
+//! The screen of `hcactl top`, which fits a terminal of 80 columns and 24 lines.
 
 use std::cmp::Ordering;
 
@@ -46,7 +46,7 @@ pub(super) struct Choice {
     pub(super) qps: QpOrder,
     pub(super) reversed: bool,
     pub(super) paused: bool,
-    /// Number of queue pairs that are scrolled out above the first visible one.
+    /// Number of queue pairs above the first visible one.
     pub(super) above: usize,
 }
 
@@ -83,7 +83,7 @@ impl DeviceOrder {
         }
     }
 
-    /// Compares two devices by the chosen column, largest value first.
+    /// Compares two devices by the chosen column. Device numbers ascend; all other columns descend.
     fn compare(self, a: &DeviceLine, b: &DeviceLine) -> Ordering {
         match self {
             Self::Number => a.id.cmp(&b.id),
@@ -114,7 +114,7 @@ impl QpOrder {
         }
     }
 
-    /// Compares two queue pairs by the chosen column, largest value first.
+    /// Compares two queue pairs by the chosen column. Queue pair numbers ascend; all other columns descend.
     fn compare(self, a: &QpLine, b: &QpLine) -> Ordering {
         match self {
             Self::Requests => (b.sends + b.receives).total_cmp(&(a.sends + a.receives)),

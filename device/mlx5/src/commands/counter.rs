@@ -1,4 +1,4 @@
-//! Counters: the sets of Q counters, and the counters of the port.
+//! Commands for sets of Q counters, and for the counters of the port.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 17.
@@ -32,11 +32,11 @@ pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output,
     Ok(QCounters::default().emit().to_vec())
 }
 
-/// Returns the counters since the port was created. `clear` has no effect, since management reports the same counters.
+/// Returns the counters since the port was created. `clear` has no effect, because MADs report the same counters.
 pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
     let counters = call.cx.view().counters;
     let packets = |packets, bytes| TrafficCounter { packets, bytes };
-    // The port counts octets for all packets together, so they are all reported with the unicast packets.
+    // The port has one octet counter for unicast and multicast packets. All octets are reported as unicast.
     let vport = VportCounters {
         rx_errors: packets(counters.receive_errors, 0),
         tx_errors: packets(counters.transmit_discards, 0),

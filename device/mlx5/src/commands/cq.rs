@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Commands for completion queues.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3, 9.1 and 9.5.
@@ -51,7 +51,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateCq, pages: Pages<'_>) ->
     Ok(CqNumber { cqn }.emit().to_vec())
 }
 
-/// After this command nothing is written for the CQ: a late completion of its QPs is lost.
+/// Destroys a CQ. A completion that the engine reports for this CQ later is lost.
 pub(super) fn destroy(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection> {
     check_unused(&call, Object::Cq(cqn.get()), Check::CqInUse)?;
     let resources = call.resources;

@@ -1,4 +1,4 @@
-//! Start, stop and identity of the device.
+//! Commands that start, stop and identify the device.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.1 and 18.3.
@@ -29,7 +29,8 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     *function = Function::Disabled;
 }
 
-/// Executes ENABLE_HCA. Trap M-21: a driver that recovers from a failure starts here, without a teardown.
+/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device, because a driver that recovers from a failure
+/// sends no TEARDOWN_HCA.
 pub(super) fn enable(
     function: &mut Function,
     setup: &Setup,
@@ -53,7 +54,7 @@ pub(super) fn disable(
     Ok(nothing())
 }
 
-/// Rejects function numbers other than 0, which is the function itself, since it has no virtual functions.
+/// Rejects every function number except 0, the number of the function itself. The device has no other functions.
 fn check(arguments: &FunctionNumber) -> Result<(), Rejection> {
     match arguments.function {
         0 => Ok(()),
@@ -74,7 +75,7 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     Ok(nothing())
 }
 
-/// Drops all objects. The device keeps the driver's pages until the driver takes them back.
+/// Executes TEARDOWN_HCA, which drops all objects. The device keeps the driver's pages until MANAGE_PAGES returns them.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,

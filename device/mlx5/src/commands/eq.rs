@@ -1,4 +1,4 @@
-//! Event queues.
+//! Commands for event queues.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 8.1.

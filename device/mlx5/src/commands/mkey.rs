@@ -1,4 +1,4 @@
-//! Memory keys.
+//! Commands for memory keys.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.1.
@@ -12,7 +12,8 @@ use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::mkey::{self, Mkey};
 
-/// Returns the special keys. No capability announces any but the terminate key, so drivers do not use the others.
+/// Returns the special keys. Only the terminate key exists. Drivers do not use the others, because no capability
+/// announces them.
 pub(super) fn special() -> Output {
     let terminate_key = Lkey::new(TERMINATE_KEY);
     SpecialContexts { terminate_key, ..SpecialContexts::default() }.emit().to_vec()
@@ -24,12 +25,13 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     if !resources.pds.contains(context.pd.get()) {
         return Err(Check::MkeyPd.rejects(context.pd.get()));
     }
-    // Section 13.1: the length of the list, not the bit "page access", says whether the input has a list.
+    // Section 13.1: the input contains a list if the length of the list is not 0. The bit "page access" does not
+    // matter.
     let pages = mkey::list(create.translation_units, list)?;
     let count = pages.len();
     resources.take_pages(count)?;
     let inserted = resources.mkeys.insert(context, pages);
-    // A key that lists ranges takes no list from the input.
+    // The key does not keep the list if its access mode uses ranges, or if the key cannot be created.
     let kept = inserted.as_ref().ok().and_then(|index| resources.mkeys.get(*index)).map_or(0, Mkey::pages);
     resources.release_pages(count.saturating_sub(kept));
     let index = inserted?;

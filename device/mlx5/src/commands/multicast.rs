@@ -1,4 +1,4 @@
-//! Multicast groups.
+//! Commands for multicast groups.
 //!
 //! # Spec
 //! mlx5 interface, section 5.4.

@@ -34,11 +34,11 @@ pub(super) fn manage(
         Some(PageOperation::CannotGive) => Ok(nothing()),
         Some(PageOperation::Give) => enabled.pages.give(manage.count, list).map(|()| nothing()),
         Some(PageOperation::Take) => {
-            // Return only as many pages as fit in the output, because the driver would never get back the others.
+            // Return only as many pages as fit in the output. The driver would never get back any further pages.
             let room = output_len.saturating_sub(ManagedPages::LEN) / ADDRESS_LEN;
             let wanted = usize::try_from(manage.count).unwrap_or(usize::MAX);
             let returned = enabled.pages.take(wanted.min(room));
-            // Bound: the number of addresses that fit in the longest output.
+            // Cannot fail: the maximum output length limits the number of addresses.
             let count = u32::try_from(returned.len()).unwrap_or(0);
             let mut output = ManagedPages { count }.emit().to_vec();
             output.extend(returned.iter().flat_map(|page| page.get().to_be_bytes()));

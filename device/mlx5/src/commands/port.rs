@@ -17,7 +17,8 @@ fn check(port: u8) -> Result<(), Rejection> {
     if port == PortNumber::ONE.get() { Ok(()) } else { Err(Check::Port.rejects(port)) }
 }
 
-/// Executes MAD_IFC. The driver also passes on MADs received from the fabric, so some of them have no response.
+/// Executes MAD_IFC. The command fails if the MAD has no response. The driver also forwards MADs from the fabric,
+/// including MADs that need no response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };
@@ -68,7 +69,7 @@ pub(super) fn access_register(
             }
             HostEndianness { raw: enabled.host_endianness }.emit().to_vec()
         }
-        // Trap M-23: `ib_cm` drops the port if this fails.
+        // Section 20, M-23: `ib_cm` drops the port if this access fails.
         PortRegister::Pcap => {
             let set = Pcap::parse_prefix(data).ok_or_else(short)?;
             check(set.port)?;

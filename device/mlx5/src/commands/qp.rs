@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Commands for queue pairs.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 10.
@@ -98,7 +98,7 @@ fn check_geometry(limits: &Limits, context: &QpContext) -> Result<(), Rejection>
 
 /// Checks that the objects of a new QP exist.
 fn check_objects(resources: &Resources, context: &QpContext, service: Service) -> Result<(), Rejection> {
-    // Trap M-33: the UMR QP may be created with PD 0, and gets its PD at RST2INIT.
+    // Section 20, M-33: the UMR QP may be created with PD 0, and RST2INIT sets its PD.
     let waits_for_pd = service == Service::Umr && context.pd.get() == 0;
     if !waits_for_pd && !resources.pds.contains(context.pd.get()) {
         return Err(Check::QpPd.rejects(context.pd.get()));
@@ -127,7 +127,7 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     Ok(())
 }
 
-/// Destroys a QP, which also leaves its groups. No DMA accesses its buffers afterwards.
+/// Destroys a QP and removes it from its multicast groups. The device does not access the buffers of the QP afterwards.
 pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     let Call { resources, cx, .. } = call;
     let qp = resources.qps.remove(qpn.get()).ok_or_else(|| unknown(qpn))?;
@@ -151,7 +151,7 @@ pub(super) fn query(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     Ok(QueriedQp { context: qp.context }.emit().to_vec())
 }
 
-/// Executes a transition. Only the context fields that belong to the transition or are selected by the mask change.
+/// Executes a transition. It changes only the context fields that the transition defines or the mask selects.
 pub(super) fn modify(
     call: Call<'_, '_>,
     transition: Transition,

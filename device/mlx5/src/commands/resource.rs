@@ -1,4 +1,4 @@
-//! Objects that are only numbers: PDs, UAR pages, XRC domains and transport domains.
+//! Commands for objects without a context: PDs, UAR pages, XRC domains and transport domains.
 //!
 //! # Spec
 //! mlx5 interface, section 5.2.
@@ -19,7 +19,7 @@ fn dealloc(table: &mut Numbered<()>, number: u32, unknown: Check) -> Result<Outp
     table.remove(number).map(|()| nothing()).ok_or_else(|| unknown.rejects(number))
 }
 
-/// Refuses to free an object that others use.
+/// Rejects a command that would destroy an object that other objects use.
 pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) -> Result<(), Rejection> {
     let (Object::Pd(number)
     | Object::Uar(number)

@@ -1,4 +1,4 @@
-//! Doorbells, events and interrupts (sections 3.2, 7 and 8).
+//! Doorbells, events and interrupts (mlx5 interface, sections 3.2, 7 and 8).
 
 use card::vfio::server::Device as _;
 use protocol::hca::mlx5::cq::{CqChange, CqFields, ModifyCq};
@@ -22,7 +22,8 @@ fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.hca.monitor().ignored_counts().collect()
 }
 
-/// Trap M-7, and the interrupts that an armed EQ raises.
+/// Section 20, M-7: the command that creates the command EQ raises no event. Later commands raise events, and an armed
+/// EQ raises an interrupt.
 #[test]
 fn completed_command_raises_event_and_interrupt_of_armed_eq() {
     let mut driver = initialised();
@@ -69,7 +70,7 @@ fn event_queue_wraps_with_owner_bit() {
     assert_eq!(driver.interrupts(0), 0, "never armed");
 }
 
-/// Trap M-32: an interrupt stays pending until its eventfd is configured.
+/// Section 20, M-32: an interrupt stays pending until its eventfd is configured.
 #[test]
 fn interrupt_waits_for_eventfd() {
     let mut driver = initialised();
@@ -83,7 +84,7 @@ fn interrupt_waits_for_eventfd() {
     assert_eq!(driver.interrupts(1), 1);
 }
 
-/// Resizes a CQ, which adds a completion to it without a work request.
+/// Resizes a CQ. This adds an entry to the CQ without a work request.
 fn complete(driver: &mut Driver, cqn: Cqn) {
     let list = pages(RING + 0x8000, 1);
     let context = CqContext { log_entries: 6, ..CqContext::default() };
@@ -112,7 +113,7 @@ fn arming_cq_with_unread_completion_raises_event_at_once() {
     assert_eq!(driver.interrupts(2), 1);
 }
 
-/// Trap M-20: a doorbell in a UAR page other than that of the object is ignored.
+/// Section 20, M-20: a doorbell in a UAR page other than that of the object is ignored.
 #[test]
 fn doorbell_in_other_uar_page_than_object_is_ignored() {
     let mut driver = initialised();

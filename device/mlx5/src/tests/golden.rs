@@ -1,4 +1,4 @@
-//! Replays the command sequences of a recorded guest: every output is compared byte by byte.
+//! Replays the commands of a recorded guest, and compares every output byte by byte.
 //!
 //! The recorded device made some choices that this device makes differently; [`expected`] lists them. GUIDs, the LID of
 //! the subnet manager and the node description differ because they identify the node.
@@ -16,8 +16,8 @@ use protocol::mad::smp::attribute;
 
 use super::*;
 
-/// The traces in the order in which they were recorded. The unload destroys the objects that the traces before it
-/// create.
+/// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects that the
+/// earlier traces create.
 const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
     include_str!("../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -69,15 +69,15 @@ fn steps(trace: &'static str) -> Vec<Step> {
     steps
 }
 
-/// Returns the recorded output after replacing the choices and the identity of the recorded device by those of this
-/// device, whose output is `ours`.
+/// Returns the output that this device must produce. This is the recorded output, with the choices and the identity of
+/// this device. Fields that identify the node are copied from `ours`, the actual output.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
     match command {
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
-            // Section 6.1: this device does not offer BlueFlame. The third query needs no change, since it returns what
-            // the recorded driver has set.
+            // Section 6.1: this device does not offer BlueFlame. The third query needs no change, because it returns
+            // the values that the recorded driver set.
             (Some(CapType::General), Some("6" | "7")) => output[0x10 + 0x4c] &= 0x7f,
             // The recorded device reported a byte order that the driver had not set yet.
             (Some(CapType::Atomic), Some("9")) => output[0x18] &= 0x3f,
@@ -174,8 +174,8 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
                     }
                 }
                 Step::EqDoorbell(word) => {
-                    // Doorbells of the completion EQ are skipped, since they count events of work requests, which are
-                    // not replayed.
+                    // Skip the doorbells of the completion EQ. They acknowledge events of work requests, and work
+                    // requests are not replayed.
                     if word[0] < 4 {
                         driver.ring(UarIndex::new(0x10), driver::ARM_EQ, &word);
                     }
@@ -207,7 +207,7 @@ fn outputs_match_recorded_device() {
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
 
-/// When the driver is loaded again after an unload, the numbers of all objects start over.
+/// When the driver is loaded again after an unload, the numbers of all objects start from their first values again.
 #[test]
 fn recorded_commands_repeat_with_same_numbers_after_unload() {
     let mut driver = powered_on_with(LID, Options::default());
@@ -215,7 +215,7 @@ fn recorded_commands_repeat_with_same_numbers_after_unload() {
     replay(&mut driver);
 }
 
-/// Section 1.1: with the ID of a virtual function, the device behaves in the same way.
+/// Section 1.1: with the ID of a virtual function, the device behaves the same.
 #[test]
 fn virtual_function_accepts_same_commands() {
     let options = Options { virtual_function: true, ..Options::default() };

@@ -1,4 +1,4 @@
-//! Start, stop, reset and health (sections 4 and 18).
+//! Start, stop, reset and health (mlx5 interface, sections 4 and 18).
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn commands_require_enable_and_init() {
     assert_eq!(driver.rejected(&other), Check::Function);
 }
 
-/// Trap M-21: an ENABLE_HCA without a teardown drops all objects.
+/// Section 20, M-21: an ENABLE_HCA without a teardown drops all objects.
 #[test]
 fn enable_drops_all_objects() {
     let mut driver = initialised();
@@ -82,7 +82,7 @@ fn no_pages_are_requested() {
     assert_eq!(driver.rejected(&unknown), Check::PageUse);
 }
 
-/// Trap M-14: the driver gets back exactly the pages that it gave.
+/// Section 20, M-14: the driver gets back exactly the pages that it gave.
 #[test]
 fn manage_pages_returns_given_pages_in_portions() {
     let mut driver = powered_on();
@@ -109,7 +109,7 @@ fn manage_pages_returns_given_pages_in_portions() {
     assert_eq!(driver.rejected(&unknown), Check::PageOperation);
 }
 
-/// Trap M-13: current capabilities are returned as they were set.
+/// Section 20, M-13: current capabilities are returned as they were set.
 #[test]
 fn query_of_current_capabilities_returns_values_set() {
     let mut driver = powered_on();
@@ -135,7 +135,7 @@ fn driver_version_is_accepted() {
     driver.ok(&Command::Nop(BARE));
 }
 
-/// Trap M-10: the health counter changes at every read.
+/// Section 20, M-10: the health counter changes at every read.
 #[test]
 fn health_registers_report_working_device() {
     let mut driver = powered_on();

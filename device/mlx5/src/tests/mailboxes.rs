@@ -1,4 +1,4 @@
-//! Command slots and mailboxes, including those of a hostile driver (section 3.1).
+//! Command slots and mailboxes, including those of a hostile driver (mlx5 interface, section 3.1).
 
 use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;
@@ -30,7 +30,7 @@ fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
     (Some(delivery), check.syndrome())
 }
 
-/// Trap M-31: the driver may expect an output that is shorter than its header.
+/// Section 20, M-31: the driver may expect an output that is shorter than its header.
 #[test]
 fn output_shorter_than_header_is_truncated() {
     let mut driver = powered_on();
@@ -107,7 +107,8 @@ fn invalid_slots_are_rejected() {
     assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
 }
 
-/// In a circular chain, some block carries a number that is not its own.
+/// A circular chain reaches a block twice. The second time, the block's number does not match its position in the
+/// chain.
 #[test]
 fn circular_mailbox_chain_is_block_number_error() {
     let mut driver = enabled();

@@ -1,4 +1,4 @@
-//! A whole device and a driver, without QEMU: the test does what `mlx5_core` and `mlx5_ib` do.
+//! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
 mod golden;
@@ -34,7 +34,7 @@ use super::device::Mlx5;
 use super::options::Options;
 use super::options::Setup;
 
-/// A driver, which is the only program of its guest.
+/// A driver with its own guest and device.
 type Driver = driver::Driver<Guest<Mlx5>>;
 
 const BARE: NoArguments = NoArguments { op_mod: 0 };
@@ -87,7 +87,7 @@ trait Commands {
     fn create_cq(&mut self, uar: UarIndex, eqn: Eqn, ring: u64) -> Cqn;
 }
 
-/// Returns the first bytes of an output, of which there must be at least `LEN`.
+/// Returns the first `LEN` bytes of an output. Panics if the output is shorter.
 fn output<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     *bytes.first_chunk().expect("the whole output")
 }

@@ -1,4 +1,4 @@
-//! Objects without QPs: numbers, queues, keys and groups (sections 5.2 and 5.3).
+//! Objects other than QPs: numbers, EQs, CQs, memory keys and SRQs (mlx5 interface, sections 5.2 to 5.4).
 
 use card::frontend::snapshot::MrRow;
 use protocol::hca::mlx5::counter::QueryQCounter;
@@ -133,7 +133,7 @@ fn modify_cq_changes_only_fields_selected_in_mask() {
     assert_eq!(driver.rejected(&Command::ModifyCq(unknown, Pages::default())), Check::CqChange);
 }
 
-/// Section 9.5, and trap M-30: a resize fails if unread entries do not fit.
+/// Section 9.5. Section 20, M-30: a resize fails if the unread entries do not fit in the new ring.
 #[test]
 fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
     const NEW: u64 = 0x41_0000;
@@ -152,7 +152,8 @@ fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
     assert_eq!(resize(&mut driver, 17), status(Check::CqSize));
     assert_eq!(resize(&mut driver, 7), OutputHeader::default());
     assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the resize entry in the old ring");
-    // The resize entry is unread. It does not fit in a ring of one entry, which must also hold one more.
+    // The resize entry is unread. A ring of one entry is too small, because it must have room for the unread entry and
+    // one more.
     assert_eq!(resize(&mut driver, 0), status(Check::CqUnread));
     driver.poke(RECORD.get(), &1_u32.to_be_bytes());
     assert_eq!(resize(&mut driver, 0), OutputHeader::default());
@@ -199,7 +200,7 @@ fn mkeys_appear_in_mr_rows_until_destroyed() {
     assert_eq!(driver.rejected(&foreign), Check::MkeyPd);
 }
 
-/// Trap M-17: Linux 6.12 creates about 6,100 keys when it loads.
+/// Section 20, M-17: Linux 6.12 creates about 6,100 keys when it loads.
 #[test]
 fn thousands_of_free_keys_are_possible() {
     let mut driver = initialised();
@@ -212,7 +213,7 @@ fn thousands_of_free_keys_are_possible() {
     }
 }
 
-/// Registers keys until their pages reach the limit of the device.
+/// Creates keys until their pages reach the limit of the device.
 #[test]
 fn pages_of_all_keys_are_bounded() {
     let mut driver = initialised();
@@ -312,7 +313,7 @@ fn create_xrc_srq_requires_existing_xrc_domain_and_cq() {
     driver.ok(&Command::DeallocXrcd(XrcDomainNumber { xrcd }));
 }
 
-/// Section 12.3: with interface step 1, an ordinary SRQ is an RMP.
+/// Section 12.2: with interface step 1, an ordinary SRQ is an RMP.
 #[test]
 fn create_srq_is_rejected_at_interface_step_1() {
     let mut driver = initialised();

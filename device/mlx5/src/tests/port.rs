@@ -1,4 +1,4 @@
-//! The InfiniBand port: MAD_IFC, registers, state and link events (section 14).
+//! The InfiniBand port: MAD_IFC, registers, state and link events (mlx5 interface, section 14).
 
 use card::management::SM_LID;
 use protocol::hca::mlx5::access_register::{AccessReg, HostEndianness, Pcap};
@@ -55,7 +55,7 @@ fn mad_ifc_answers_only_smp_and_performance_classes() {
     assert_eq!(Check::Mad.status().code(), 0x30);
 }
 
-/// Trap M-23 of the mlx5 interface.
+/// Section 20, M-23: `ib_cm` drops the port if it cannot write the capability mask.
 #[test]
 fn pcap_register_sets_port_capability_mask() {
     let mut driver = initialised();
@@ -98,7 +98,7 @@ fn port_counters_are_zero_without_traffic() {
     assert_eq!(VportCounters::parse(&self::output(&output)), VportCounters::default());
 }
 
-/// Section 8.2: the EQ whose mask names port changes takes the event.
+/// Section 8.2: the EQ whose mask selects port changes receives the event.
 #[test]
 fn link_changes_raise_events() {
     let mut driver = initialised();

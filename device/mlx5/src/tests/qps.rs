@@ -1,4 +1,4 @@
-//! QP objects and their transitions (sections 5.4 and 10), and multicast groups.
+//! QP objects, their transitions, and multicast groups (mlx5 interface, sections 5.4 and 10).
 
 use card::frontend::snapshot::{QpRow, QpState as RowState, Service as RowService};
 use protocol::Psn;
@@ -137,7 +137,7 @@ fn qp_reaches_rts_error_and_reset_and_connects_again() {
     assert_eq!(all.driver.rejected(&Command::DestroyQp(QpNumber { qpn })), Check::Qp);
 }
 
-/// Section 10.2: the driver compares the PSN that QUERY_QP returns with the one that it has set.
+/// Section 10.2: RTR2RTS sets the next send PSN of datagram QPs too, and QUERY_QP must return this PSN.
 #[test]
 fn query_qp_of_datagram_qp_returns_send_psn_that_was_set() {
     let mut all = Objects::new();
@@ -176,7 +176,7 @@ fn transitions_require_their_state() {
     assert_eq!(all.driver.rejected(&Command::Rst2InitQp(unknown)), Check::Qp);
 }
 
-/// Trap M-33: the UMR QP is created with PD 0.
+/// Section 20, M-33: the UMR QP is created with PD 0, and RST2INIT sets its PD.
 #[test]
 fn umr_qp_gets_its_pd_at_init() {
     let mut all = Objects::new();

@@ -1,4 +1,4 @@
-//! Shared receive queues and XRC (section 12).
+//! Shared receive queues and XRC (mlx5 interface, section 12).
 
 use card::frontend::testing::{exchange, pattern, wait};
 use protocol::hca::mlx5::cqe::Cqe;
@@ -61,8 +61,8 @@ fn srq_limit_event_is_raised_once() {
     }
 }
 
-/// Trap M-12: an SRQ is refilled without a doorbell. A QP in the error state leaves the entries of its SRQ to other
-/// QPs.
+/// Section 20, M-12: an SRQ is refilled without a doorbell. A QP in the error state does not consume entries of its
+/// SRQ.
 #[test]
 fn receive_posted_to_empty_srq_serves_waiting_message() {
     let (mut a, mut b, _) = pair();
@@ -89,7 +89,7 @@ fn xrc() -> (User, User, Srqn) {
     let target = QpContext {
         no_sq: true,
         uar: UarIndex::new(0),
-        // Trap M-25: the PD of the QP differs from the PD of the keys.
+        // Section 20, M-25: keys are checked against the PD of the SRQ, so the PD of the QP can differ.
         pd: b.alloc_pd(),
         receive_kind: 1,
         srqn,

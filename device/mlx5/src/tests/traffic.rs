@@ -1,4 +1,4 @@
-//! Messages between two devices, from doorbells to completions (sections 7, 9, 11 and 12).
+//! Messages between two devices, from doorbells to completions (mlx5 interface, sections 7, 9, 11 and 12).
 
 use card::frontend::testing::{exchange, pattern, wait};
 use protocol::hca::mlx5::cqe::{Content, Cqe, Receipt, Sent, Source};
@@ -98,7 +98,7 @@ fn rdma_write_read_and_atomics_access_peer_memory() {
     ));
     assert!(b.reap().is_empty());
 
-    // Trap M-18: the operand in memory and the returned value are in host byte order.
+    // Section 20, M-18: the operand in memory and the returned value are in host byte order.
     b.put(0x40, &1000_u64.to_le_bytes());
     let atomic = |opcode, swap_or_add, compare, to: &User, place| {
         let operands = AtomicSegment { swap_or_add, compare };
@@ -199,7 +199,7 @@ fn doorbells_for_wqes_already_executed_have_no_effect() {
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
 }
 
-/// Trap M-16: the register receives a copy of the WQE in pieces of eight bytes.
+/// Section 20, M-16: the register receives a copy of the WQE in pieces of eight bytes.
 #[test]
 fn wqe_copied_to_blueflame_register_executes_once() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -215,7 +215,8 @@ fn wqe_copied_to_blueflame_register_executes_once() {
     assert_eq!((a.reap().len(), b.reap().len(), b.get(0, 36)), (1, 1, vec![7; 36]));
 }
 
-/// Trap M-12: a receive is posted without a doorbell, after the message has arrived.
+/// Section 20, M-12: receives have no doorbell. The device must find a receive that is posted after the message
+/// arrived.
 #[test]
 fn receive_posted_without_doorbell_is_found_after_message() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -249,7 +250,7 @@ fn wrong_rkey_is_remote_access_error_and_flushes() {
     let event = |event| Eqe::Queue { event, kind: QueueKind::Qp, number: 0x80 };
     assert!(b.events().contains(&event(QueueEvent::AccessViolation)), "{:?}", b.events());
     assert_eq!(syndromes(&b.reap()), [flushed]);
-    // Requests posted in the error state are flushed as well (trap M-12).
+    // Requests posted in the error state are flushed as well (section 20, M-12).
     a.post(&a.send(0, 8));
     a.post_recv(0, 8);
     wait(&mut *a, &mut *b);
@@ -293,7 +294,7 @@ fn message_longer_than_receive_buffer_fails_on_both_sides() {
     assert_eq!(syndromes(&b.reap()), [Syndrome::LocalLength.code()]);
 }
 
-/// Trap M-1, and the other rules of section 11 for the format of a WQE.
+/// The rules of section 11.3 for the format of a WQE, and M-1 of section 20.
 #[test]
 fn malformed_wqe_is_local_qp_operation_error() {
     let (a, _) = User::pair(Service::Rc);

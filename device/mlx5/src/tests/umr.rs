@@ -1,4 +1,4 @@
-//! Work requests that change memory keys (section 13).
+//! Work requests that change memory keys (mlx5 interface, section 13).
 
 use card::frontend::testing::{exchange, pattern};
 use protocol::hca::mlx5::mkey::{AccessMode, Klm, MkeyContext};
@@ -146,7 +146,8 @@ fn key_over_ranges_of_other_keys_is_one_region() {
     assert_eq!(written, pattern(0x500, 6));
 }
 
-/// The checks of a UMR, including those of trap M-5. Each failed check moves the QP to the error state.
+/// Each check of a UMR moves the QP to the error state if it fails. Section 20, M-5, describes the checks for a key
+/// that is free or in use.
 #[test]
 fn umr_that_fails_a_check_reports_window_bind_error() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
@@ -156,7 +157,7 @@ fn umr_that_fails_a_check_reports_window_bind_error() {
         (UmrControl { check_used: true, ..valid }, false, true),
         (UmrControl { check_qpn: true, ..valid }, false, true),
         (valid, false, false),
-        // The key of the data region must not be changed by a UMR.
+        // The key of the data region does not permit changes by UMRs.
         (valid, true, true),
         (UmrControl { mask: MkeyMask::FREE | MkeyMask::PD, ..valid }, false, true),
         (UmrControl { offset_valid: true, offset_low: 2, units: 1, ..valid }, false, true),
@@ -213,8 +214,8 @@ fn window_is_bound_to_its_qp() {
     assert_eq!(refused, Syndrome::RemoteAccess.code());
 }
 
-/// The kernel's UMR QP moves a key to the protection domain of a program. The list of pages is behind a key of the
-/// kernel's own domain.
+/// The kernel's UMR QP moves a key to the protection domain of a program. The page list is in memory that belongs to a
+/// key in the kernel's own protection domain.
 #[test]
 fn umr_qp_moves_free_key_to_pd_of_user_program() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));

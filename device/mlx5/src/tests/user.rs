@@ -1,4 +1,4 @@
-//! A program with its own queues, which does what `libmlx5` does.
+//! A program with its own queues, which acts like `libmlx5`.
 
 use std::ops::{Deref, DerefMut};
 
@@ -34,7 +34,7 @@ const RECEIVES: u16 = 16;
 pub(super) const SRQ: u64 = 0x43_0000;
 const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
 pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
-/// Start of the data region. Its four pages are in descending order on the bus, and it starts inside the first one.
+/// Start address of the data region, which is inside the first of four pages. The bus addresses of these pages descend.
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 pub(super) const DATA_LEN: u64 = 0x3000;
 const LAST_PAGE: u64 = 0x50_3000;
@@ -141,7 +141,7 @@ impl User {
         (a, b)
     }
 
-    /// Returns the context of a key in the program's protection domain. It permits only local reads.
+    /// Returns the context of a key in the program's protection domain. The key permits only local reads.
     pub(super) fn mkey(&self, mode: AccessMode) -> MkeyContext {
         let context =
             MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, local_read: true, ..Default::default() };

@@ -28,7 +28,8 @@ codes! {
 }
 
 layout! {
-    /// Fixed part of the input of ACCESS_REG. In both the input and the output, the data of the register follows it.
+    /// Fixed part of the input of ACCESS_REG. The data of the register starts at byte 16 of both the input and the
+    /// output.
     pub struct AccessReg[16] big_endian {
         /// A value of [`Direction`].
         @0x06  direction: u16 => Direction::word,

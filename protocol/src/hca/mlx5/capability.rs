@@ -25,7 +25,7 @@ codes! {
         /// Capabilities of atomic operations.
         Atomic = 3 "atomic",
         Roce = 4 "roce",
-        /// Whether the device has flow tables for the NIC.
+        /// Capabilities of the flow tables of the NIC.
         FlowTable = 7 "flow_table",
     }
 }
@@ -187,7 +187,7 @@ layout! {
         @0x40[1]      atomic: bool,
         /// Whether CQs can be set to ignore overruns.
         @0x44[31]     cq_ignore_overrun: bool,
-        /// Whether Whether CQs can be resized.
+        /// Whether CQs can be resized.
         @0x44[30]     cq_resize: bool,
         /// Whether CQs support moderation of their events.
         @0x44[29]     cq_moderation: bool,
@@ -213,7 +213,7 @@ layout! {
         @0x44[1]      uc: bool,
         /// Whether the device supports reliable connections.
         @0x44[0]      rc: bool,
-        /// Whether the device supports Whether the device supports UAR pages of 4 KiB.
+        /// Whether the device supports UAR pages of 4 KiB.
         @0x48[31]     uar_4k: bool,
         /// Log2 of the total size of all UAR pages in MiB.
         @0x48[21:16]  log_uar_size: u8,
@@ -260,11 +260,11 @@ codes! {
 }
 
 impl GeneralCaps {
-    /// Returns the capabilities of this device with an InfiniBand port. Current and maximum values are the
+    /// Returns the default capabilities of this device with an InfiniBand port.
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
-            // With a value of 14, NFS over RDMA cannot create its QPs (trap M-27).
+            // With a value of 14, NFS over RDMA cannot create its QPs (section 20, M-27).
             log_max_qp_blocks: 15,
             log_max_qps: 17,
             log_max_srqs: 16,
@@ -272,7 +272,7 @@ impl GeneralCaps {
             log_max_cq_entries: 16,
             log_max_cqs: 16,
             log_max_eq_entries: 22,
-            // The driver of Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
+            // The driver of Linux 6.12 creates about 6,100 keys when it loads (section 20, M-17).
             log_max_mkeys: 18,
             log_max_eqs: 6,
             max_indirection: 4,
@@ -301,7 +301,7 @@ impl GeneralCaps {
             memory_windows: true,
             qkey_violation_counter: true,
             pkey_violation_counter: true,
-            // Without XRC, the driver does not register an InfiniBand device (trap M-6).
+            // Without XRC, the driver does not register an InfiniBand device (section 20, M-6).
             xrc: true,
             ud: true,
             uc: true,
@@ -335,16 +335,16 @@ impl GeneralCaps {
 layout! {
     /// Capabilities of atomic operations.
     pub struct AtomicCaps[32] big_endian {
-        /// Byte order of results. It is 0 in the maximum values; its current value is the one set by SET_HCA_CAP.
+        /// Byte order of results. The maximum value is 0. The current value is the one that SET_HCA_CAP has set.
         @0x08[31:30]  endianness_mode: u8,
-        /// Whether mode 1 is supported, in which results have the byte order of the host.
+        /// Whether endianness mode 1 is supported, in which results have the byte order of the host.
         @0x08[25]     host_order_supported: bool,
         /// Mask of supported operations: bit 0 for compare and swap, bit 1 for fetch and add, and bits 2 and 3 for
         /// their masked variants.
         @0x10[15:0]   operations: u16 => Hex,
-        /// Operand sizes for QPs. Bit n stands for 2^n bytes.
+        /// Operand sizes for QPs. Bit n means that 2^n bytes are supported.
         @0x14[15:0]   qp_sizes: u16 => Hex,
-        /// Operand sizes for DC. Bit n stands for 2^n bytes.
+        /// Operand sizes for DC. Bit n means that 2^n bytes are supported.
         @0x18[15:0]   dc_sizes: u16 => Hex,
     }
 }
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(area[256..], [0; AREA_LEN - 256]);
     }
 
-    /// The bytes are from trace ib-1.
+    /// The bytes are from golden trace ib-1.
     #[test]
     fn current_atomic_caps_have_byte_order_that_was_set() {
         let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };

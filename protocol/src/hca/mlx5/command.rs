@@ -82,7 +82,7 @@ pub const OWNER_BYTE: usize = 0x3f;
 pub const NEXT_BLOCK: usize = 0x230;
 
 codes! {
-    /// Delivery status of a command, which tells whether the device could read the input and write the output. The
+    /// Delivery status of a command, which reports whether the device could read the input and write the output. The
     /// driver reads the output only if the status is [`Delivery::Ok`].
     pub enum Delivery(u8) {
         /// The command was delivered and executed.
@@ -111,7 +111,7 @@ codes! {
 }
 
 impl Delivery {
-    /// Returns the value for the last byte of the slot. Writing it returns the slot to the driver.
+    /// Returns the value for the last byte of the slot. Writing this byte returns the slot to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }
@@ -129,7 +129,7 @@ layout! {
     }
 }
 
-/// Error in a slot that prevents the device from reading the input.
+/// Error in a slot that prevents the device from executing the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SlotError {
     /// The kind is not [`Slot::KIND`].

@@ -14,9 +14,9 @@ codes! {
     /// Size of the entries of a CQ.
     pub enum CqeSize(u8) {
         Bytes64 = 0 "64",
-        /// Entries of Entries of 128 bytes. The fields are in the second half.
+        /// Entries of 128 bytes. The fields are in the second half.
         Bytes128 = 1 "128",
-        /// Entries of Entries of 64 bytes at a distance of 128 bytes.
+        /// Entries of 64 bytes at a distance of 128 bytes.
         Bytes64Padded = 2 "64_padded",
     }
 }
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(context.cqe_size(), Some(CqeSize::Bytes128));
     }
 
-    /// In trace ib-5, libmlx5 resizes a CQ from 128 to 512 entries.
+    /// In golden trace ib-5, libmlx5 resizes a CQ from 128 to 512 entries.
     #[test]
     fn resize_matches_trace() {
         let input = words(&[(0x00, 0x0403_0000), (0x04, 1), (0x08, 0x48), (0x0c, 7), (0x1c, 0x0900_0000)]);

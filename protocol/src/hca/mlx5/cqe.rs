@@ -87,7 +87,7 @@ layout! {
         @0x3c[3:2]    inline: u8 => InlineScatter::word,
         /// Whether the completion is solicited.
         @0x3c[1]      solicited: bool,
-        /// Parity of the pass through the ring: the bit of the producer index whose number is log_entries.
+        /// Owner bit, which is bit `log_entries` of the producer index. It changes with each pass through the ring.
         @0x3c[0]      owner: bool,
     }
 }
@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    /// The bytes are from trace ib-5.
+    /// The bytes are from golden trace ib-5.
     #[test]
     fn error_cqe_holds_syndromes() {
         let failure = Failure {

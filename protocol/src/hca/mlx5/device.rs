@@ -32,7 +32,7 @@ layout! {
 }
 
 codes! {
-    /// How TEARDOWN_HCA stops the device. Drivers use the modes other than `Graceful` only if a capability announces
+    /// How TEARDOWN_HCA stops the device. Drivers use profiles other than `Graceful` only if a capability announces
     /// them.
     pub enum TeardownProfile(u16) {
         /// Every object has already been destroyed.
@@ -65,7 +65,7 @@ layout! {
     pub struct Issi[112] big_endian {
         /// Currently selected interface step.
         @0x0a  current: u16,
-        /// Mask of supported steps. Bit n stands for step n.
+        /// Mask of supported steps. Bit n is set if step n is supported.
         @0x6c  supported: u32 => Hex,
     }
 }
@@ -81,7 +81,7 @@ layout! {
 layout! {
     /// Output of the command QUERY_ADAPTER.
     pub struct AdapterInfo[272] big_endian {
-        /// IEEE vendor id, [`AdapterInfo::OUI`].
+        /// IEEE vendor ID, [`AdapterInfo::OUI`].
         @0x28[23:0]  vendor: u32 => Hex,
         /// Board ID as text, padded with zeros.
         @0x100       board_id: [u8; 16],
@@ -89,7 +89,7 @@ layout! {
 }
 
 impl AdapterInfo {
-    /// Vendor id of Mellanox.
+    /// IEEE vendor ID (OUI) of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
     /// Returns this device's vendor and the given board ID, of which at most 16 bytes are used.
@@ -118,7 +118,7 @@ impl SetDriverVersion {
 }
 
 layout! {
-    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability announces one of the
+    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability announces one of the keys.
     pub struct SpecialContexts[32] big_endian {
         /// Key for access by physical address, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,

@@ -16,7 +16,7 @@ pub const BLUE_FLAME_LEN: u64 = 0x100;
 /// A doorbell register of a UAR page. Other offsets read 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 20h: arms a CQ. The driver writes 8 bytes, or two halves of 4 bytes; `true` stands for the second half.
+    /// 20h: arms a CQ. The driver writes 8 bytes, or two halves of 4 bytes. The value is true for the second half.
     ArmCq(bool),
     /// 40h, 4 bytes: reports the consumer index of an EQ and arms the EQ.
     ArmEq,
@@ -28,7 +28,8 @@ pub enum UarRegister {
         register: u8,
         /// Whether the write goes to the second half.
         second: bool,
-        /// Offset within the half. A write at an offset other than 0 carries the rest of a WQE and is not a doorbell.
+        /// Offset within the half. The first 8 bytes are the doorbell. Writes at higher offsets carry the rest of a
+        /// WQE.
         offset: u16,
     },
 }
@@ -109,7 +110,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The doorbells are from trace ib-3.
+    /// The doorbells are from golden trace ib-3.
     #[test]
     fn doorbells_match_traces() {
         let arm = ArmCq { sequence: 2, solicited_only: false, consumer: 2, cqn: Cqn::new(0x43) };

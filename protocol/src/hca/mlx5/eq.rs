@@ -74,7 +74,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The contexts are those of the EQs in trace ib-1 and of the completion EQ in trace ib-2.
+    /// The contexts are those of the EQs in golden trace ib-1, and of the completion EQ in golden trace ib-2.
     #[test]
     fn context_matches_traces() {
         let input = words::<{ CreateEq::LEN }>(&[(0x1c, 0x0d00_0010), (0x5c, 0x001f_02be)]);

@@ -18,7 +18,7 @@ pub const LEN: usize = 64;
 pub const OWNER_BYTE: usize = 0x3f;
 
 bitflags! {
-    /// Set of event types that an EQ receives. Bit n stands for type n.
+    /// Set of event types that an EQ receives. Bit n selects type n.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct EventMask: u64 {
         /// The path has migrated.
@@ -140,11 +140,11 @@ pub enum Eqe {
         /// Kind of the change.
         change: PortChange,
     },
-    /// 0Ah: commands have completed. Bit i stands for the command in slot i.
+    /// 0Ah: commands have completed. Bit i is set if the command in slot i has completed.
     Command(u32),
     /// 0Bh: the device requests pages, or offers to return pages if the number is negative.
     PageRequest {
-        /// Function for which pages are requested, 0.
+        /// Function for which pages are requested, always 0.
         function: u16,
         pages: i32,
     },
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// The mask is that of the asynchronous EQ in trace ib-1.
+    /// The mask is that of the asynchronous EQ in golden trace ib-1.
     #[test]
     fn mask_selects_events() {
         let mask = EventMask::from_bits_retain(0x1f_02be);

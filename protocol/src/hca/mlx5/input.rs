@@ -1,4 +1,4 @@
-//! Command inputs, as one type with a variant for each command. It also describes the outputs for traces.
+//! Inputs of commands. [`Command`] has one variant for each command, and also describes outputs for traces.
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -76,7 +76,7 @@ impl<'a> Bytes<'a> {
         Self(bytes)
     }
 
-    /// Returns the list in wire format.
+    /// Returns the wrapped bytes unchanged.
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }
@@ -190,7 +190,7 @@ macro_rules! commands {
 }
 
 /// Returns the first bytes of an output, padded with zeros. Padding is needed because a driver can request an output
-/// that is shorter that is shorter than the layout.
+/// that is shorter than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -327,8 +327,8 @@ commands! {
 }
 
 impl Command<'_> {
-    /// Returns the transition and the new context if the command changes the QP state. For 2ERR and 2RST, the context
-    /// is zero.
+    /// Returns the transition and the new context of a command that modifies a QP, or `None` for other commands. For
+    /// 2ERR and 2RST, the context is zero.
     pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
         let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
         Some(match self {

@@ -14,7 +14,7 @@ pub const UNIT: usize = 16;
 /// Value of [`MkeyContext::qpn`] for a key that any QP of its PD can use.
 pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 
-/// Key of an entry that terminates a receive list, if its byte count is 0.
+/// Key that ends a receive list if the byte count of the same entry is 0.
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
@@ -48,7 +48,7 @@ layout! {
         @0x00[18]     relaxed_write: bool,
         /// Whether a small fence is sufficient after a UMR that changes this key. Ignored.
         @0x00[16]     small_fence: bool,
-        /// Whether Whether UMRs can change the key.
+        /// Whether UMRs can change the key.
         @0x00[15]     umr_enabled: bool,
         /// Whether peers can execute atomic operations.
         @0x00[14]     atomic: bool,
@@ -103,8 +103,8 @@ impl MkeyContext {
 layout! {
     /// Fixed part of the input of CREATE_MKEY. A translation list can follow it.
     pub struct CreateMkey[0x110] big_endian {
-        /// Whether the entries of a translation list are page addresses. `translation_units` shows whether there is a
-        /// list.
+        /// Whether the entries of a translation list are page addresses. A list is present if `translation_units` is
+        /// not 0.
         @0x0c[31]  page_access: bool,
         /// Context of the new key.
         @0x10      context: MkeyContext,
@@ -128,7 +128,7 @@ layout! {
         @0x00  byte_count: u32,
         /// Key in whose address space the range lies.
         @0x04  key: u32 => Hex,
-        /// First address of the range in that address space.
+        /// First address of the range in the address space of `key`.
         @0x08  va: Va,
     }
 }

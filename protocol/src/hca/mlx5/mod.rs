@@ -2,10 +2,11 @@
 //! `mlx5_ib` in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
 //!
 //! All multi-byte fields are big-endian, including those in registers and doorbell records. As in the interface
-//! document, document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
+//! document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
 //!
 //! # Spec
-//! mlx5 interface; each file cites its sections.
+//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file cites its sections. Section 20 defines
+//! the numbers that start with "M-".
 
 pub mod access_register;
 pub mod capability;
@@ -41,7 +42,7 @@ pub mod wqe;
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 
-/// Returns the length in bytes of a queue's pages. `log_page_size` is taken from the context of the queue.
+/// Returns the length in bytes of each page of a queue. `log_page_size` is taken from the context of the queue.
 pub const fn page_len(log_page_size: u8) -> u64 {
     (PAGE as u64) << (log_page_size & 0x1f)
 }
@@ -56,7 +57,7 @@ pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
 mod tests {
     use super::*;
 
-    /// Example from section 10.1: libmlx5 uses pages of 8 KiB and an offset of 32.
+    /// Section 10.1: page offsets count 64ths of a page. For example, libmlx5 uses pages of 8 KiB and an offset of 32.
     #[test]
     fn page_offset_is_in_units_of_one_64th_page() {
         assert_eq!(page_offset(1, 32), 4096);

@@ -19,7 +19,7 @@ codes! {
 }
 
 codes! {
-    /// What MANAGE_PAGES does; its op_mod.
+    /// Operation of MANAGE_PAGES, which is its op_mod.
     pub enum PageOperation(u16) {
         /// The driver could not allocate the pages.
         CannotGive = 0 "cannot_give",
@@ -62,8 +62,8 @@ impl crate::describe::Field for SignedCount {
 }
 
 impl RequestedPages {
-    /// Creates an output in which the device itself requests this number of pages. If the number is negative, the
-    /// device device offers to return pages.
+    /// Creates an output that requests this number of pages for function 0. With a negative number, the device offers
+    /// to return pages.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
@@ -75,7 +75,7 @@ impl RequestedPages {
 }
 
 layout! {
-    /// Fixed part of the input of MANAGE_PAGES. The addresses of pages that the driver gives follow it.
+    /// Fixed part of the input of MANAGE_PAGES. The addresses of the pages that the driver gives follow it.
     pub struct ManagePages[16] big_endian {
         /// A value of [`PageOperation`].
         @0x06  operation: u16 => PageOperation::word,
@@ -87,7 +87,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the output of MANAGE_PAGES. The addresses of pages that the device returns follow it.
+    /// Fixed part of the output of MANAGE_PAGES. The addresses of the pages that the device returns follow it.
     pub struct ManagedPages[16] big_endian {
         /// Number of pages returned. The device must return all the pages that it holds, up to the requested number.
         @0x08  count: u32,

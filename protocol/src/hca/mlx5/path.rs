@@ -17,7 +17,7 @@ layout! {
         @0x00[15:0]   pkey_index: u16,
         /// Whether packets have a GRH.
         @0x04[23]     grh: bool,
-        /// Low bits of the source LID, which LMC leaves free.
+        /// Low bits of the source LID. The LMC is the number of these bits.
         @0x04[22:16]  path_bits: u8,
         @0x04[15:0]   lid: Lid,
         /// ACK timeout code n, for a timeout of 4.096 µs · 2^n. 0 disables the timeout.

@@ -94,9 +94,9 @@ layout! {
         /// Type of the offload that the QP uses.
         @0x00[7:4]    offload: u8,
         @0x00[3:2]    end_padding: u8,
-        /// Whether Whether WQEs have signatures. Not supported.
+        /// Whether WQEs have signatures. Not supported.
         @0x04[31]     wqe_signatures: bool,
-        /// Whether the QP is excluded from its own multicast datagrams.
+        /// Whether the QP does not receive its own multicast datagrams.
         @0x04[30]     block_multicast_loopback: bool,
         /// Whether the QP is latency sensitive.
         @0x04[28]     latency_sensitive: bool,
@@ -144,13 +144,13 @@ layout! {
         @0x78[23:0]   next_send_psn: Psn,
         /// CQ of the send queue, 0 if there is none.
         @0x7c[23:0]   send_cqn: Cqn,
-        /// Source QP number to send in the DETH. It requires a capability that this device does not have.
+        /// Source QP number to send in the DETH. This field requires a capability that the device does not have.
         @0x80[23:0]   deth_qpn: Qpn,
         /// Last PSN that was acknowledged. Reported by QUERY_QP.
         @0x84[23:0]   last_acked_psn: Psn,
         /// Log2 of the maximum number of outstanding READs and atomics as responder.
         @0x90[23:21]  log_responder_depth: u8,
-        /// Atomic mode; 1 stands for InfiniBand atomics.
+        /// Atomic mode; 1 means InfiniBand atomics.
         @0x90[19:16]  atomic_mode: u8,
         /// Whether peers can execute RDMA READ.
         @0x90[15]     remote_read: bool,
@@ -162,7 +162,7 @@ layout! {
         @0x90[11:6]   page_offset: u8,
         /// Whether the QP is the slave of a cross-channel connection. Ignored.
         @0x90[1]      cross_channel_slave: bool,
-        /// RNR NAK timer code that the QP sends.
+        /// Timer code in the RNR NAKs that the QP sends.
         @0x94[28:24]  min_rnr_timer: u8,
         /// PSN of the next expected packet.
         @0x94[23:0]   recv_psn: Psn,
@@ -174,7 +174,7 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// Number of the RMP or XRC SRQ. It is set even if the QP does not use one.
+        /// Number of the RMP or XRC SRQ. Drivers set this field even for a QP that does not use an SRQ.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,

@@ -161,7 +161,7 @@ layout! {
         @0x34         hardware_id: u32 => Hex,
         /// Whether the syndrome is fatal.
         @0x38[31]     fatal: bool,
-        /// Reason of a failure; 0 if there is none.
+        /// Reason for a failure; 0 if the device has not failed.
         @0x3c[23:16]  syndrome: u8 => Hex,
     }
 }

@@ -102,7 +102,8 @@ layout! {
         @0x10[29:24]  log_page_size: u8,
         /// User index that CQEs report. Unused in interface step 0.
         @0x10[23:0]   user_index: UserIndex,
-        /// Protection domain in which the entries are accessed. The keys in XRC requests are also checked against it.
+        /// Protection domain in which the entries are accessed. Keys in XRC requests are also checked against this
+        /// domain.
         @0x18[23:0]   pd: Pdn,
         /// Number of available entries below which an event is raised; 0 disables the event.
         @0x1c[31:16]  limit: u16,
@@ -154,7 +155,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// Trace ib-2 contains the XRC SRQ of the driver, which has two entries of 512 bytes.
+    /// Golden trace ib-2 contains the XRC SRQ of the driver.
     #[test]
     fn xrc_srq_matches_trace() {
         let context = SrqContext {

@@ -28,9 +28,9 @@ codes! {
         RemoteAccess = 0x13 "REMOTE_ACCESS_ERR",
         /// The peer could not execute the request.
         RemoteOperation = 0x14 "REMOTE_OP_ERR",
-        /// The peer did not acknowledge the request in spite of retries.
+        /// The peer did not acknowledge the request, even after all retries.
         RetryExceeded = 0x15 "TRANSPORT_RETRY_EXC_ERR",
-        /// The peer had no receive buffer in spite of retries.
+        /// The peer had no receive buffer, even after all retries.
         RnrRetryExceeded = 0x16 "RNR_RETRY_EXC_ERR",
         /// The peer aborted the operation.
         RemoteAborted = 0x22 "REMOTE_ABORTED_ERR",

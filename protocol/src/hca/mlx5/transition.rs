@@ -1,7 +1,7 @@
-//! QP state changes: which transitions are allowed, and which attributes each of them copies from the new
+//! QP state changes: the allowed transitions, and the attributes that each transition copies from the new context.
 //!
-//! For every command, the driver fills a new context and leaves the fields that its caller did not set at zero. A
-//! command therefore copies only the attributes of its transition and the attributes selected by the mask.
+//! For every command, the driver fills a new context. Fields that the application did not set are 0. A command
+//! therefore copies only the attributes of its transition and the attributes that the mask selects.
 //!
 //! # Spec
 //! mlx5 interface, section 10.2.
@@ -95,7 +95,7 @@ bitflags! {
     /// Attributes that have no bit in the mask of a command.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FixedAttributes: u32 {
-        /// Protection domain. Also the CQs and the doorbell record, unless they are 0.
+        /// Protection domain, CQs and doorbell record. A CQ number or record address of 0 is not copied.
         const OBJECTS = 1 << 0;
         /// Path MTU and largest message.
         const MTU = 1 << 1;
@@ -179,8 +179,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the command always copies. For a datagram QP, which has no peer, INIT2RTR does not
-    /// copy the path and the PSN.
+    /// Returns the attributes that the command always copies. For a datagram QP, which has no peer, INIT2RTR copies
+    /// neither the path nor the PSN.
     pub const fn required(self, is_datagram: bool) -> (FixedAttributes, QpAttributes) {
         use {FixedAttributes as F, QpAttributes as A};
         match self {
@@ -248,9 +248,9 @@ impl QpContext {
     fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
         let has = |bit| fixed.contains(bit);
         if has(FixedAttributes::OBJECTS) {
-            // Section 10.2: the UMR QP is created without a PD and receives it in this command. The command's doorbell
-            // record and receive CQ are 0 for the UMR QP, and its user index is 0 for every QP. All of these keep their
-            // values these keep their values from CREATE_QP.
+            // Section 10.2: the UMR QP is created without a PD, and this command sets its PD. The driver leaves some
+            // other fields 0: the doorbell record and the receive CQ of the UMR QP, and the user index of every QP.
+            // These fields keep their values from CREATE_QP.
             self.pd = new.pd;
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;
@@ -380,7 +380,7 @@ mod tests {
         qp.modified(transition, QpAttributes::empty(), new).unwrap()
     }
 
-    /// In trace ib-3, the commands for the UMR QP leave most of the context zero.
+    /// In golden trace ib-3, the commands for the UMR QP leave most of the context zero.
     #[test]
     fn transitions_of_umr_qp_set_only_pd_and_state() {
         let new = QpContext { pd: Pdn::new(3), send_cqn: Cqn::new(0x43), ..QpContext::default() };

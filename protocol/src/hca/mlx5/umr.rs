@@ -76,7 +76,7 @@ layout! {
     pub struct UmrControl[48] big_endian {
         /// Whether the WQE contains the translation. Otherwise, a data segment points to it.
         @0x00[31]    inline: bool,
-        /// Whether to fail if the key is free (mlx5 interface, trap M-5).
+        /// Whether to fail if the key is free (section 20, M-5).
         @0x00[30]    check_used: bool,
         /// Whether to fail if the key is not free.
         @0x00[29]    check_free: bool,
@@ -96,7 +96,7 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns where in the key's translation list the new translation is stored, as an offset in units of 16 bytes.
+    /// Returns the offset in the key's translation list at which the new translation starts, in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }

@@ -10,14 +10,14 @@ use crate::hca::mlx5::srq::LinkSegment;
 /// A receive WQE, which is a scatter list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RecvWqe {
-    /// Buffers of the scatter list in order. Up to four need no allocation.
+    /// Buffers of the scatter list in order. Up to four buffers need no allocation.
     pub scatter: SmallVec<[DataSegment; 4]>,
 }
 
 impl RecvWqe {
     /// Parses an entry of a receive queue. Any content is valid; an incomplete segment at the end is ignored.
     pub fn parse(entry: &[u8]) -> Self {
-        // Trap M-24: bit 31 is not part of the length, so `byte_count` omits it.
+        // Bit 31 is not part of the length, so `byte_count` excludes it (mlx5 interface, section 20, M-24).
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
         let is_end = |segment: &DataSegment| segment.byte_count == 0 && segment.lkey.get() == TERMINATE_KEY;
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }

@@ -9,7 +9,7 @@ use crate::ids::{FlowLabel, Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Srqn, Va};
 use crate::layout;
 
 codes! {
-    /// Earlier requests for which a WQE must wait. This device treats every fence as [`Fence::Both`].
+    /// Earlier requests for which a WQE must wait.
     pub enum Fence(u8) {
         /// The WQE waits for no earlier request.
         None = 0 "none",
@@ -70,7 +70,7 @@ impl ControlSegment {
 layout! {
     /// The segment that contains the destination XRC SRQ.
     pub struct XrcSegment[16] big_endian {
-        /// XRC XRC SRQ of the peer.
+        /// XRC SRQ of the peer.
         @0x00[23:0]  srqn: Srqn,
     }
 }

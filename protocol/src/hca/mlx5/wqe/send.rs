@@ -45,7 +45,7 @@ impl WqeError {
 /// Translation list in a UMR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation<'a> {
-    /// The UMR has no list, because its mask and sizes do not require one.
+    /// The UMR has no list, because the number of units in its control segment is 0.
     None,
     /// The list is in the WQE itself, which is padded to a multiple of 64 bytes.
     Inline(&'a [u8]),
@@ -162,7 +162,8 @@ impl<'a> SendWqe<'a> {
     /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE. `qpn` is the number of the QP.
     ///
     /// # Errors
-    /// See section 11: a size of 0, a different queue number, segments beyond the size, or an unsupported opcode.
+    /// Fails for a size of 0, a different queue number, segments beyond the size, or an unsupported opcode (mlx5
+    /// interface, section 11.3).
     pub fn parse(bytes: &'a [u8], service: Service, qpn: Qpn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
         if control.size == 0 {

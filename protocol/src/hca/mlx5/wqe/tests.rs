@@ -1,4 +1,4 @@
-//! Tests of WQEs that use the bytes in section 22 and in the traces.
+//! Tests of WQEs with the bytes in the golden traces and in section 22 of the mlx5 interface.
 
 use super::*;
 use crate::hca::mlx5::mkey::AccessMode;
@@ -50,7 +50,7 @@ fn published_registration_round_trips() {
     assert!(umr.control.mask.contains(MkeyMask::PD | MkeyMask::FREE));
 }
 
-/// Trace ib-5 contains a type 2 window over a part of a region.
+/// Golden trace ib-5 contains a type 2 window over a part of a region.
 #[test]
 fn inline_translation_is_padded() {
     let mut wqe = bytes(&[0x25, 0x880c, 8, 0x110a, 0xb000_0000, 0x4_0000, 0, 0x203c_6041]);
@@ -157,7 +157,7 @@ fn nop_ignores_its_segments() {
     assert_eq!((nop.operation, nop.data.len()), (Operation::Nop, 0));
 }
 
-/// Section 22 states this rule.
+/// Section 12.1: L_Key 100h with a byte count of 0 ends the list.
 #[test]
 fn receive_list_ends_at_terminate_key() {
     let entry = bytes(&[0x200, 0xb04, 0x5567, 0xbe5f_6000, 0, 0x100, 0, 0, 4, 0x801, 0, 0]);
@@ -168,7 +168,7 @@ fn receive_list_ends_at_terminate_key() {
     assert_eq!(wqe.capacity(), 0x200);
 }
 
-/// Trap M-24, with the example entry from section 22.
+/// Section 20, M-24: bit 31 of the byte count is a flag.
 #[test]
 fn receive_length_excludes_padding_flag() {
     let wqe = RecvWqe::parse(&bytes(&[0x8000_05f2, 0x800, 0, 0x35fb_e040]));
