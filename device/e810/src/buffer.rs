@@ -1,4 +1,4 @@
-//! Cursor over the buffer of an admin command, for parsing and in-place replies.
+//! Cursor over an admin command's buffer, for parsing and in-place replies.
 
 use protocol::hca::e810::admin::AdminError;
 
@@ -6,7 +6,7 @@ use protocol::hca::e810::admin::AdminError;
 pub(super) struct Buffer<'a>(&'a mut [u8]);
 
 impl<'a> Buffer<'a> {
-    /// Starts at the beginning of a buffer.
+    /// Creates a cursor at the beginning of a buffer.
     pub(super) const fn new(bytes: &'a mut [u8]) -> Self {
         Self(bytes)
     }
@@ -14,7 +14,7 @@ impl<'a> Buffer<'a> {
     /// Takes the next `N` bytes.
     ///
     /// # Errors
-    /// EINVAL if fewer bytes remain, because a count in the command is too large for its buffer.
+    /// EINVAL if fewer bytes remain. The cause is a count in the command that is too large for the buffer.
     pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {
@@ -24,10 +24,10 @@ impl<'a> Buffer<'a> {
         Ok(next)
     }
 
-    /// Takes the next `count` objects of `N` bytes each.
+    /// Takes the next `count` objects, each `N` bytes long.
     ///
     /// # Errors
-    /// As for [`Buffer::next`].
+    /// The same as for [`Buffer::next`].
     pub(super) fn next_all<const N: usize>(&mut self, count: u16) -> Result<&'a mut [[u8; N]], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_at_mut_checked(usize::from(count) * N)

@@ -90,7 +90,7 @@ impl E810 {
             return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
         }
         match register {
-            // Resets complete before the write returns.
+            // A reset completes before the register write returns.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
             Register::PflanRxQalloc => registers::receive_queues(setup.options.queues.get()),
             Register::PfintOicr => function.vectors.read_other(),
@@ -191,8 +191,8 @@ impl Frontend for E810 {
                 table: (Bar::Bar3, pci::MSIX_TABLE),
                 pending: (Bar::Bar3, pci::MSIX_PBA),
             },
-            // `ice` shares state among functions with equal serial numbers, so serial numbers must differ
-            // within a guest.
+            // `ice` shares state among functions with equal serial numbers, so each device in a guest must
+            // have a different one.
             serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
         }
     }
@@ -256,7 +256,7 @@ impl Frontend for E810 {
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let State { function, lan, more_frames, .. } = &mut self.state;
-        // Fire causes at the end of a turn. All frames of the turn then share one interrupt.
+        // Fire causes at the end of a turn, so that all frames of the turn share one interrupt.
         for cause in lan.take_causes() {
             function.vectors.fire(cx, cause);
         }
@@ -267,7 +267,7 @@ impl Frontend for E810 {
             function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         function.vectors.retry_blocked(cx);
-        // Report remaining work if a poll stopped at its bound. The caller itself tracks frames that wait for
+        // Report remaining work if a poll stopped at its bound. The caller tracks frames that are waiting for
         // room on the wire.
         mem::take(more_frames)
     }
@@ -287,7 +287,7 @@ impl Frontend for E810 {
         post_link_event(&mut self.state, cx);
     }
 
-    /// Reports an uncorrectable ECC error, on which `ice` resets the function.
+    /// Reports an uncorrectable ECC error, which makes `ice` reset the function.
     fn fail(&mut self, cx: &mut Context<'_>) {
         self.state.function.vectors.fire_other(cx, OtherCauses::ECC);
     }

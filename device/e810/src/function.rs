@@ -15,16 +15,16 @@
 //! | scheduler element | 120 B | 4,608 | 540 KiB |
 //! | RDMA queue set handle | 20 B | 512 | 10 KiB |
 //! | admin command buffer | 4 KiB | 1 | 4 KiB |
-//! | queue pair of the RDMA half, besides engine state | 310 B | 1,024, as configured | 310 KiB |
+//! | RDMA queue pair, without engine state | 310 B | 1,024, as configured | 310 KiB |
 //! | completion queue | 80 B | 2,048, as configured | 160 KiB |
 //! | memory region or window | 80 B | 16,384, as configured | 1.3 MiB |
 //! | context memory segment | 24 B | 319, as configured | 8 KiB |
 //! | address handle | 100 B | 4,096, as configured | 400 KiB |
 //! | ARP entry | 16 B | 4,096, as configured | 64 KiB |
-//! | multicast group | 100 B | 1,024, as many as queue pairs | 100 KiB |
+//! | multicast group | 100 B | 1,024, one per queue pair | 100 KiB |
 //! | work scheduler node | 20 B | 512 | 10 KiB |
 //!
-//! The flash image takes another 128 KiB, independent of the guest.
+//! The flash image takes another 128 KiB, whatever the guest does.
 //!
 //! # Spec
 //! E810 interface, section 1.2.
@@ -42,15 +42,15 @@ use super::registers::Stored;
 use super::strict::Strict;
 use super::vectors::Vectors;
 
-/// Scheduler leaves, by the object to which they belong. If a leaf is deleted together with an ancestor, its
-/// entry remains.
+/// Scheduler leaves of transmit queues and RDMA queue sets. If a leaf is deleted together with an ancestor,
+/// its entry in these maps remains.
 ///
-/// Bound: the number of transmit queues, and the maximum number of RDMA queue sets.
+/// Bound: the number of transmit queues plus the maximum number of RDMA queue sets.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    /// Leaves, by transmit queue number.
+    /// Leaves by transmit queue number.
     pub(super) queues: BTreeMap<u16, Teid>,
-    /// Leaves, by RDMA queue set handle.
+    /// Leaves by RDMA queue set handle.
     pub(super) rdma_sets: BTreeMap<u16, Teid>,
 }
 
@@ -60,7 +60,7 @@ pub struct Function {
     /// Rings of the admin queue and the mailbox.
     pub rings: Rings,
     pub vectors: Vectors,
-    /// Registers that only store the value written to them.
+    /// Registers that just store the value written to them.
     pub stored: Stored,
     /// Whether the driver has enabled link status events.
     pub link_events: bool,

@@ -1,7 +1,7 @@
 //! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other
 //! limits are fixed.
 //!
-//! `irdma` uses as many objects as the device offers. It sizes its tables by these limits and commits context
+//! `irdma` uses as many objects as the device offers: it sizes its tables accordingly and commits context
 //! memory for all objects.
 //!
 //! # Spec
@@ -13,24 +13,24 @@ use serde::Deserialize;
 
 /// Maximum number of CEQs.
 pub const MAX_CEQS: u16 = 16;
-/// Maximum message size of a connection in bytes, which `irdma` reports as `max_msg_sz`.
+/// Maximum message size on a connection, in bytes. `irdma` reports it as `max_msg_sz`.
 pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
-/// Maximum number of VSIs of the device.
+/// Maximum number of VSIs on the device.
 pub const DEVICE_VSIS: u32 = 768;
-/// Maximum number of VSIs of a function.
+/// Maximum number of VSIs per function.
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind.
 ///
-/// Bound: rules have ten bits for a list, and list 0 is not assigned.
+/// Bound: a rule has ten bits for the list number, and number 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
-/// Number of flow director filters guaranteed to all functions together.
+/// Number of guaranteed flow director filters, shared by all functions.
 pub const DEVICE_FILTERS: u32 = 1024;
-/// Number of flow director filters of a function, both guaranteed and best-effort. `ice` warns if the number
-/// is 0.
+/// Number of guaranteed flow director filters per function. The number of best-effort filters is the same.
+/// `ice` warns if the number is 0.
 pub const FUNCTION_FILTERS: u16 = 512;
 /// Number of counter blocks for flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
-/// Maximum number of profiles of the flow director or of RSS.
+/// Maximum number of flow director profiles, and of RSS profiles.
 ///
 /// Bound: limits the memory that a driver can make the device allocate. A driver uses about 30 profiles, one
 /// per flow type.
@@ -72,10 +72,10 @@ impl Default for Limits {
             max_qps: Count::of_log(10),
             max_cqs: Count::of_log(11),
             max_regions: Count::of_log(14),
-            // Enough for 256 GiB in 4 KiB pages. The segment table of `irdma`, which is one contiguous
-            // allocation, then takes 32 KiB.
+            // Enough for 256 GiB in 4 KiB pages. With this limit, `irdma` allocates a contiguous segment
+            // table of 32 KiB.
             max_pbles: Count::of_log(26),
-            // The index of "manage ARP" has twelve bits.
+            // The ARP index in "manage ARP" has twelve bits.
             max_arp_entries: Count::of_log(12),
             max_ahs: Count::of_log(12),
         }

@@ -41,12 +41,12 @@ impl Link {
         self.enabled
     }
 
-    /// Returns whether frames can pass the link.
+    /// Returns whether the link can carry frames.
     pub fn is_up(&self, port: &Port) -> bool {
         self.enabled && port.is_up()
     }
 
-    /// Returns the PHY capabilities. The response is the same for all report modes of the command.
+    /// Returns the PHY capabilities. They are the same for all of the command's report modes.
     pub fn phy(&self) -> PhyCapabilities {
         let mut abilities = PhyAbilities::TX_PAUSE
             | PhyAbilities::RX_PAUSE
@@ -63,8 +63,8 @@ impl Link {
         }
     }
 
-    /// Returns the link status. The media is always reported as available. If it were not, `ice` would power
-    /// down the PHY and poll.
+    /// Returns the link status. Media is always reported as available. Without media, `ice` would power down
+    /// the PHY and poll.
     pub fn status(&self, port: &Port, max_frame: u16) -> LinkStatus {
         let up = self.is_up(port);
         LinkStatus {

@@ -1,4 +1,4 @@
-//! The flash image: shadow RAM and the areas that it points to. Each area has two banks, and the first bank
+//! The flash image: the shadow RAM, and the areas it points to. Each area has two banks, and the first bank
 //! is active.
 //!
 //! # Spec
@@ -29,9 +29,9 @@ const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 const NVM_VERSION: u16 = 0x4040;
 /// EETRACK ID of the image.
 const EETRACK: u32 = 0x8001_1234;
-/// Length of the CSS header of the NVM bank in dwords.
+/// Length of the NVM bank's CSS header in dwords.
 const CSS_HEADER: u16 = 0x30;
-/// Offset of the version block (CIVD) in the option ROM bank, a multiple of 512.
+/// Byte offset of the version block (CIVD) in the option ROM bank. It must be a multiple of 512.
 const OPTION_ROM_BLOCK: usize = 512;
 /// Option ROM version 1.3000.0.
 const OPTION_ROM_VERSION: u32 = 1 << 24 | 3000 << 8;
@@ -65,7 +65,7 @@ impl Nvm {
         self.image.get(first..first + usize::from(len))
     }
 
-    /// Returns the sum of the words of the shadow RAM.
+    /// Returns the sum of all words in the shadow RAM.
     pub fn checksum(&self) -> u16 {
         let (words, _) = self.image[..SHADOW_RAM_LEN].as_chunks::<2>();
         words.iter().fold(0, |sum: u16, word| sum.wrapping_add(u16::from_le_bytes(*word)))
@@ -87,23 +87,23 @@ impl Nvm {
         self.put_preserved_fields();
     }
 
-    /// Writes the preserved field area. The only field is the part number, whose value starts with its own
-    /// length in words.
+    /// Writes the preserved field area. Its only field is the part number. The field's value starts with its
+    /// length in words, which includes the length word.
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
         let words = len_u16(characters.len()) + 1;
         let field = [TLV_PART_NUMBER, words, words].into_iter().chain(part_number);
         let field: Vec<u16> = field.collect();
-        // The total length includes its own word and a trailer word.
+        // The total length includes the length word itself and a trailer word.
         let all = std::iter::once(len_u16(field.len()) + 2).chain(field);
         for (at, value) in all.enumerate() {
             self.put_word(0, usize::from(PRESERVED_FIELDS) + at, value);
         }
     }
 
-    /// Writes the NVM banks. The CSS header of each bank contains only its own length. The copy of the shadow
-    /// RAM follows the header of the first bank and contains only the versions.
+    /// Writes the NVM banks. In the CSS header of each bank, only the header length is set. The copy of the
+    /// shadow RAM follows the first bank's header. In the copy, only the versions are set.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =
@@ -139,7 +139,7 @@ impl Nvm {
         self.put_word(base, 2, NETLIST_LEN);
         self.put_word(base, NETLIST_NODES, 0);
         for (at, part) in NETLIST.into_iter().enumerate() {
-            // Each part has two words. The second word is the high half.
+            // Each part takes two words, low half first. Only the high half is set.
             self.put_word(base, NETLIST_ID + NETLIST_VERSION + 2 * at + 1, part);
         }
     }
@@ -150,7 +150,7 @@ impl Nvm {
     }
 }
 
-/// Converts the length of a constant. The length always fits.
+/// Converts the length of a constant, which always fits in 16 bits.
 fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -159,7 +159,7 @@ fn len_u16(len: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// Flash reads recorded in `probe-synth-fd.aq.gz`, as pairs of an offset and the word returned.
+    /// Flash reads recorded in `probe-synth-fd.aq.gz`, as pairs of offset and word.
     const RECORDED: [(u32, u16); 19] = [
         (0x00, 0x0040),
         (0x84, 0x8010),

@@ -48,7 +48,7 @@ pub struct Queues(u16);
 impl Queues {
     /// Maximum number of queue pairs.
     ///
-    /// Bound: limits the state that the device keeps per queue pair.
+    /// Bound: limits the memory that the device needs for queue pairs.
     pub const MAX: u16 = 256;
 
     pub const fn get(self) -> u16 {
@@ -127,7 +127,7 @@ impl LinkSpeed {
         }
     }
 
-    /// Returns the PHY type bit: direct attach copper of this speed (E810 interface, section 5.6).
+    /// Returns the PHY type bit for direct attach copper at this speed (E810 interface, section 5.6).
     pub const fn phy(self) -> u64 {
         match self {
             Self::Gbps25 => 1 << 20,

@@ -1,6 +1,6 @@
 //! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only the name, the
-//! version and the packet type groups of the package. Drivers program RSS in terms of these groups. In
-//! silicon, the package configures the parser; the parser of this device is fixed.
+//! version and the packet type groups of the package. Drivers program RSS in terms of these groups. On
+//! silicon, the package configures the parser, but this device's parser is fixed.
 //!
 //! A loaded package survives function resets. A device reset discards it.
 //!
@@ -47,7 +47,7 @@ impl Package {
         &self.packet_groups
     }
 
-    /// Returns the package that is loaded or being loaded, if its metadata is known.
+    /// Returns information about the package that is loaded or being loaded, if its metadata is known.
     pub fn info(&self) -> Option<PackageInfo> {
         let Metadata { version, name, .. } = self.metadata?;
         Some(PackageInfo { version, name, track_id: TRACK, active: true, ..PackageInfo::default() })

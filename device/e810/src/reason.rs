@@ -1,4 +1,4 @@
-//! Reasons for which this interface ignores a doorbell or a frame.
+//! Reasons why this interface ignores a doorbell or a frame.
 
 use card::telemetry::reason::IgnoreReason;
 
@@ -20,7 +20,7 @@ pub const NO_BUFFER: IgnoreReason = IgnoreReason::expected("no_buffer");
 pub const LONGER_THAN_QUEUE: IgnoreReason = IgnoreReason::expected("longer_than_queue");
 /// The VSI is not allowed to send this frame.
 pub const MAY_NOT_SEND: IgnoreReason = IgnoreReason::expected("may_not_send");
-/// The RDMA ARP table has no free entry for a neighbour that is needed.
+/// The RDMA ARP table has no free entry for another neighbour.
 pub const ARP_TABLE_FULL: IgnoreReason = IgnoreReason::guest_bug("arp_table_full");
 
 pub const ALL: &[IgnoreReason] = &[

@@ -9,25 +9,25 @@ use protocol::hca::e810::regs::Register;
 
 /// GLNVM_ULD: all modules are loaded after a reset.
 const LOADED: u32 = 0x73f;
-/// GLNVM_GENS: the shadow RAM has 2^6 KiB.
+/// GLNVM_GENS: the size of the shadow RAM is 2^6 KiB.
 const SHADOW_RAM_SIZE: u32 = 6 << 5;
 /// GLNVM_FLA.LOCKED: the flash is locked by firmware, as on a card with a programmed image.
 const FLASH_LOCKED: u32 = 1 << 6;
 /// GL_PWR_MODE_CTL: interrupt intervals have a granularity of 2 us.
 const POWER_MODE: u32 = 1 << 30;
-/// GLPCI_LBARCTRL: the doorbell space has 8 MiB.
+/// GLPCI_LBARCTRL: the size of the doorbell space is 8 MiB.
 const DOORBELL_SPACE: u32 = 2 << 4;
 /// GLPE_CPUSTATUS: a processor of the RDMA block is ready.
 const PROCESSOR_READY: u32 = 0x80;
-/// PRTDCB_GENS: DCB is disabled in firmware, and the driver implements DCB.
+/// PRTDCB_GENS: DCB is disabled in firmware and left to the driver.
 const DCB_DISABLED: u32 = 7;
-/// GLQF_FD_SIZE: number of guaranteed and of best-effort flow director filters.
+/// GLQF_FD_SIZE: numbers of guaranteed and best-effort flow director filters.
 const FLOW_DIRECTOR_SIZE: u32 = 0x200 << 16 | 0x200;
 
 /// GLFLXP_RXDID_FLAGS of descriptor profiles 2 and 22, as word offsets in the GLFLXP block.
 const PROFILE_FLAGS: [u16; 2] = [0x200 + 2, 0x200 + 22];
-/// Default first flag word of a profile. For DPDK, a nonzero value means that the package has configured the
-/// profile.
+/// Default value of a profile's first flag word. DPDK takes a nonzero value to mean that the package has
+/// configured the profile.
 const PROFILE_LOADED: u32 = 1;
 
 /// Returns the value of a constant register, or `None` for other registers.
@@ -88,12 +88,12 @@ fn is_stored(register: Register) -> bool {
 
 /// Registers that return the last value written.
 ///
-/// Bound: the number of registers that [`is_stored`] accepts, about 8,000 of 20 bytes each.
+/// Bound: the number of registers that [`is_stored`] accepts: about 8,000, at 20 bytes each.
 #[derive(Debug, Default)]
 pub struct Stored(BTreeMap<u32, u32>);
 
 impl Stored {
-    /// Returns the last value written, or the default.
+    /// Returns the last value written, or the default if there is none.
     pub(super) fn read(&self, register: Register) -> u32 {
         self.0.get(&register.offset()).copied().unwrap_or(match register {
             Register::Glflxp(index) if PROFILE_FLAGS.contains(&index) => PROFILE_LOADED,

@@ -12,7 +12,7 @@ use super::rdma::View;
 use super::state::State;
 use super::vectors::RouteRegister;
 
-/// Position of receive queue 0 in the table of queues, after all transmit queues.
+/// Position of receive queue 0 in the queue table, after all transmit queues.
 const RECEIVE_OFFSET: u64 = 1 << 16;
 
 /// Returns all tables of the device.
@@ -38,13 +38,13 @@ pub(super) const fn tables<F: AsRef<State>>() -> [Table<F>; 13] {
     ]
 }
 
-/// Returns the data from which the rows of the RDMA half are built.
+/// Returns the data for the RDMA half's rows.
 fn rdma<'a>(device: &'a impl AsRef<State>, cx: &TableContext<'a>) -> View<'a> {
     let Function { rdma, vectors, .. } = &device.as_ref().function;
     View { rdma, vectors, cx: *cx }
 }
 
-/// Returns the rows of queues in the order of their positions, starting at `from`.
+/// Returns the queue rows in order of position, starting at position `from`.
 fn queues(state: &State, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
     state
         .lan

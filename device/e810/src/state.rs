@@ -1,4 +1,4 @@
-//! State of the device, on which registers and admin commands act.
+//! State of the device. Register accesses and admin commands act on this state.
 //!
 //! Every reset drops the state in [`function`](super::function). The link, the flash and the LAN statistics
 //! survive a function reset.
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) function: Function,
     /// LAN data path; its statistics survive resets.
     pub(super) lan: Lan,
-    /// Whether the last poll for a frame stopped at its bound. In this case, more frames may be pending.
+    /// Set if the last poll for a frame stopped at its bound, so that more frames may be pending.
     pub(super) more_frames: bool,
 }
 
@@ -47,8 +47,8 @@ impl State {
         }
     }
 
-    /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and for resets that
-    /// the driver requests.
+    /// Drops the function's VSIs, rules and queues. Called for "clear PF configuration" (02A4) and for resets
+    /// that the driver requests.
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
         self.function.rdma.reset(&self.setup, cx);
         cx.port.set_rdma(false);
@@ -64,9 +64,8 @@ impl State {
         cx.port.reset();
     }
 
-    /// Executes a core or global reset that the driver requested. This reset is a function reset that also
-    /// drops the DDP package. The driver is notified first, while its interrupt configuration is still in
-    /// place.
+    /// Executes a core or global reset that the driver requested: a function reset that also drops the DDP
+    /// package. The driver is notified first, while its interrupt configuration is still in place.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);

@@ -19,12 +19,12 @@ pub(crate) const MAC: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
 /// The test driver, attached to a guest with an E810.
 pub(crate) type Driver = drivers::e810::Driver<Guest<E810>>;
 
-/// Creates a device after power-on, with MSI-X enabled and eventfds for eight vectors.
+/// Creates a device in its power-on state, with MSI-X enabled and eventfds for eight vectors.
 pub(crate) fn powered_on(options: Options) -> Driver {
     powered_on_as(MAC, options)
 }
 
-/// Like [`powered_on`], but with another MAC address.
+/// Like [`powered_on`], but with the MAC address `mac`.
 pub(crate) fn powered_on_as(mac: MacAddr, options: Options) -> Driver {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };

@@ -1,4 +1,4 @@
-//! Trace output of this front-end: register names and records of commands.
+//! Trace output of this front-end: register names and command records.
 
 use card::frontend::RegisterAccess;
 use card::vfio::Bar;
@@ -7,7 +7,7 @@ use protocol::hca::e810::admin::describe::{Buffer, Parameters};
 use protocol::hca::e810::admin::{Descriptor, Flags, Opcode, PARAMETERS_LEN};
 use protocol::hca::e810::regs::Register;
 
-/// Returns the name of the register at the start of an access, or `None` if no register is there.
+/// Returns the name of the accessed register, or `None` if the offset belongs to no register.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     if access.bar != Bar::Bar0 {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     })
 }
 
-/// Describes the fields of the value that was read or written.
+/// Describes the bit fields of the value that was read or written.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     let (Bar::Bar0, Ok(word)) = (access.bar, <[u8; 4]>::try_from(access.data)) else { return };
     let Some((register, 0)) = Register::at(access.offset) else { return };
@@ -68,7 +68,7 @@ pub(super) fn describe_command(
     }
 }
 
-/// Returns the parameters without the buffer address.
+/// Returns the parameters, with the buffer address zeroed if there is one.
 fn parameters(descriptor: &Descriptor) -> [u8; PARAMETERS_LEN] {
     let mut parameters = descriptor.parameters;
     if descriptor.flags.contains(Flags::BUFFER) {

@@ -19,7 +19,7 @@ use super::switch::{Destination, VsiSet};
 use super::vsi::VsiNumber;
 use crate::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
 
-/// Bound: maximum number of frames per poll that are discarded or delivered locally instead of reaching the wire.
+/// Bound: maximum number of frames that a poll discards or delivers locally before it returns.
 const MAX_LOCAL_FRAMES: usize = 32;
 
 impl State {
@@ -63,7 +63,8 @@ impl State {
         deliver(&mut self.lan, &self.function.pf_config, (cx.dma, cx.monitor), frame, &layers, &receivers);
     }
 
-    /// Forwards a frame sent by a VSI to other VSIs. Returns whether the frame also goes to the wire.
+    /// Delivers a frame from a VSI to the frame's local receivers. Returns whether the frame also goes to the
+    /// wire.
     fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: OutgoingFrame, frame: &[u8]) -> bool {
         let pf_config = &self.function.pf_config;
         let to = match sent.destination {

@@ -1,12 +1,12 @@
-//! Interrupts: causes are routed to vectors, and a vector is signalled when the driver has enabled it.
+//! Interrupts. Each cause is routed to a vector. A vector is signalled only while the driver has enabled it.
 //!
-//! Each vector has one pending bit. Signalling a vector disables it (auto-mask); the driver enables it again
-//! after it has handled all causes. A cause is therefore never lost and never signalled twice, even if the
-//! driver or VMM masks the vector for a long time.
+//! Each vector has one pending bit. Signalling a vector disables it (auto-mask). After handling all causes,
+//! the driver enables the vector again. A cause is therefore never lost and never signalled twice, even if
+//! the driver or VMM masks the vector for a long time.
 //!
 //! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time
-//! between two signals. If several causes are pending, the shortest interval applies. If the last signal was
-//! longer ago than the interval, the vector is signalled at once.
+//! between two signals. If several causes are pending, the shortest interval applies. If at least this
+//! interval has passed since the last signal, the vector is signalled immediately.
 //!
 //! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are
 //! therefore coalesced until four descriptors have completed, another cause of the same vector fires, or a
@@ -32,9 +32,9 @@ pub enum Cause {
     Other,
     /// A transmit queue completed descriptors.
     Transmit { queue: u16, done: u32 },
-    /// A receive queue, by number, received frames.
+    /// The receive queue with this number received frames.
     Receive(u16),
-    /// An event was written to a CEQ.
+    /// An event was written to the CEQ with this number.
     CompletionEvent(u16),
     /// An event was written to the AEQ.
     AsyncEvent,
@@ -53,16 +53,16 @@ pub enum RouteRegister {
     Sideband,
     /// PFINT_AEQCTL: events of the AEQ.
     AsyncEvents,
-    /// GLINT_CEQCTL: events of a CEQ, by number.
+    /// GLINT_CEQCTL: events of the CEQ with this number.
     CompletionEvents(u16),
-    /// QINT_TQCTL: completions of a transmit queue, by number.
+    /// QINT_TQCTL: completions of the transmit queue with this number.
     Transmit(u16),
-    /// QINT_RQCTL: frames of a receive queue, by number.
+    /// QINT_RQCTL: frames for the receive queue with this number.
     Receive(u16),
 }
 
 impl RouteRegister {
-    /// Returns the route that a register of BAR0 represents, if any.
+    /// Returns the route that a BAR0 register configures, if any.
     pub fn of(register: Register) -> Option<Self> {
         Some(match register {
             Register::PfintFwCtl => Self::Firmware,
@@ -82,9 +82,9 @@ impl RouteRegister {
 #[derive(Debug)]
 pub struct Vectors {
     vectors: Vec<Vector>,
-    /// Whether a vector must be signalled once MSI-X is enabled.
+    /// Set if a vector must be signalled as soon as MSI-X is enabled.
     msix_blocked: bool,
-    /// Vectors with a running timer. Bound: each vector at most once.
+    /// Vectors with a running timer. Bound: each vector appears at most once.
     timers: Vec<u16>,
     firmware: u32,
     other: u32,
@@ -101,17 +101,18 @@ pub struct Vectors {
 /// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Number of completed descriptors that ends coalescing: one cache line, the unit in which the E810 writes
-/// descriptors back.
+/// Coalescing ends after this number of completed descriptors. They fill one cache line, which is the unit in
+/// which the E810 writes descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
-/// Bound: maximum delay of a coalesced completion. It is longer than the reply time of a peer's kernel, even
-/// in an emulated guest. It is short enough not to slow down a sender that waits for buffer space.
+/// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to
+/// reply, even in an emulated guest. But it is short enough not to slow down a sender that is waiting for
+/// buffer space.
 const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Vector {
-    /// Last value written, with `enable` updated.
+    /// Last value written, except that the device updates `enable`.
     control: DynCtl,
     intervals: [Interval; INTERVALS],
     pending: PendingState,
@@ -129,7 +130,7 @@ struct Vector {
 enum PendingState {
     #[default]
     Idle,
-    /// `done` completed descriptors, coalesced until `until`.
+    /// An interrupt for `done` completed descriptors is delayed until `until`.
     Coalescing { done: u32, until: Instant, interval: Duration },
     /// The vector is signalled once `interval` has passed since the last signal.
     Due { interval: Duration },
@@ -163,7 +164,7 @@ impl Vector {
         }
     }
 
-    /// Ends coalescing that has timed out.
+    /// Ends coalescing if it has timed out.
     fn expire(&mut self, now: Instant) {
         if let PendingState::Coalescing { until, interval, .. } = self.pending
             && until <= now
@@ -173,8 +174,8 @@ impl Vector {
         }
     }
 
-    /// Returns the time of the next state change, provided that no other cause fires. If the time is in the
-    /// past, the change is due.
+    /// Returns the time of the next state change, assuming that no cause fires before then. A time in the
+    /// past means that the change is due.
     fn deadline(&self) -> Option<Instant> {
         match self.pending {
             PendingState::Idle => None,
@@ -207,7 +208,7 @@ impl Vectors {
         }
     }
 
-    /// Fires a cause. Has no effect if the route of the cause is disabled.
+    /// Fires a cause. Has no effect if the cause's route is disabled.
     pub fn fire(&mut self, cx: &mut Context<'_>, cause: Cause) {
         let route = match cause {
             Cause::AdminEvent => Some(self.firmware),
@@ -238,7 +239,7 @@ impl Vectors {
         self.fire_enabled(cx);
     }
 
-    /// Sets bits of PFINT_OICR without an interrupt.
+    /// Sets bits of PFINT_OICR without raising an interrupt.
     pub fn set_other(&mut self, causes: OtherCauses) {
         self.causes |= causes;
     }
@@ -357,7 +358,7 @@ impl Vectors {
         }
     }
 
-    /// Returns the time of the next call to [`Vectors::handle_deadline`].
+    /// Returns the time at which [`Vectors::handle_deadline`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let timers = self.timers.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
         timers.filter_map(Vector::deadline).min()

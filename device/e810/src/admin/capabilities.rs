@@ -1,5 +1,5 @@
-//! Capabilities of the device and function: commands 000A and 000B. The device does not report optional
-//! features: SR-IOV, PTP, sensors, LEDs and alternative scheduler topologies.
+//! Capabilities of the function and device: commands 000A and 000B. Optional features are not reported. These
+//! are SR-IOV, PTP, sensors, LEDs and alternative scheduler topologies.
 //!
 //! # Spec
 //! E810 interface, sections 6.1 and 6.2.
@@ -14,7 +14,7 @@ use crate::state::State;
 
 /// Number of entries in the RSS lookup table. Drivers accept no other size.
 const RSS_TABLE: u32 = 2048;
-/// Width of an entry of the RSS lookup table in bits.
+/// Width of an RSS lookup table entry in bits.
 const RSS_ENTRY_WIDTH: u32 = 9;
 /// Number of traffic classes.
 const TRAFFIC_CLASSES: u32 = 8;

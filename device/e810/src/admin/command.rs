@@ -1,11 +1,11 @@
-//! An admin command as its handler sees it: typed parameters and a copy of the buffer, both replaced by the
-//! response.
+//! An admin command as seen by its handler: the parameters and a copy of the buffer. The handler overwrites
+//! them with the response.
 
 use card::memory::GuestMemory;
 use protocol::hca::e810::admin::descriptor::{BUFFER_LEN, Flags};
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, PARAMETERS_LEN};
 
-/// An admin command, from the fetch of its descriptor to its completion.
+/// An admin command that has been fetched but not yet completed.
 #[derive(Debug)]
 pub struct Command {
     parameters: [u8; PARAMETERS_LEN],
@@ -15,10 +15,10 @@ pub struct Command {
 }
 
 impl Command {
-    /// Fetches the buffer of a command, if the device must read it.
+    /// Creates a command from its descriptor. Reads the buffer from guest memory if the READ flag is set.
     ///
     /// # Errors
-    /// EINVAL for a buffer above the maximum length; EIO for a buffer that is not in mapped memory.
+    /// EINVAL if the buffer exceeds the maximum length; EIO if the buffer is not in mapped memory.
     pub fn read(descriptor: &Descriptor, dma: &GuestMemory) -> Result<Self, AdminError> {
         let len = usize::from(descriptor.buffer_len);
         let mut buffer = Vec::new();
@@ -41,7 +41,7 @@ impl Command {
         Self { parameters, buffer, answered: None }
     }
 
-    /// Returns the parameters, parsed as the command's type.
+    /// Returns the parameters, parsed with `parse`.
     pub fn parameters<T>(&self, parse: fn(&[u8; PARAMETERS_LEN]) -> T) -> T {
         parse(&self.parameters)
     }
@@ -66,7 +66,7 @@ impl Command {
     /// Calls `fill` to write the buffer. `fill` returns the length of the response.
     ///
     /// # Errors
-    /// Returns the errors of `fill`.
+    /// Returns any error from `fill`.
     pub fn fill(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, AdminError>,
@@ -95,12 +95,12 @@ impl Command {
         Ok(())
     }
 
-    /// Returns the buffer bytes of the response.
+    /// Returns the part of the buffer that the response fills.
     pub(super) fn output(&self) -> &[u8] {
         self.answered.and_then(|len| self.buffer.get(..len)).unwrap_or_default()
     }
 
-    /// Completes a successful command: writes the buffer and updates the descriptor.
+    /// Completes a successful command: writes the buffer to guest memory and updates the descriptor.
     ///
     /// # Errors
     /// EIO if the buffer is not in mapped memory.

@@ -13,11 +13,11 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use super::Command;
 use crate::state::State;
 
-/// Lock timeout in milliseconds, as reported to drivers. There is only one driver, so a lock never expires.
+/// Lock timeout in milliseconds, as reported to drivers. With only one driver, locks never need to expire.
 const GRANTED_MS: u32 = 3000;
 
-/// Firmware and API version. From API version 1.5.2 on, drivers require flash modules that the image does not
-/// contain.
+/// Firmware and API version. From API version 1.5.2 on, drivers require flash modules that this device's
+/// flash image does not contain.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,
@@ -86,7 +86,7 @@ pub(super) fn read_nvm(state: &State, command: &mut Command) -> Result<(), Admin
     command.reply(bytes)
 }
 
-/// Returns the checksum of the shadow RAM, which the driver verifies.
+/// Returns the shadow RAM checksum, which the driver verifies.
 pub(super) fn nvm_checksum(state: &State, command: &mut Command) -> Result<(), AdminError> {
     let request = command.parameters(NvmChecksum::parse);
     if request.recalculate {

@@ -23,7 +23,6 @@ pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };
         execute(state, cx, &mut descriptor);
-        // If the command reset the function, the ring is disabled and this call has no effect.
         state.function.rings.send.complete(cx.dma, place, &descriptor);
     }
 }
@@ -60,8 +59,8 @@ fn execute(state: &mut State, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
         Ok(()) => limited!(debug, command = name, "command completed"),
-        // Log at debug level only: drivers probe optional commands, and discover the flash size by reading
-        // past its end.
+        // Log at debug level only: drivers probe for optional commands, and find the flash size by reading
+        // past the end.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
             limited!(debug, command = name, "command completed with status: {error}");
         }
@@ -127,7 +126,7 @@ fn dispatch(
         Opcode::DownloadPackage => package::download(state, command),
         Opcode::UpdatePackage => package::update(state, command),
         Opcode::GetPackageInfo => package::info(state, command),
-        // These settings have no effect on the device.
+        // These commands succeed but have no effect.
         Opcode::QueueShutdown
         | Opcode::ClearPxe
         | Opcode::SetPortParameters

@@ -46,8 +46,8 @@ fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
     post_link_event(state, cx);
 }
 
-/// Enables or disables the MAC loopback. Any reset disables the loopback, so a new driver never starts with a
-/// disconnected port.
+/// Enables or disables the MAC loopback. Every reset disables the loopback, so a newly loaded driver never
+/// starts with a disconnected port.
 pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
     let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
     if cx.port.set_loopback(enable) {

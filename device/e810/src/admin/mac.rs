@@ -11,7 +11,7 @@ use super::Command;
 use crate::link::MAX_FRAME;
 use crate::state::State;
 
-/// Returns the address of the port. An address written by the driver persists until the next reset.
+/// Returns the port's MAC address. An address written by the driver persists until the next reset.
 pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminError> {
     let entry = MacEntry { port: 0, kind: 0, mac: cx.port.addresses().own.mac };
     command.reply(&entry.emit())?;

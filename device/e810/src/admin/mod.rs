@@ -1,8 +1,8 @@
 //! The admin queue: commands execute synchronously on a write to the send tail, and events are posted to the
 //! receive ring.
 //!
-//! [`ring`] implements the descriptor rings and their registers. [`command`] defines a command as its handler
-//! sees it, and [`dispatch`] selects the handler. Each of the other modules implements one group of commands.
+//! [`ring`] implements the descriptor rings and their registers. [`command`] defines a command as seen by its
+//! handler, and [`dispatch`] selects the handler. Each remaining module implements one group of commands.
 //!
 //! # Spec
 //! E810 interface, sections 4 and 5.

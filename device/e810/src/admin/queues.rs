@@ -30,7 +30,7 @@ pub(crate) fn dispatch(
     })
 }
 
-/// Executes "Add transmit queues". If a queue is rejected, the queues before it remain.
+/// Executes "Add transmit queues". If a queue is rejected, the queues added before it remain.
 fn add_queues(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let mut left = Buffer::new(command.buffer_mut());
@@ -66,11 +66,11 @@ fn to_admin_error(error: AddError) -> AdminError {
 
 /// Maximum number of RDMA queue sets: one per scheduler leaf.
 ///
-/// Bound: enforced here, because the limit of scheduler leaves does not limit the sets. Drivers choose the
-/// handles, and a set remains when its leaf is deleted together with an ancestor.
+/// Bound: enforced here, because the limit on scheduler leaves does not limit the number of sets. Drivers
+/// choose the handles, and a set outlives a leaf that is deleted together with an ancestor.
 const MAX_RDMA_SETS: usize = 512;
 
-/// Executes "Add RDMA queue sets". If a set is rejected, the sets before it remain.
+/// Executes "Add RDMA queue sets". If a set is rejected, the sets added before it remain.
 fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let function = &mut state.function;
@@ -84,7 +84,7 @@ fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminEr
                 return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", request.set.into()));
             }
             if request.set & RDMA != 0 {
-                // In "disable queues", this bit marks the ID of an RDMA queue set.
+                // In "disable queues", this bit distinguishes RDMA queue sets from transmit queues.
                 return Err(AdminError::invalid("RDMA queue set", request.set.into()));
             }
             if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {
@@ -102,9 +102,10 @@ fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminEr
     Ok(())
 }
 
-/// Executes "Disable queues": removes queues and their pending frames at once.
+/// Executes "Disable queues": immediately removes queues and their pending frames.
 fn disable(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
-    /// Padding after an even number of IDs; aligns a group (with its 6-byte header) to four bytes.
+    /// Length of the padding after an even number of IDs. Groups have a 6-byte header, and are aligned to
+    /// four bytes.
     const PADDING: usize = 2;
     let groups = command.parameters(DisableParameters::parse).groups;
     let function = &mut state.function;

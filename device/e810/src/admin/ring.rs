@@ -19,7 +19,7 @@ pub struct Rings {
     pub send: Ring,
     /// Admin receive queue (ARQ): events.
     pub receive: Ring,
-    /// Mailbox send queue. There are no virtual functions, so messages complete without effect.
+    /// Mailbox send queue. There are no virtual functions, so messages have no effect and complete at once.
     pub mailbox_send: Ring,
     /// Mailbox receive queue, never written.
     pub mailbox_receive: Ring,
@@ -59,7 +59,7 @@ pub enum RingName {
 }
 
 impl RingRegister {
-    /// Returns the ring and the ring register that a register of BAR0 represents, if any.
+    /// Returns the ring and the ring register that correspond to a BAR0 register, if any.
     pub fn of(register: Register) -> Option<(RingName, Self)> {
         use {Register as R, RingName as Of};
         Some(match register {
@@ -98,7 +98,7 @@ impl Rings {
         }
     }
 
-    /// Writes a register of a ring. The caller executes the commands that a tail write posts.
+    /// Writes a ring register. If the write posts commands, the caller executes them.
     pub fn write(&mut self, name: RingName, register: RingRegister, value: u32) {
         let ring = match name {
             RingName::Send => &mut self.send,
@@ -146,7 +146,7 @@ impl Ring {
 
     /// Fetches the descriptor at the head. Returns the descriptor and its address, or `None` if the ring is
     /// empty or stopped. The ring stops if it is not in mapped memory, or if its head or tail is out of
-    /// range; the "critical error" bit of its length register is then set.
+    /// range. In that case, the "critical error" bit in its length register is set.
     pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
         if !self.length.enable || self.length.critical || self.head == self.tail {
             return None;
@@ -195,7 +195,7 @@ impl Ring {
         dma.write(free.buffer(), data)?;
         let mut flags = Flags::DONE | Flags::COMPLETE | Flags::BUFFER;
         flags.set(Flags::LARGE, data.len() > LARGE_FROM);
-        // Keep the buffer address, which the driver uses to find the buffer again.
+        // Keep the buffer address. The driver uses it to find the buffer again.
         let mut all: [u8; PARAMETERS_LEN] = free.parameters;
         all[..8].copy_from_slice(&parameters);
         Ok(Some(Descriptor {

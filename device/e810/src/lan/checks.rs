@@ -1,4 +1,5 @@
-//! Translates receive offloads to receive descriptors: checksum status, header length and the stripped VLAN tag.
+//! Receive offloads whose results appear in receive descriptors: checksum verification, header length and
+//! VLAN tag stripping.
 //!
 //! # Spec
 //! E810 interface, section 8.5.

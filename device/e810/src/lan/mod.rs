@@ -41,8 +41,8 @@ use crate::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
 use crate::strict::rules;
 use crate::vectors::Cause;
 
-/// Bound: number of queue polls per frame. It is needed because queues may hold only descriptors that produce
-/// no frame.
+/// Bound: maximum number of queue polls per frame. Without this bound, queues full of descriptors that
+/// produce no frame would block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
@@ -68,13 +68,13 @@ pub(super) enum AddError {
     RingLength(u16, u16),
 }
 
-/// Ring lengths in descriptors that E810 drivers accept.
+/// Valid ring lengths, in descriptors. E810 drivers accept the same range.
 const RING_LENGTHS: std::ops::RangeInclusive<u16> = 8..=8160;
 
 /// Pending interrupt causes, each at most once.
 type Causes = SmallVec<[Cause; 8]>;
 
-/// All queues and counters.
+/// The LAN data path: all queues and counters.
 #[derive(Debug)]
 pub(super) struct Lan {
     transmit: Vec<Option<Box<Transmit>>>,
@@ -93,11 +93,11 @@ struct Transmit {
     queue: TransmitQueue,
     /// Whether the queue is in `turns`.
     queued: bool,
-    /// Stopped by a driver violation. A stopped queue does nothing until it is removed.
+    /// Set if a driver violation has stopped the queue. A stopped queue does nothing until it is removed.
     stopped: bool,
 }
 
-/// Registers of a receive queue, and its state while enabled.
+/// Registers of a receive queue, and the queue's state while it is enabled.
 #[derive(Debug, Default)]
 struct Receive {
     context: [u32; rx_context::WORDS],
@@ -105,7 +105,7 @@ struct Receive {
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
-    /// Stopped by a driver violation, as in [`Transmit`].
+    /// Set if a driver violation has stopped the queue, as in [`Transmit`].
     stopped: bool,
 }
 
@@ -136,7 +136,7 @@ impl Lan {
         }
     }
 
-    /// Resets the function: removes all queues. Statistics are kept.
+    /// Handles a function reset: removes all queues. Statistics are kept.
     pub(super) fn reset(&mut self) {
         self.transmit.iter_mut().for_each(|queue| *queue = None);
         self.receive.iter_mut().for_each(|queue| *queue = Receive::default());
@@ -291,14 +291,14 @@ impl Lan {
         Ok(())
     }
 
-    /// Removes a transmit queue at once, with its pending frames. Returns whether it existed.
+    /// Immediately removes a transmit queue and its pending frames. Returns whether the queue existed.
     pub(super) fn remove_transmit(&mut self, number: u16) -> bool {
         self.turns.retain(|waiting| *waiting != number);
         self.causes.retain(|cause| !matches!(cause, Cause::Transmit { queue, .. } if *queue == number));
         self.transmit.get_mut(usize::from(number)).is_some_and(|place| place.take().is_some())
     }
 
-    /// Handles a doorbell: descriptors before `tail` are posted.
+    /// Handles a doorbell, which posts the descriptors before `tail`.
     fn ring_doorbell(&mut self, number: u16, tail: u32) {
         let Some(transmit) = self.transmit_mut(number) else { return };
         match transmit.queue.set_tail(tail) {
@@ -378,7 +378,7 @@ impl Lan {
         self.statistics.vsi_mut(vsi).transmit_errors += 1;
     }
 
-    /// Writes a context register, which takes effect when the queue is enabled.
+    /// Writes a context register. The value takes effect when the queue is enabled.
     fn write_receive_context(&mut self, number: u16, index: usize, value: u32) {
         if let Some(word) = self.receive_mut(number).and_then(|receive| receive.context.get_mut(index)) {
             *word = value;
@@ -390,7 +390,7 @@ impl Lan {
         context.and_then(|context| context.get(index)).copied().unwrap_or_default()
     }
 
-    /// Writes the descriptor profile, which takes effect when the queue is enabled.
+    /// Writes the descriptor profile. The value takes effect when the queue is enabled.
     fn write_receive_profile(&mut self, number: u16, value: u32) {
         if let Some(receive) = self.receive_mut(number) {
             receive.profile = value;
@@ -401,7 +401,7 @@ impl Lan {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.profile)
     }
 
-    /// Writes QRX_CTRL. Enabling and disabling complete at once.
+    /// Writes QRX_CTRL. The queue is enabled or disabled immediately.
     fn write_receive_control(&mut self, number: u16, value: u32) {
         let Some(receive) = self.receive_mut(number) else { return };
         let enable = value & control::REQUEST != 0;
@@ -427,7 +427,7 @@ impl Lan {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.control)
     }
 
-    /// Handles a tail write: entries before `tail` are posted.
+    /// Handles a tail write, which posts the entries before `tail`.
     fn write_receive_tail(&mut self, number: u16, tail: u32) {
         let Some(receive) = self.receive_mut(number) else { return };
         receive.tail = tail;
@@ -438,7 +438,7 @@ impl Lan {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.tail)
     }
 
-    /// Counts a frame received by the port. Returns false if it exceeds the maximum frame size.
+    /// Counts a frame received by the port. Returns false if the frame exceeds the maximum frame size.
     pub(super) fn accept_from_port(&mut self, frame: &[u8]) -> bool {
         if frame.len() > MAX_FRAME_LEN {
             self.statistics.port.oversize += 1;

@@ -1,7 +1,7 @@
-//! Translates transmit descriptors to offload requests.
+//! Translates transmit descriptors into offload requests.
 //!
-//! Drivers write the sum of the pseudo-header (for TSO, without the length) to the checksum field. The device
-//! ignores this sum and computes the whole checksum, which gives the same result.
+//! Drivers write the pseudo-header sum to the checksum field. For TSO, this sum excludes the length. The
+//! device ignores the sum and computes the whole checksum, which gives the same result.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -20,10 +20,10 @@ use protocol::net::layers::{TagKind, Tci, VlanTag};
 use super::malicious::DriverError;
 use super::transmit_queue::MAX_FRAME_LEN;
 
-/// Range of the MSS in bytes, as in the E810.
+/// Valid MSS range in bytes, the same as on the E810.
 const SEGMENT_SIZES: RangeInclusive<u16> = 64..=9668;
 
-/// Combines the tag of the context descriptor (outer) with the tag of the data descriptors (inner).
+/// Combines the context descriptor's tag (outer) with the data descriptors' tag (inner).
 pub(super) fn tags(context: &ContextDescriptor, inner: Option<u16>) -> Insertion {
     let tag = |kind, tci| VlanTag { kind, tci: Tci::from_bits(tci) };
     Insertion::new(
@@ -32,11 +32,12 @@ pub(super) fn tags(context: &ContextDescriptor, inner: Option<u16>) -> Insertion
     )
 }
 
-/// Derives the header offsets from the descriptors of a frame. `inserted_len` is the total length of the VLAN
-/// tags to insert.
+/// Derives the header offsets from a frame's descriptors. `inserted_len` is the total length of the VLAN tags
+/// to insert.
 ///
 /// # Errors
-/// `HeaderLengths` if a header is shorter than its minimum, or L4 is requested without IP.
+/// `HeaderLengths` if a header is shorter than its minimum, or if an L4 offload is requested without an IP
+/// header.
 pub(super) fn headers(
     command: Command,
     lengths: HeaderLengths,

@@ -18,7 +18,7 @@ use super::{checks, trace};
 use crate::strict::rules;
 
 /// Bound: buffers per frame. The E810 has the same limit. Linux posts buffers that are large enough to stay
-/// within it.
+/// within this limit.
 const MAX_BUFFERS: usize = 5;
 
 /// Bound: descriptors prefetched from the ring at a time.
@@ -89,8 +89,8 @@ impl ReceiveQueue {
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Strict mode: returns the reason why a context prevents reception, if there is one. Data buffers of
-    /// length 0 are allowed, because the VSI of the flow director has a queue that receives nothing.
+    /// Strict mode: returns the reason why a context prevents reception, if it does. Data buffers of length 0
+    /// are allowed, because the VSI of the flow director has a queue that receives nothing.
     pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
@@ -121,7 +121,7 @@ impl ReceiveQueue {
         self.tail
     }
 
-    /// Sets the tail: descriptors before it are posted.
+    /// Sets the tail, which posts the descriptors before it.
     ///
     /// # Errors
     /// The index is outside the ring.

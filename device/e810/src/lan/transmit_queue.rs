@@ -23,19 +23,19 @@ use super::malicious::DriverError;
 use super::{offload, trace};
 use crate::strict::rules;
 
-/// Maximum frame length on the wire without the check sequence. With the check sequence, it is 9728 bytes
-/// (section 5.6).
+/// Maximum frame length on the wire, excluding the check sequence. With the check sequence, the maximum is
+/// 9728 bytes (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
-/// Minimum frame length that a driver may post, as in the E810. Linux pads shorter frames.
+/// Minimum length of a frame posted by a driver, the same as on the E810. Linux pads shorter frames.
 const MIN_LEN: usize = 17;
 
 /// Bound: buffers per frame without TSO. The E810 has the same limit. Linux linearizes frames with more
 /// buffers.
 const MAX_BUFFERS: usize = 8;
 
-/// Bound: buffers per TSO frame. This limits the state of a queue between calls. A TSO frame of Linux has at
-/// most 45 fragments and 128 KiB in total. Linux splits fragments of 16 KiB or more.
+/// Bound: buffers per TSO frame. This limits the state that a queue keeps between calls. A TSO frame from
+/// Linux has at most 45 fragments and 128 KiB in total. Linux splits fragments of 16 KiB or more.
 const MAX_TSO_BUFFERS: usize = 256;
 
 /// Bound: descriptors prefetched from the ring at a time.
@@ -51,7 +51,7 @@ pub(super) struct TransmitQueue {
     window: Window,
     frame: PendingFrame,
     segments: Option<Segments>,
-    /// Header buffer for the next TSO frame.
+    /// Spare header buffer, which the next TSO frame reuses.
     spare: Vec<u8>,
     frames: u64,
     bytes: u64,
@@ -59,9 +59,9 @@ pub(super) struct TransmitQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Appended a frame with this destination.
+    /// The queue appended a frame with this destination.
     Frame(Destination),
-    /// Consumed descriptors that produce no frame.
+    /// The queue consumed descriptors that produce no frame.
     NoFrame,
     /// No descriptors are posted.
     Idle,
@@ -91,7 +91,7 @@ struct PendingFrame {
     position: (usize, u16),
 }
 
-/// Fields that are equal in all data descriptors of a frame.
+/// Fields that are the same in all data descriptors of a frame.
 #[derive(Clone, Copy, Debug)]
 struct First {
     command: Command,
@@ -146,7 +146,7 @@ impl TransmitQueue {
         self.tail
     }
 
-    /// Handles a doorbell: descriptors before `tail` are posted.
+    /// Handles a doorbell, which posts the descriptors before `tail`.
     ///
     /// # Errors
     /// The index is outside the ring.
@@ -160,7 +160,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Whether another call of `poll` may make progress.
+    /// Whether another call to `poll` may make progress.
     pub(super) const fn has_work(&self) -> bool {
         self.segments.is_some() || self.head != self.tail
     }
@@ -228,7 +228,7 @@ impl TransmitQueue {
         Ok(Step::Frame(destination))
     }
 
-    /// Appends a frame without TSO. Inserts the tags and computes the checksums.
+    /// Appends a frame that does not use TSO. Inserts the tags and computes the checksums.
     fn emit_unsegmented(
         &mut self,
         memory: &GuestMemory,
@@ -305,8 +305,8 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks each descriptor of the frame that has the RS bit as done. Returns the number of these
-    /// descriptors.
+    /// Writes back the done type to those descriptors of the frame that have the RS bit set. Returns the
+    /// number of descriptors written.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

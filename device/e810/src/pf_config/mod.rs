@@ -1,4 +1,4 @@
-//! Configuration of the function by admin commands: switch, VSIs, scheduler and allocated resources. A
+//! Configuration of the function, set by admin commands: switch, VSIs, scheduler and allocated resources. A
 //! function reset and "clear PF configuration" drop this state.
 
 mod snapshot;
@@ -35,10 +35,10 @@ impl PfConfig {
         self.switch.receive(&self.vsis, layers)
     }
 
-    /// Forwards a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
+    /// Selects the destinations of a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
-    /// Why the frame is discarded.
+    /// The reason why the frame is discarded.
     pub(super) fn transmit(
         &self,
         from: VsiNumber,

@@ -51,7 +51,7 @@ fn words(rng: &mut impl Rng, likely: u32, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| number(rng, likely).to_le_bytes()).collect()
 }
 
-/// Returns a buffer that usually has the layout of the command.
+/// Returns a buffer that usually has the layout that the command requires.
 fn buffer(rng: &mut impl Rng, opcode: Opcode) -> Vec<u8> {
     let low = |value: u32| value.to_le_bytes()[0];
     let shaped = match opcode {
@@ -158,7 +158,7 @@ fn scheduler_and_switch_stay_consistent_after_random_commands() {
                 device.vsis.steer(taker, vsi, &frame);
             }
         }
-        // If few commands succeeded, the test would cover only rejections.
+        // If too few commands succeeded, the test would mostly cover rejections.
         assert!(done > COMMANDS / 4, "seed {seed}: {done} commands done");
     }
 }

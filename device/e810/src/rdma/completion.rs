@@ -1,4 +1,4 @@
-//! Reports engine events to software: completions, and events of queue pairs and completion queues.
+//! Reports engine events to software: completions, QP events and CQ events.
 //!
 //! A failed request produces no CQE. Instead, the QP enters the error state and an asynchronous event reports
 //! the cause. Software then flushes the queues and reports the cause in the first flush completion.
@@ -75,7 +75,7 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     }
 }
 
-/// Returns the WQE index that the `wr_id` of a receive request contains.
+/// Returns the WQE index contained in a receive request's `wr_id`.
 fn index(wr_id: u64) -> u16 {
     u16::try_from(wr_id).unwrap_or_default()
 }
@@ -85,9 +85,9 @@ fn base_cqe(qp: &QueuePair, wqe_index: u16) -> Cqe {
     Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
 }
 
-/// Builds the CQE of a received message, and its extension if required.
+/// Builds the CQE for a received message, and the extended CQE if one is needed.
 fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<ExtendedCqe>) {
-    /// Mask of the BTH opcode bits that are common to all services.
+    /// Mask of the BTH opcode bits that do not depend on the service.
     const OPERATION: u8 = 0x1f;
     let mut entry = Cqe {
         len: done.byte_len,
@@ -117,8 +117,8 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQ is in error, the QP is
-/// stopped.
+/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQ is in the error state,
+/// the QP is stopped.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -164,8 +164,8 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
         AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
-        // These events cannot occur. The CM establishes connections without the device, and the device has
-        // neither shared receive queues nor XRC.
+        // These events cannot occur. The CM establishes connections without involving the device, and the
+        // device supports neither shared receive queues nor XRC.
         AsyncEvent::CommunicationEstablished
         | AsyncEvent::SrqCatastrophic
         | AsyncEvent::LastWqeReached

@@ -1,9 +1,9 @@
-//! A completion queue: its ring, the consumer index of software, and the arming state.
+//! A completion queue: its ring, software's consumer index, and the arming state.
 //!
 //! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the
 //! write. If the device writes a CQE in this interval, software expects an event for the CQE, but the device
-//! has not received the arm yet. When the arm arrives, the device therefore checks for unread entries. If any
-//! entry is unread, the device raises the event at once. A spurious event is harmless.
+//! has not received the arm request yet. When the request arrives, the device therefore checks for unread
+//! entries. If any entry is unread, the device raises the event at once. A spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
@@ -17,7 +17,7 @@ use protocol::ids::{Cqn, Iova};
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
 
-/// Which CQE triggers the next completion event.
+/// Condition for the next completion event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Armed {
     #[default]
@@ -31,9 +31,9 @@ enum Armed {
 /// A completion event to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CqNotification {
-    /// CEQ to write to.
+    /// Number of the CEQ to write to.
     pub(super) ceq: u16,
-    /// Cookie of the CQ. The event contains this cookie.
+    /// Cookie of the CQ, to be written to the event.
     pub(super) cookie: u64,
 }
 
@@ -74,12 +74,12 @@ pub(super) struct CompletionQueue {
     /// Whether a full ring is an error. If false, the oldest entry is overwritten.
     check_overflow: bool,
     armed: Armed,
-    /// Number of entries that software may not have read yet. This is an upper bound, because the shadow area
-    /// is read only when needed.
+    /// Upper bound on the number of unread entries. The exact number is unknown, because the shadow area is
+    /// read only when needed.
     unread: u32,
     /// Consumer index at the last read of the shadow area.
     head: u32,
-    /// Number of unread entries up to and including the newest solicited one.
+    /// Number of unread entries up to and including the newest solicited entry.
     unread_solicited: u32,
     /// Number of resizes so far, modulo 2^14.
     resizes: u16,
@@ -132,7 +132,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the CEQ that receives the events of this queue, if any.
+    /// Returns the CEQ that receives this queue's events, if any.
     pub(super) const fn ceq(&self) -> Option<u16> {
         self.ceq
     }
@@ -142,7 +142,7 @@ impl CompletionQueue {
         self.ring.next()
     }
 
-    /// Returns the cookie that the events of this queue contain.
+    /// Returns the cookie for this queue's events.
     pub(super) const fn cookie(&self) -> u64 {
         self.cookie
     }
@@ -168,7 +168,7 @@ impl CompletionQueue {
     /// write, if one is due.
     ///
     /// # Errors
-    /// The entry is lost. All later entries are lost too.
+    /// The entry is lost, and all later entries will be lost too.
     pub(super) fn push(
         &mut self,
         pages: Pages<'_>,
@@ -200,7 +200,8 @@ impl CompletionQueue {
         Ok(if due { self.notify() } else { None })
     }
 
-    /// Handles an arm doorbell. Returns a completion event if an unread entry already satisfies the arm.
+    /// Handles an arm doorbell. Returns a completion event if an unread entry already satisfies the arm
+    /// request.
     pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<CqNotification> {
         let shadow = self.read_shadow(pages)?;
         self.armed = match (shadow.arm_next, shadow.arm_solicited) {
@@ -208,9 +209,10 @@ impl CompletionQueue {
             (false, true) => Armed::Solicited,
             (false, false) => return None,
         };
-        // Section 12.3: the write of an unread entry may have raced with the arm.
+        // Section 12.3: an unread entry may have been written while the arm request was in flight.
         let missed = match self.armed {
-            // Software still uses the old ring, so its consumer index says nothing about unread entries.
+            // Software still uses the old ring. Its consumer index does not show whether it has read entries
+            // of the new ring.
             _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,

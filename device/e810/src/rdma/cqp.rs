@@ -10,7 +10,7 @@ use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::control::{ErrorCodes, HostContext, Status, Tail};
 use protocol::ids::Iova;
 
-/// Maximum number of ring entries: indices have eleven bits in the registers.
+/// Maximum number of ring entries. Ring indices in registers have eleven bits.
 const MAX_ENTRIES: u32 = 2048;
 
 /// Protocol code of RoCEv2 in the host context.
@@ -52,7 +52,7 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CqpEntry {
     pub(super) index: u16,
-    /// Polarity that new entries have in the pass of this entry.
+    /// Polarity of new entries in the pass over the ring that this entry belongs to.
     pub(super) polarity: bool,
     /// The WQE, or an error if the ring is not in mapped memory.
     pub(super) wqe: Result<[u8; WQE_LEN], DmaError>,
@@ -108,7 +108,7 @@ impl Cqp {
         Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
     }
 
-    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error of an earlier creation.
+    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error from an earlier creation.
     pub(super) fn clear_status(&mut self, to: Status) {
         if !to.error && self.state == State::Refused {
             self.state = State::Stopped;
@@ -125,7 +125,7 @@ impl Cqp {
         self.codes
     }
 
-    /// Returns the cookie that completions contain, or `None` if the queue is not running.
+    /// Returns the cookie for completions, or `None` if the queue is not running.
     pub(super) fn cookie(&self) -> Option<u64> {
         Some(self.running()?.cookie)
     }

@@ -23,7 +23,7 @@ const OK: &str = "OK";
 /// Result of an operation. The completion returns the value, which is usually 0.
 pub(super) type Outcome = Result<u32, CqpError>;
 
-/// Executes the operations in the ring before index `end`.
+/// Executes the operations posted before ring index `end`.
 ///
 /// Bound: the number of ring entries.
 pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
@@ -77,8 +77,8 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, entry: &CqpEntry) -> Outcome {
     outcome
 }
 
-/// Reports the outcome of an operation in the registers. Once the CQ of the control queue exists, the outcome
-/// is also reported in this CQ.
+/// Reports an operation's outcome in the registers. Once the control queue's CQ exists, the outcome is
+/// reported in that CQ as well.
 fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
     let codes = outcome.err().map(|error| error.code.codes());
     rdma.cqp.record_outcome(codes);
@@ -136,5 +136,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Push page number that means that no page was allocated.
+/// Push page number meaning that no page was allocated.
 const NO_PUSH_PAGE: u32 = 1024;

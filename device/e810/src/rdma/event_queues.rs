@@ -1,5 +1,5 @@
-//! Event queues. Each vector in use has a completion event queue (CEQ). Its entries identify the CQs with new
-//! completions. The device has one asynchronous event queue (AEQ).
+//! Event queues. Each vector in use has a completion event queue (CEQ). CEQ entries identify the CQs that
+//! have new completions. The device has one asynchronous event queue (AEQ).
 //!
 //! # Spec
 //! E810 interface, sections 12.4, 12.6 and 14.1.
@@ -26,7 +26,7 @@ pub(in super::super) struct EventQueues {
     aeq: Option<AsyncQueue>,
     /// Bitmap of CEQs with new entries.
     fired: u16,
-    /// Set if the AEQ has new entries.
+    /// Set if the AEQ has received new entries.
     async_fired: bool,
 }
 

@@ -1,8 +1,7 @@
-//! Function private memory (FPM): the limits of context memory, and the placement of objects in context
-//! memory.
+//! Function private memory (FPM): the limits of context memory, and the placement of objects within it.
 //!
 //! The device stores all objects except PBLEs itself. It declares a size of one byte for each of these
-//! objects, so the host maps only a few segments for all of them.
+//! objects, so the host needs to map only a few segments for them.
 //!
 //! # Spec
 //! E810 interface, section 11.2.
@@ -17,21 +16,21 @@ use super::dispatch::Outcome;
 use super::hmc::{Hmc, Pbles};
 use crate::limits::{Limits, MAX_CEQS};
 
-/// Number of segments for objects other than PBLEs. These objects together need at most ten segments, but
-/// drivers commit more objects of some kinds than the device offers.
+/// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten
+/// segments, but drivers commit more objects of some kinds.
 const OTHER_SEGMENTS: u16 = 63;
 /// Maximum number of timers.
 const MAX_TIMERS: u32 = 4096;
-/// Context memory objects per multicast group.
+/// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Returns the limit of an object kind that the device stores itself. Each object takes one byte of context
-/// memory.
+/// Returns the limit for a kind of object that the device stores itself. Each object takes one byte of
+/// context memory.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Returns the limit of a free list. The block size must not be 0, so it is 1.
+/// Returns the limit for a free list. The block size is 1, because it must not be 0.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }
@@ -49,8 +48,8 @@ pub(super) fn segments(limits: &Limits) -> u16 {
 
 fn offered(limits: &Limits) -> FpmLimits {
     let qps = limits.max_qps.get();
-    // irdma needs 254 read responses per queue pair plus 512. If fewer are offered, it reduces the number of
-    // queue pairs.
+    // irdma needs 512 read responses, plus 254 per queue pair. If the device offers fewer, irdma reduces the
+    // number of queue pairs.
     let responses = (254 * qps + 512).next_power_of_two();
     let transmit_buffers = 8 * qps;
     FpmLimits {
@@ -123,7 +122,7 @@ const OBJECTS: [Object; 18] = [
     object(152, 1),
 ];
 
-/// PBLEs. They are placed after all other objects.
+/// The PBLE array, which is placed after all other objects.
 const PBLES: Object = object(112, ENTRY_LEN);
 
 /// Minimum length of the "commit FPM" buffer in bytes.
@@ -138,7 +137,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
     Ok(0)
 }
 
-/// Executes "Commit FPM": replies with the address of each object kind.
+/// Executes "Commit FPM": replies with the address of the objects of each kind.
 ///
 /// # Errors
 /// The objects do not fit in the address space, or the buffer is too short or not in mapped memory.

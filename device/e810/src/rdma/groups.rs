@@ -23,10 +23,10 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Maximum number of groups, which bounds both tables.
+    /// Maximum number of groups. It bounds both tables.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
-    /// State of modified groups that do not exist yet, see [`modify`](Self::modify).
+    /// State of groups that were modified but do not exist yet, see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
 }
 
@@ -35,8 +35,8 @@ struct Group {
     address: IpAddr,
     /// MAC address programmed by the driver.
     mac: MacAddr,
-    /// VLAN of the group. `None` means any VLAN. The driver then keeps one group per address for the members
-    /// in all VLANs.
+    /// VLAN of the group, or `None` for any VLAN. With `None`, the driver keeps one group per address for
+    /// members in all VLANs.
     vlan: Option<u16>,
     members: Members,
 }
@@ -47,13 +47,13 @@ impl Groups {
         Self { max_groups: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
     }
 
-    /// Returns the members that receive datagrams to `address` in `vlan`. If `vlan` is `None`, the datagrams
-    /// are untagged.
+    /// Returns the members that receive datagrams to `address` in `vlan`. `vlan` is `None` for untagged
+    /// datagrams.
     ///
-    /// The MAC address of a group is the address that the driver programmed. For an IPv6 group, irdma derives
-    /// the MAC address from the first four bytes of the IPv6 address, and sends datagrams to the same MAC
-    /// address. Datagrams to the MAC address of RFC 2464, section 7, which contains the last four bytes, are
-    /// accepted too.
+    /// The MAC address of a group is the one that the driver programmed. For an IPv6 group, irdma derives the
+    /// MAC address from the first four bytes of the IPv6 address. It also sends datagrams to this MAC
+    /// address. RFC 2464, section 7, derives the MAC address from the last four bytes instead. Datagrams to
+    /// that MAC address are accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -80,8 +80,8 @@ impl Groups {
         })
     }
 
-    /// Executes "Create multicast group". If an earlier modify operation stored a state that includes all
-    /// members of this command, that state is used instead.
+    /// Executes "Create multicast group". If an earlier modify operation has stored a state that includes all
+    /// of this command's members, the stored state is used instead.
     ///
     /// # Errors
     /// The index is out of range, or the member list is not in mapped memory.
@@ -138,7 +138,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether this group has the address and VLAN of `earlier` and includes all members of `earlier`.
+    /// Whether this group has the same address and VLAN as `earlier`, and includes all members of `earlier`.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

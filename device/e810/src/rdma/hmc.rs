@@ -36,7 +36,7 @@ pub(in super::super) struct Hmc {
 enum Segment {
     /// The segment is physically contiguous, starting at this address.
     Direct(Iova),
-    /// The segment is backed by pages that the directory page at this address lists.
+    /// The segment consists of pages listed in the directory page at this address.
     Paged(Iova),
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Pbles {
 }
 
 impl Hmc {
-    /// Creates an address space of `segments` segments, none of them mapped.
+    /// Creates an address space of `segments` segments, all unmapped.
     pub(super) fn new(segments: u16) -> Self {
         Self { segments: vec![None; segments.into()], pbles: Pbles::default() }
     }
@@ -106,8 +106,8 @@ impl Hmc {
         self.pbles.count
     }
 
-    /// Returns the rows of mapped segments from index `from` on. A paged segment shows the address of its
-    /// directory.
+    /// Returns the rows of mapped segments from index `from` on. The row of a paged segment shows the address
+    /// of the directory page.
     pub(super) fn rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
         let segments =
             self.segments.iter().zip(0_u64..).filter_map(|(segment, place)| Some(((*segment)?, place)));
@@ -146,7 +146,7 @@ impl<'a> Pages<'a> {
         Some(Iova::new(self.pble(first.checked_add(page)?)? & !(PAGE_LEN - 1)))
     }
 
-    /// Returns the address of page number `page` in a two-level list. Its leaves have 512 entries.
+    /// Returns the address of page number `page` in a two-level list. Each leaf of the list has 512 entries.
     pub(super) fn nested(self, first: PbleIndex, page: u64) -> Option<Iova> {
         let leaf = self.pble(first.checked_add(page / LEAF_LEN)?)?;
         self.listed(PbleIndex::new(u32::try_from(leaf).ok()?), page % LEAF_LEN)

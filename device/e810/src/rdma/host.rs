@@ -22,7 +22,7 @@ use super::trace;
 #[derive(Debug)]
 pub struct RdmaHost<'a> {
     pub(in super::super) rdma: &'a mut Rdma,
-    /// Resources of the device that the engine's host may use.
+    /// Device resources that the engine's host may use.
     pub(in super::super) cx: HostContext<'a>,
 }
 
@@ -61,7 +61,7 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    /// Returns the members of a group except the sender. A queue pair does not receive its own multicast
+    /// Returns the members of a group, except for the sender. A queue pair does not receive its own multicast
     /// datagrams (section 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;
@@ -134,7 +134,7 @@ impl engine::Host for RdmaHost<'_> {
 /// Modifies the state and attributes of a QP in the engine.
 pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &Modify) {
     let (engine, cx) = cx.split();
-    // A QP exists in the engine exactly as long as in `Rdma::queues`, so `modify_qp` finds it.
+    // The engine contains exactly the QPs in `Rdma::queues`, so `modify_qp` always finds the QP.
     let _ = engine.modify_qp(cx.now, qpn, modify, &mut RdmaHost { rdma, cx });
 }
 

@@ -1,9 +1,9 @@
 //! The RDMA half of the function: its control queue (CQP) and all objects created through it.
 //!
-//! [`cqp`] fetches operations and [`dispatch`] routes each to the module that owns the object. On silicon, the
-//! host provides memory for object contexts (HMC). This device keeps the objects itself and reads only page
-//! lists from that memory ([`hmc`]). All objects are dropped when the control queue is destroyed, and on every
-//! reset.
+//! [`cqp`] fetches operations, and [`dispatch`] passes each operation to the module that owns its object. On
+//! silicon, the host provides memory for object contexts (HMC). This device keeps the contexts itself, and
+//! reads only page lists from host memory ([`hmc`]). All objects are dropped when the control queue is
+//! destroyed, and on every reset.
 //!
 //! # Spec
 //! E810 interface, sections 9 to 14.

@@ -14,8 +14,8 @@ use crate::id_pool::IdPool;
 
 /// Maximum number of nodes.
 ///
-/// Bound: limits the memory that a driver can make the device allocate. A driver needs three nodes per
-/// traffic class of a VSI.
+/// Bound: limits the memory that a driver can make the device allocate. For each traffic class of a VSI, a
+/// driver needs three nodes.
 const MAX_NODES: usize = 512;
 
 /// Number of queue set handles. Handles have ten bits and start at 1.
@@ -51,8 +51,8 @@ impl Nodes {
     /// Executes "Scheduler node". Returns the queue set handle of an added leaf, and 0 in all other cases.
     ///
     /// # Errors
-    /// `Exists` if the node to add exists, `NoObject` if the node or its parent is unknown or the parent is a
-    /// leaf, `InUse` if the node to delete has children, and `NoRoom` if a limit is reached.
+    /// `Exists` if the node to add already exists, `NoObject` if the node or its parent is unknown or the
+    /// parent is a leaf, `InUse` if the node to delete has children, and `NoRoom` if a limit is reached.
     pub(super) fn manage(&mut self, command: &NodeCommand) -> Outcome {
         match command.action {
             NodeAction::Add => self.add(command),

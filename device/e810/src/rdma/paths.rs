@@ -1,4 +1,4 @@
-//! The ARP table, and the address handles that specify the destination of datagrams.
+//! The ARP table, and the address handles that specify the destinations of datagrams.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 13.6 and 13.9.
@@ -27,7 +27,7 @@ pub(in super::super) struct Paths {
     handles: BTreeMap<AhIndex, AddressHandle>,
 }
 
-/// Address vector of datagrams.
+/// Address vector for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressHandle {
     pub(super) pd: Pdn,
@@ -41,7 +41,7 @@ pub(super) struct AddressHandle {
     pub(super) traffic_class: u8,
     pub(super) flow_label: FlowLabel,
     pub(super) hop_limit: u8,
-    /// Whether datagrams are also looped back to the device.
+    /// Whether datagrams are looped back to the device in addition to being sent.
     pub(super) loopback: bool,
 }
 
@@ -71,7 +71,7 @@ impl Paths {
         }
     }
 
-    /// Whether the ARP table is full. irdma reserves entry 0, so this entry is never available.
+    /// Whether the ARP table is full. irdma reserves entry 0, so that entry does not count.
     pub(super) fn arp_table_is_full(&self) -> bool {
         let usable = self.max_arp_entries as usize - 1;
         self.arp.len() - usize::from(self.arp.contains_key(&ArpIndex::new(0))) >= usable

@@ -38,9 +38,9 @@ const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
 const MAX_RETRIES: u8 = 7;
 
-/// RNR timer in NAKs: 0.64 ms at first, doubling up to 164 ms. The QP context has no field for the timer, and
-/// software does not notify the device of posted receives. Some applications rely on a long timer: rdma_cm
-/// connections use 655 ms and few RNR retries.
+/// RNR timer sent in NAKs: 0.64 ms at first, then doubled up to 164 ms. The QP context has no field for the
+/// timer, and software does not notify the device of posted receives. Some applications rely on a long timer:
+/// rdma_cm connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
@@ -49,24 +49,24 @@ pub(super) struct QueuePair {
     pub(super) qpn: Qpn,
     /// Service of the QP: connected or datagram.
     pub(super) service: send_wqe::Service,
-    /// Context of the last create or modify operation.
+    /// Context from the last create or modify operation.
     pub(super) context: QpContext,
     /// ARP entry and MAC address of the peer, from the last successful lookup.
     peer: Option<(ArpIndex, MacAddr)>,
     /// State visible to software.
     pub(super) state: QpState,
-    /// Queues that software has flushed.
+    /// Which queues software has flushed.
     pub(super) flushed: Flushed,
     /// Whether the send queue is suspended.
     pub(super) suspended: bool,
     pub(super) send: SendQueue,
     pub(super) receive: ReceiveQueue,
-    /// Event code for the next failed request, if more specific than the engine's status.
+    /// Event code for the next failed request, if it is more specific than the engine's status.
     pub(super) reject_code: Option<EventCode>,
     pub(super) counters: QpCounters,
 }
 
-/// Queues of a QP that software has flushed.
+/// Which queues of a QP have been flushed by software.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flushed {
     pub(super) sends: bool,
@@ -105,8 +105,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves the QP to state `to` and replaces its context, if given. The queues do not change. Returns the
-    /// modification for the engine.
+    /// Moves the QP to state `to`. If `context` is given, it replaces the QP's context. The queues do not
+    /// change. Returns the modification to make in the engine.
     ///
     /// # Errors
     /// The state transition is not permitted.
@@ -163,7 +163,7 @@ impl QueuePair {
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
     }
 
-    /// Whether this is a connection whose peer has no known MAC address.
+    /// Whether this is a connection whose peer's MAC address is unknown.
     pub(super) fn lacks_peer(&self) -> bool {
         self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
@@ -344,8 +344,8 @@ fn is_valid_transition(from: QpState, to: QpState) -> bool {
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))
 }
 
-/// Returns the ACK timeout. A lower retry count gives a longer timeout. A QP with any retry count therefore
-/// survives packet loss for two seconds or more. RDS, for example, sets only one retry.
+/// Returns the ACK timeout. A lower retry count gives a longer timeout, so that any QP survives packet loss
+/// for two seconds or more. RDS, for example, sets a retry count of one.
 const fn ack_timeout(retries: u8) -> AckTimeout {
     let factor = 1 << MAX_RETRIES.saturating_sub(retries);
     AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))
@@ -357,7 +357,7 @@ fn mtu(bytes: u16) -> Mtu {
     all.into_iter().find(|mtu| mtu.bytes() <= bytes.into()).unwrap_or(Mtu::Mtu256)
 }
 
-/// Returns the flow label of a path. IPv4 has no flow label, so the result is 0.
+/// Returns the flow label for a path: `label` for IPv6, and 0 for IPv4, which has no flow label.
 fn label(ip: &IpAddrs, label: FlowLabel) -> FlowLabel {
     match ip {
         IpAddrs::V4 { .. } => FlowLabel::default(),

@@ -30,7 +30,7 @@ use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::limits::Limits;
 use crate::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
 
-/// CQ that reports the completions of the control queue.
+/// CQ to which control queue completions are written.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 
 /// Queue pairs and completion queues.
@@ -106,7 +106,7 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     }
 }
 
-/// Reports a completed control queue operation, if the CQ of the control queue exists.
+/// Reports a completed control queue operation, if the control queue's CQ exists.
 pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
@@ -194,7 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // Software rings no second doorbell for WQEs that it posted before RTS.
+        // Software does not ring the doorbell again for WQEs that it posted before RTS.
         host::notify_send(rdma, cx, command.qpn);
     }
     Ok(0)
@@ -215,8 +215,8 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Privileged QPs are not polled for later WQEs. The kernel completes their remaining WQEs itself, and
-    // discards the CQEs of a QP before it destroys the QP.
+    // Privileged QPs are not polled for later WQEs. The kernel itself completes their remaining WQEs, and
+    // discards a QP's CQEs before it destroys the QP.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
@@ -237,10 +237,10 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
 /// Major code of a flushed WQE, and the default minor code.
 const FLUSHED: u16 = 1;
 
-/// Flushes WQEs that software posted to QPs in the error state after it had flushed these QPs.
+/// Flushes late WQEs, which software has posted to an already flushed QP in the error state.
 ///
-/// Software flushes a QP again only if it moved the QP to the error state itself (section 14.2). If the
-/// device moved the QP to the error state, later WQEs would therefore never complete, in violation of IBTA
+/// Software flushes a QP again only if software itself moved the QP to the error state (section 14.2). If the
+/// device moved it there, late WQEs would never complete without this function. This would violate IBTA
 /// volume 1, section 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
@@ -252,7 +252,7 @@ pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     }
 }
 
-/// Returns the time of the next call to [`flush_late`].
+/// Returns the time at which [`flush_late`] must be called next.
 pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }

@@ -1,5 +1,5 @@
-//! The receive queue of a queue pair. All its WQEs have the same size. The device fetches a WQE when a
-//! message needs buffers.
+//! The receive queue of a queue pair. All WQEs in the queue have the same size. The device fetches a WQE when
+//! a message needs buffers.
 //!
 //! # Spec
 //! E810 interface, section 13.5.
@@ -29,8 +29,8 @@ pub(super) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Creates an empty queue with WQEs of `quanta` quanta, a power of two. Returns `None` if the ring is
-    /// smaller than one WQE.
+    /// Creates an empty queue. Each WQE has `quanta` quanta, which must be a power of two. Returns `None` if
+    /// the ring is smaller than one WQE.
     pub(super) fn new(ring: WorkRing, quanta: u32) -> Option<Self> {
         (quanta <= ring.quanta()).then_some(Self { ring, quanta, outstanding: 0 })
     }

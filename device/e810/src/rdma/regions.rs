@@ -19,7 +19,7 @@ use crate::limits::Limits;
 const KEY_BITS: u32 = 8;
 
 /// Regions and windows by STag. The low index bits of an STag select the table entry. The driver chooses the
-/// other index bits and the key bits freely, and accesses must use the whole STag.
+/// other index bits and the key bits freely, and an access must specify the whole STag.
 #[derive(Debug)]
 pub(in super::super) struct Regions {
     pub(super) keys: KeyTable,
@@ -51,7 +51,7 @@ impl Regions {
     /// Executes "Register MR".
     ///
     /// # Errors
-    /// The same as for [`Regions::allocate`]; also for an invalid page size or page list level.
+    /// The same as for [`Regions::allocate`]. Also fails if the page size or page list level is invalid.
     pub(super) fn register(&mut self, command: &RegisterMr) -> Outcome {
         let region = region(command)?;
         self.ensure_free(region.key)?;
@@ -94,7 +94,7 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     let page_shift = command.page.shift().and_then(PageShift::new);
     let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
     let key = Lkey::new(command.stag);
-    // Section 13.7: length 0 registers all memory, for the DMA region of the kernel.
+    // Section 13.7: length 0 registers all memory, for the kernel's DMA region.
     let rights = rights(command.rights);
     if command.len == 0 {
         return Ok(MemoryRegion::whole_memory(key, command.pd, rights));

@@ -20,7 +20,7 @@ pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {
         Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
         Register::PfpeCqperrcodes => u32::from_le_bytes(cqp.error_codes().emit()),
         // These registers read as 0. PFHMC_ERRORINFO, PFHMC_ERRORDATA and GLPE_CRITERR report errors that
-        // never occur. The remaining registers are write-only.
+        // never occur. The other registers in this list are write-only.
         Register::PfpeCcqplow
         | Register::PfpeCcqphigh
         | Register::PfpeCqpdb
@@ -54,7 +54,7 @@ pub(in super::super) fn write(
         Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
-                // A running control queue is reset first, because its objects would otherwise have no owner.
+                // Reset a running control queue first. If its objects were kept, they would have no owner.
                 rdma.reset(setup, cx);
                 rdma.counts = Counts::new(cx.engine.stats());
                 rdma.cqp.start(cx.dma, context);
@@ -73,8 +73,8 @@ pub(in super::super) fn write(
             queues::arm(rdma, cx, Cqn::new(value));
         }
         Register::PfpeAeqalloc => rdma.events.return_credits(value),
-        // Writes to these registers have no effect. Completions do not wait for acknowledgement, page
-        // directories are not cached, and the remaining registers are read-only.
+        // Writes to these registers have no effect. Completions do not wait for acknowledgement, and page
+        // directories are not cached. The other registers in this list are read-only.
         Register::PfpeCqack
         | Register::PfpeCqptail
         | Register::PfpeCqperrcodes

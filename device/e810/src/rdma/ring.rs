@@ -1,5 +1,5 @@
 //! Rings written by the device. The top bit of each entry is its polarity. Software recognises new entries by
-//! the polarity.
+//! their polarity.
 //!
 //! # Spec
 //! E810 interface, sections 12.2, 12.4 and 12.6.
@@ -17,9 +17,9 @@ use super::hmc::Pages;
 pub(super) enum Location {
     /// The ring is physically contiguous.
     Contiguous(Iova),
-    /// The ring is in 4 KiB pages that PBLEs list.
+    /// The ring is made up of 4 KiB pages listed by PBLEs.
     Listed(PbleIndex),
-    /// The ring is in 4 KiB pages that two levels of PBLEs list.
+    /// The ring is made up of 4 KiB pages listed by two levels of PBLEs.
     Nested(PbleIndex),
 }
 
@@ -72,8 +72,8 @@ impl Location {
     }
 }
 
-/// A ring of `LEN`-byte entries. `LEN` divides the page size. Bit 7 of the last byte is the polarity. It is 1
-/// in the first pass over the ring, and inverted in each further pass.
+/// A ring of `LEN`-byte entries. `LEN` divides the page size. Bit 7 of an entry's last byte is its polarity.
+/// The polarity is 1 in the first pass over the ring, and is inverted in each later pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryRing<const LEN: usize> {
     location: Location,
@@ -85,7 +85,7 @@ pub(super) struct EntryRing<const LEN: usize> {
     written: u32,
 }
 
-/// The ring is not in mapped memory. The entry could not be read or written.
+/// The ring is not in mapped memory, so an entry could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreachableError;
 
@@ -93,8 +93,8 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// Creates an empty ring.
     ///
     /// # Errors
-    /// The ring has no entries, or its address is not a multiple of the entry length. Entries would then
-    /// cross page boundaries.
+    /// The ring has no entries, or its address is not a multiple of the entry length, in which case entries
+    /// would cross page boundaries.
     pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
         if entries == 0 {
             return Err(CqpError::invalid("ring entries", 0));
@@ -137,8 +137,8 @@ impl<const LEN: usize> EntryRing<LEN> {
         self.put(pages, at, entry)
     }
 
-    /// Writes the next two entries. The second entry is written first. Software that sees the first entry can
-    /// therefore read the second.
+    /// Writes the next two entries. The second entry is written first, so that software that sees the first
+    /// entry can read both.
     ///
     /// # Errors
     /// The same as for [`EntryRing::push`].

@@ -23,7 +23,7 @@ use super::work_ring::{ControlWord, WorkRing};
 /// WQE size.
 const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 
-/// Content of the `wr_id` of a request. The completion of the request returns the `wr_id`.
+/// Content of a request's `wr_id`, which the request's completion returns.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub(super) struct SendTag {
@@ -159,7 +159,8 @@ impl SendQueue {
         let mut copy = [0; MAX_LEN];
         let (wqe, _) = copy.split_at_mut(quanta * QUANTUM);
         self.ring.read(pages, wqe)?;
-        // Software may have changed the WQE in the meantime. Restore the control word that was validated.
+        // Software may have changed the WQE since its control word was validated. Restore the validated
+        // control word.
         if let Some(again) = wqe.get_mut(CONTROL_OFFSET..).and_then(<[u8]>::first_chunk_mut) {
             *again = *word;
         }

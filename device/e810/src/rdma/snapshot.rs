@@ -19,7 +19,7 @@ const GSI: u32 = 1;
 /// Row number of the asynchronous event queue, after all CEQs.
 const ASYNC: u16 = MAX_CEQS;
 
-/// Data from which the rows are built.
+/// Data that the rows are built from.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) rdma: &'a Rdma,
@@ -83,7 +83,7 @@ impl View<'_> {
             send_cqn: qp.context.send_cqn.get(),
             recv_cqn: qp.context.recv_cqn.get(),
             send_slots: qp.send.quanta(),
-            // A doorbell does not carry the number of requests posted.
+            // This number is unknown, because a doorbell does not carry the number of posted requests.
             send_waiting: 0,
             recv_slots: qp.receive.slots(),
             remote_rights: remote_rights(remote),

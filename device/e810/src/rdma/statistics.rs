@@ -1,8 +1,8 @@
 //! Transport statistics for the "gather statistics" operation.
 //!
-//! The driver adds the increase since its last read to its own totals, and assumes that all counters start at
-//! zero. Counters are therefore relative to the creation of the control queue. The device has no TCP. Fields
-//! that the specification names after TCP report the corresponding RoCE counters.
+//! At each read, the driver adds the increase since the last read to its own totals. It assumes that all
+//! counters start at zero. Counters therefore start when the control queue is created. The device has no TCP.
+//! Fields with TCP names in the specification report the corresponding RoCE counters.
 //!
 //! # Spec
 //! E810 interface, section 10.7.
@@ -101,7 +101,7 @@ impl Counts {
     }
 }
 
-/// Returns the number of packets from peers that violated the protocol.
+/// Returns the number of received packets that violated the protocol.
 fn protocol_errors(stats: &Stats) -> u64 {
     stats.naks_sent.invalid_request + stats.naks_sent.invalid_rd_request + stats.drops.malformed
 }

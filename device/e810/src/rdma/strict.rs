@@ -61,8 +61,8 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     found
 }
 
-/// Checks an operation before it is executed. `polarity_matches` tells whether the operation's polarity
-/// matches the current pass over the ring.
+/// Checks an operation before it is executed. `polarity_matches` is true if the operation's polarity matches
+/// the current pass over the ring.
 pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bool) -> Findings {
     let mut found = Findings::default();
     if !polarity_matches {
@@ -123,8 +123,8 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bo
     found
 }
 
-/// Whether an operation unmaps segments. Only the entries in the operation itself are considered, not those
-/// in memory.
+/// Whether an operation unmaps segments. Only the entries in the operation itself are checked, not the
+/// entries in memory.
 fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);

@@ -12,7 +12,7 @@ use protocol::roce::Imm;
 
 use super::queue_pair::sge;
 
-/// Returns the fence of a WQE. A local fence includes the read fence.
+/// Returns the fence of a WQE. A local fence implies the read fence.
 pub(super) const fn fence(control: &Control) -> Fence {
     match (control.local_fence, control.read_fence) {
         (true, _) => Fence::All,
@@ -64,7 +64,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
     })
 }
 
-/// Converts immediate data. A WQE contains a number, and packets carry this number in big-endian order.
+/// Converts immediate data. The WQE contains a number. Packets carry the number in big-endian order.
 const fn imm(number: u32) -> Imm {
     Imm(number.to_be_bytes())
 }

@@ -1,5 +1,5 @@
-//! Rings of quanta, written by software. There is no producer index. A quantum is valid if its polarity
-//! matches the polarity of the current pass over the ring.
+//! Rings of quanta, written by software. There is no producer index: a quantum is valid if its polarity
+//! matches that of the current pass over the ring.
 //!
 //! # Spec
 //! E810 interface, sections 13.4 and 13.5.
@@ -11,7 +11,7 @@ use protocol::hca::e810::rdma::send_wqe::{CONTROL_OFFSET, Control, MAX_QUANTA, Q
 use super::hmc::Pages;
 use super::ring::{Location, UnreachableError};
 
-/// Maximum ring size in quanta: CQEs have 15 bits for a WQE index.
+/// Maximum ring size in quanta. A WQE index in a CQE has 15 bits.
 const MAX_RING: u32 = 1 << 15;
 
 /// The control word of a WQE, in the layout of [`Control`] or of a local operation.
@@ -62,8 +62,8 @@ impl WorkRing {
     pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let mut word = [0; Control::LEN];
         self.copy(pages, CONTROL_OFFSET, &mut word)?;
-        // Software writes the control word last, so the rest of the WQE is complete when it is read after
-        // this word.
+        // Software writes the control word last. The rest of the WQE must therefore be read after the control
+        // word.
         fence(Ordering::Acquire);
         Ok((Control::parse(&word).valid == self.polarity).then_some(word))
     }

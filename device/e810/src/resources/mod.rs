@@ -15,7 +15,7 @@ use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILE
 #[derive(Debug)]
 pub(super) struct Resources {
     numbered: BTreeMap<ResourceKind, IdPool>,
-    /// Number of free resources of each type without identifiers.
+    /// Number of free resources, by type, for the types that have no identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 
@@ -44,8 +44,8 @@ impl Resources {
     /// counted.
     ///
     /// # Errors
-    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few resources are free. In this case, no
-    /// resource is allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few resources are free, in which case none
+    /// is allocated.
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -92,7 +92,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Executes "Get allocated resource descriptors": fills in as many identifiers as the buffer holds. The
+    /// Executes "Get allocated resource descriptors": fills in as many identifiers as fit in the buffer. The
     /// "shared" flag is ignored, because there is only one function.
     ///
     /// # Errors

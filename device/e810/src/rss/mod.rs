@@ -1,8 +1,8 @@
-//! Receive side scaling (RSS): selects the receive queue of a frame within its VSI.
+//! Receive side scaling (RSS): selects a frame's receive queue within a VSI.
 //!
 //! The driver can program the hash input ([`profiles`]). Without a matching profile, the input consists of
-//! the source and destination IP address. For unfragmented TCP, UDP and SCTP packets, the input also contains
-//! the ports. Drivers program the same input by default.
+//! the source and destination IP addresses. For unfragmented TCP, UDP and SCTP packets, the input also
+//! contains the ports. By default, drivers program this same input.
 //!
 //! # Spec
 //! E810 interface, sections 5.9, 6.3 and 8.5.
@@ -45,8 +45,8 @@ impl VsiRss {
     }
 }
 
-/// Lookup table that VSIs of the function can share, indexed by the low bits of the hash. Drivers choose the
-/// size with each write: Linux uses the maximum, DPDK 512 entries.
+/// Lookup table that the function's VSIs can share. It is indexed by the low bits of the hash. Each write
+/// sets the table size: Linux uses the maximum, and DPDK uses 512 entries.
 #[derive(Clone, Debug)]
 pub(super) struct FunctionTable {
     entries: Box<[u8; FUNCTION_ENTRIES]>,
@@ -63,9 +63,9 @@ impl Default for FunctionTable {
 /// Receive queue selected for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Steering {
-    /// Flow hash; `None` without a key or for non-IP frames.
+    /// Flow hash; `None` if no key is set or the frame contains no IP packet.
     pub(super) hash: Option<u32>,
-    /// Number of the receive queue in the device.
+    /// Device-wide number of the receive queue.
     pub(super) queue: u16,
 }
 
@@ -75,7 +75,7 @@ impl Vsis {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let symmetric = match vsi.options.hash {
                 HashKind::SymmetricToeplitz => true,
-                // Drivers do not use the XOR and Jenkins hashes.
+                // Drivers use neither the XOR hash nor the Jenkins hash.
                 HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => false,
             };
             let fields = self.profiles.fields(number, PacketType::of(layers));
@@ -143,8 +143,8 @@ impl Vsis {
     /// Executes "Get RSS LUT". Returns the number of bytes written.
     ///
     /// # Errors
-    /// As for [`Vsis::set_table`]; also EINVAL if the command selects the function's table with a size other
-    /// than the current size.
+    /// The same as for [`Vsis::set_table`]; also EINVAL if the command selects the function's table but not
+    /// its current size.
     pub(super) fn get_table(
         &mut self,
         parameters: &TableParameters,
@@ -163,8 +163,7 @@ impl Vsis {
         Ok(table.len())
     }
 
-    /// Returns the table that a command selects. The size in the command applies only to the function's
-    /// table.
+    /// Returns the table selected by a command. The size in the command applies only to the function's table.
     fn table(&mut self, parameters: &TableParameters) -> Result<&mut [u8], AdminError> {
         self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         match parameters.table() {

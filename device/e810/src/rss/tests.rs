@@ -14,7 +14,7 @@ const KEY: [u8; KEY_LEN] = [
 /// Expected hash of the addresses in the first row of the suite: from 66.9.149.187 port 2794 to
 /// 161.142.100.80 port 1766.
 const OF_ADDRESSES: u32 = 0x323e_8fc2;
-/// Expected hash of the addresses and ports in this row.
+/// Expected hash of the addresses and ports in the same row.
 const WITH_PORTS: u32 = 0x51cc_c178;
 
 fn frame(protocol: u8, more_fragments: bool) -> Layers {
@@ -107,7 +107,7 @@ fn low_hash_bits_select_table_entry() {
 }
 
 #[test]
-fn lookup_table_of_function_has_length_last_set() {
+fn function_table_has_last_set_length() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     for (size, len) in [(0, 128), (2, 2048), (1, 512)] {
@@ -132,7 +132,7 @@ fn vsi_table_overrides_function_table() {
 }
 
 #[test]
-fn without_hash_key_first_lookup_table_entry_is_used() {
+fn frame_without_hash_uses_first_table_entry() {
     let mut vsis = vsis(TableKind::Function);
     let mut table = [7; 2048];
     table[0] = 1;

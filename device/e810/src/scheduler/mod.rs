@@ -55,7 +55,7 @@ pub(super) struct Scheduler {
     elements: BTreeMap<Teid, Node>,
     /// Number of elements per layer.
     per_layer: [u16; LAYERS],
-    /// Last TEID assigned. TEIDs are never reused, so a stale TEID cannot refer to another element.
+    /// Last TEID assigned. TEIDs are never reused, so a stale TEID cannot refer to a newer element.
     last_teid: u32,
     profiles: [[IdPool; PROFILE_KINDS]; LAYERS],
 }
@@ -84,7 +84,7 @@ impl Default for Scheduler {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
-                // `ice` expects the entry point below the first element of the branch.
+                // `ice` requires the entry point to be below the branch's first element.
                 2 => ElementKind::EntryPoint,
                 LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,
@@ -135,8 +135,8 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": writes the remaining elements of the branch that existed after the
-    /// reset. Returns the number of bytes written.
+    /// Executes "Get default topology": a reset creates one branch, and this command lists those of its
+    /// elements that still exist. Returns the number of bytes written.
     ///
     /// # Errors
     /// EINVAL for a short buffer.
@@ -157,7 +157,7 @@ impl Scheduler {
     /// of groups processed.
     ///
     /// # Errors
-    /// ENOENT for an unknown parent; EINVAL for an element that is not generic or below the last generic
+    /// ENOENT for an unknown parent; EINVAL if an element is not generic, or would be below the last generic
     /// layer; ENOSPC if a limit is reached. Groups before the rejected group remain.
     pub(super) fn add(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
@@ -226,11 +226,12 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// Executes "Move elements": moves subtrees to another parent on the same layer.
+    /// Executes "Move elements": moves subtrees to another parent. The new parent must be on the same layer
+    /// as the old one.
     ///
     /// # Errors
     /// ENOENT if an element is not a child of `source`; EINVAL for a destination on another layer; ENOSPC if
-    /// the destination has the maximum number of children.
+    /// the destination already has the maximum number of children.
     pub(super) fn relocate(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -274,7 +275,7 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// Executes "Delete elements", including all descendants.
+    /// Executes "Delete elements": removes elements and all their descendants.
     ///
     /// # Errors
     /// ENOENT if an element is not a child of the given parent; EPERM for the port and traffic classes.
@@ -390,7 +391,7 @@ impl Scheduler {
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// Returns the layer below `parent`, or an error if `parent` or this layer has no room for `count` more
+    /// Returns the layer below `parent`. Fails if `parent` or that layer has no room for `count` more
     /// elements.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;

@@ -12,7 +12,7 @@ use super::rules::{
     SHUTDOWN_IN_USE,
 };
 
-/// Checks a command before it is executed. `in_use` tells whether transmit queues or VSIs exist.
+/// Checks a command before it is executed. `in_use` is true if transmit queues or added VSIs exist.
 pub(in super::super) fn check_command(
     strict: &mut Strict,
     descriptor: &Descriptor,

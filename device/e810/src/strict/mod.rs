@@ -1,7 +1,7 @@
 //! Strict mode: detects driver violations that the device tolerates.
 //!
-//! Strict mode never changes behaviour. Violations that stop a queue are reported by the interface itself
-//! (malicious driver detection).
+//! Strict mode never changes behaviour. Violations that stop a queue are reported through the interface
+//! itself (malicious driver detection).
 //!
 //! # Spec
 //! E810 interface; [`rules`] cites the sections.
@@ -18,8 +18,8 @@ pub(super) use self::registers::{View, read, write};
 /// State of strict mode.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
-    /// Set when the driver posts commands, and cleared when it reads the head.
+    /// Set when the driver posts commands, and cleared when the driver reads the head.
     head_unread: bool,
-    /// Locks held by the driver. Bound: the three known locks.
+    /// Locks held by the driver. Bound: at most the three known locks.
     locks: Vec<ResourceId>,
 }

@@ -21,7 +21,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64) {
     }
 }
 
-/// State of the function on which the checks depend.
+/// State of the function that the checks use.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) options: &'a Options,
@@ -40,8 +40,8 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
     }
     let (words, _) = data.as_chunks::<4>();
     for (offset, word) in (offset..).step_by(4).zip(words) {
-        // Unknown registers are not reported, because drivers write registers of blocks that this device does
-        // not have.
+        // Unknown registers are not reported, because drivers write to registers of blocks that this device
+        // lacks.
         if let Some((register, 0)) = Register::at(offset) {
             if let Some((ring, field)) = RingRegister::of(register) {
                 ring_register(

@@ -10,7 +10,7 @@ use crate::vsi::{Vsi, VsiNumber, Vsis};
 /// Destination of a frame as requested in a context descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Destination {
-    /// The destinations that the rules select.
+    /// The destinations selected by the rules.
     Rules,
     /// Only the wire, regardless of the rules.
     Wire,
@@ -35,7 +35,7 @@ pub(in super::super) enum DiscardError {
     NoVsi,
     /// The VLAN mode of the VSI does not permit this frame (tagged or untagged).
     VlanMode,
-    /// The VSI does not receive frames for the source MAC address (anti-spoofing).
+    /// The source MAC address does not belong to the VSI (anti-spoofing).
     Spoofed,
     /// The VSI is not a member of the VLAN.
     VlanPruned,
@@ -43,7 +43,7 @@ pub(in super::super) enum DiscardError {
     Rule,
 }
 
-/// Frame fields that rules compare.
+/// Fields of a frame that are compared with rules.
 #[derive(Clone, Copy, Debug)]
 struct FrameFields {
     origin: Origin,
@@ -59,7 +59,7 @@ struct Verdict {
     vsis: VsiSet,
     /// Whether any forwarding rule matched.
     forwarded: bool,
-    /// Whether a matching rule also forwards to the wire (LAN enable).
+    /// Whether a matching rule sends the frame to the wire as well (LAN enable).
     lan: bool,
     /// Whether a matching rule drops the frame.
     dropped: bool,
@@ -79,10 +79,10 @@ impl Switch {
         receivers
     }
 
-    /// Forwards a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
+    /// Selects the destinations of a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
-    /// Why the frame is discarded.
+    /// The reason why the frame is discarded.
     pub(in super::super) fn transmit(
         &self,
         vsis: &Vsis,
@@ -120,7 +120,7 @@ impl Switch {
                 }
                 let local = sender.switch.allow_loopback;
                 Route {
-                    // A frame that no local VSI receives goes to the wire.
+                    // A frame that no rule forwards goes to the wire.
                     wire: !local || !verdict.forwarded || verdict.lan,
                     vsis: if local { verdict.vsis } else { no_vsis },
                 }
@@ -151,7 +151,7 @@ impl Switch {
         ] {
             self.apply(key, origin, &mut verdict);
         }
-        // The default VSI receives frames that no other rule forwards.
+        // If no other rule forwards the frame, the default VSI receives it.
         if verdict.vsis.is_empty() {
             self.apply(Key::Default(direction), origin, &mut verdict);
         }
@@ -196,7 +196,8 @@ impl Switch {
         !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
     }
 
-    /// Whether a VLAN rule permits a VSI to receive or send in a VLAN.
+    /// Whether a VLAN rule permits a VSI to receive or send frames with this VLAN ID, depending on
+    /// `direction`.
     fn is_in_vlan(&self, vsi: VsiNumber, vid: u16, direction: Direction) -> bool {
         let Some(Rule { action: Action::Prune { by, ingress, egress }, .. }) = self.find(&Key::Vlan(vid))
         else {
@@ -213,7 +214,7 @@ impl Switch {
         applies && is_member
     }
 
-    /// Whether a MAC rule forwards frames for this address to the VSI.
+    /// Whether a MAC rule forwards frames for the address `mac` to the VSI.
     fn is_own_address(&self, vsi: VsiNumber, mac: MacAddr, vid: u16) -> bool {
         let mut receivers = Verdict::default();
         for key in [Key::Mac(mac), Key::MacVlan(mac, vid)] {

@@ -1,7 +1,7 @@
 //! The switch between the port and the VSIs: its rules and lists.
 //!
 //! [`forward`] applies the rules to frames. Each recipe has its own table, keyed by the fields that the
-//! recipe compares. A frame therefore takes one lookup per recipe, regardless of the number of rules.
+//! recipe compares. Each frame therefore takes one lookup per recipe, regardless of the number of rules.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
@@ -48,7 +48,7 @@ const SWITCH_ID: u16 = 1;
 /// Number of the only port.
 const PORT: u16 = 0;
 
-/// Rules and the lists that they reference.
+/// The rules, and the lists they reference.
 #[derive(Debug)]
 pub(super) struct Switch {
     indices: IdPool,
@@ -69,7 +69,7 @@ struct Rule {
     action: Action,
 }
 
-/// Objects that rules may reference.
+/// Objects that a rule may reference.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleScope<'a> {
     pub(super) vsis: &'a Vsis,
@@ -79,11 +79,11 @@ pub(super) struct RuleScope<'a> {
 /// The switch rule commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleCommand {
-    /// The command with opcode 02A0.
+    /// "Add switch rules", opcode 02A0.
     Add,
-    /// The command with opcode 02A1.
+    /// "Update switch rules", opcode 02A1.
     Update,
-    /// The command with opcode 02A2.
+    /// "Remove switch rules", opcode 02A2.
     Remove,
 }
 
@@ -101,12 +101,12 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// Executes "Get switch configuration". The elements are the port and all VSIs. Writes as many elements
-    /// as the buffer holds, from element `first` on. Returns the number of elements written, and the index of
-    /// the next element, or 0 after the last element.
+    /// Executes "Get switch configuration". The elements are the port and all VSIs. Starting at element
+    /// `first`, writes as many elements as fit in the buffer. Returns two numbers: the number of elements
+    /// written, and the index of the next element (0 if none is left).
     ///
     /// # Errors
-    /// EINVAL for a buffer that is too short for one element, or a `first` past the end.
+    /// EINVAL if the buffer is too short for one element, or if `first` is past the last element.
     pub(super) fn configuration(
         vsis: &Vsis,
         first: u16,
@@ -140,8 +140,8 @@ impl Switch {
     /// rejected rule.
     ///
     /// # Errors
-    /// EINVAL for an invalid rule; ENOENT if it references an unknown object; EEXIST for a duplicate key;
-    /// ENOSPC if a limit is reached. Earlier rules remain in effect.
+    /// EINVAL for an invalid rule; ENOENT for a rule that references an unknown object; EEXIST for a
+    /// duplicate key; ENOSPC if a limit is reached. Rules before the rejected one remain in effect.
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
@@ -222,7 +222,7 @@ impl Switch {
     fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
-            // A rule that is inactive because its VSI was freed does not block its key.
+            // A rule that became inactive when its VSI was freed may be replaced by a rule with the same key.
             if !matches!(old.action, Action::Inactive) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }
@@ -271,7 +271,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Checks that all objects to which an action refers exist.
+    /// Checks that all objects referenced by an action exist.
     fn check(&self, action: &Action, scope: RuleScope<'_>) -> Result<(), AdminError> {
         match action {
             Action::Forward { to, .. } => to.check(ResourceKind::VsiList, scope),

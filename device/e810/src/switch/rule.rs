@@ -58,8 +58,8 @@ impl Cast {
 /// Match key of a rule.
 ///
 /// The source of a frame is compared only if the key contains a source. A MAC rule names its VSI as the
-/// source, but matches frames from any source, including the wire. A promiscuous or default rule of direction
-/// `Transmit` matches frames that any VSI sends.
+/// source, but matches frames from any source, including the wire. A promiscuous or default rule with
+/// direction `Transmit` matches frames sent by any VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     EtherType(Origin, u16),
@@ -69,7 +69,7 @@ pub(super) enum Key {
     /// Kind of the destination.
     Promiscuous(Direction, Cast),
     Vlan(u16),
-    /// Any frame of this direction.
+    /// Any frame in this direction.
     Default(Direction),
     /// Source, EtherType and destination MAC address.
     EtherTypeMac(Origin, u16, MacAddr),
@@ -78,7 +78,7 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// Parses the key from a lookup rule and its Ethernet header. The header is a template of matching
+    /// Parses the key from a lookup rule and its Ethernet header. The header is a template for matching
     /// frames.
     pub(super) fn parse(
         direction: Direction,
@@ -137,7 +137,7 @@ impl Key {
         }
     }
 
-    /// Whether the key matches only frames from this VSI.
+    /// Whether the key matches only frames from VSI `vsi`.
     pub(super) fn matches_source(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::EtherType(origin, _) | Self::EtherTypeMac(origin, ..) => *origin == Origin::Vsi(vsi),
@@ -159,7 +159,7 @@ impl Target {
         if list { Self::List(number) } else { Self::Vsi(VsiNumber::new(number)) }
     }
 
-    /// Checks that the target exists. If it is a list, the list must be of kind `kind`.
+    /// Checks that the target exists. If the target is a list, the list's type must be `kind`.
     pub(super) fn check(self, kind: ResourceKind, scope: RuleScope<'_>) -> Result<(), AdminError> {
         let (exists, error) = match self {
             Self::Vsi(vsi) => (scope.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
@@ -176,7 +176,7 @@ impl Target {
 pub(super) enum Action {
     Forward {
         to: Target,
-        /// Whether the action applies to frames from VSIs too (loopback enable).
+        /// Whether the action also applies to frames from VSIs (loopback enable).
         loopback: bool,
         /// Whether frames from VSIs also go to the wire (LAN enable).
         lan: bool,
@@ -185,13 +185,13 @@ pub(super) enum Action {
     Large {
         /// Index of the large action.
         index: u16,
-        /// Whether the action applies to frames from VSIs too (loopback enable).
+        /// Whether the action also applies to frames from VSIs (loopback enable).
         loopback: bool,
         /// Whether frames from VSIs also go to the wire (LAN enable).
         lan: bool,
     },
     Drop,
-    /// Makes VSIs members of a VLAN. Only VSIs with VLAN pruning need this.
+    /// Makes VSIs members of a VLAN. Membership matters only for VSIs with VLAN pruning.
     Prune {
         by: Target,
         /// Whether the action applies to received frames.
@@ -221,7 +221,7 @@ impl Action {
         }
     }
 
-    /// Whether this VSI is the only target.
+    /// Whether `vsi` is the action's only target.
     pub(super) fn targets_only(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::Forward { to: target, .. } | Self::Prune { by: target, .. } => *target == Target::Vsi(vsi),

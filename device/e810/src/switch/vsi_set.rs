@@ -49,7 +49,7 @@ impl VsiSet {
         })
     }
 
-    /// Keeps the VSIs for which `keep` returns true.
+    /// Keeps only the VSIs for which `keep` returns true.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(VsiNumber) -> bool) {
         for vsi in self.iter() {
             if !keep(vsi) {

@@ -87,7 +87,7 @@ fn rejects_unmapped_and_oversized_buffers() {
     let mut driver = started();
     let run = |driver: &mut Driver, flags: Flags, len: u16, address: u64| {
         let mut parameters = [0; 16];
-        // The descriptor contains the high half of the address first.
+        // The descriptor stores the high half of the address first.
         parameters[8..].copy_from_slice(&address.rotate_left(32).to_le_bytes());
         let opcode = if flags.contains(Flags::READ) { Opcode::DownloadPackage } else { Opcode::ReadMac };
         let command =
@@ -152,7 +152,7 @@ fn checksum_command_verifies_but_never_writes_flash() {
         parameters[0] = flags;
         AdminCommand::direct(Opcode::NvmChecksum, parameters)
     };
-    // `ice` compares the sum of the shadow RAM with 0xBABA.
+    // `ice` expects the words of the shadow RAM to sum to 0xBABA.
     assert_eq!(driver.succeed(&command(1)).parameters[..4], [1, 0, 0xba, 0xba]);
     assert_eq!(driver.execute(&command(2)).status, EPERM);
 }
@@ -170,7 +170,7 @@ fn rejected_filter_allocation_is_logged() {
     assert!(text.contains("allocate_resources") && text.contains("resources of type"), "{text}");
 }
 
-/// DPDK issues this command on start; Linux drivers do not use it.
+/// DPDK issues this command when it starts; Linux drivers do not use it.
 #[test]
 fn get_allocated_resources_reports_count_of_each_type() {
     let mut driver = started();

@@ -1,4 +1,4 @@
-//! Tests of the coalescing of transmit completions (section 3.4).
+//! Tests of transmit completion coalescing (section 3.4).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::testing::MAC;
 /// Coalescing timeout in microseconds.
 const PATIENCE: u64 = 1000;
 
-/// Sends `frames` frames and rings the doorbell for each of them.
+/// Sends `frames` frames and rings the doorbell for each one.
 fn send(nic: &mut Nic, frames: usize) {
     for _ in 0..frames {
         nic.send(&frame(PEER, MAC.0, 60), 0);
@@ -77,7 +77,7 @@ fn full_cache_line_of_descriptors_interrupts_at_once() {
     assert_eq!(nic.interrupts(), 1);
 }
 
-/// A completion is delayed only once if the sender receives no replies.
+/// If the sender receives no replies, only the first completion is delayed.
 #[test]
 fn one_way_traffic_disables_coalescing() {
     let mut nic = Nic::new();

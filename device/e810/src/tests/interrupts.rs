@@ -81,7 +81,7 @@ fn software_trigger_of_oicr_vector_sets_swint_cause() {
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);
-    // As in the interrupt test of `ice`, the write selects no interval and leaves the enable bit unchanged.
+    // As in `ice`'s interrupt test, the write selects no interval and leaves the enable bit unchanged.
     driver.write(Register::GlintDynCtl(4), INTENA_MSK | SWINT_TRIG | 3 << 25);
     assert_eq!(driver.interrupts(4), 1);
     assert_eq!(driver.read(Register::PfintOicr), SWINT);

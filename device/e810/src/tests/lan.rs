@@ -1,4 +1,4 @@
-//! Tests of LAN queues from the driver's commands and rings to the wire, and back (sections 5.9 and 8).
+//! End-to-end tests of LAN queues, from driver commands and rings to the wire and back (sections 5.9 and 8).
 
 use card::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState};
 use card::frontend::testing::pattern;
@@ -17,12 +17,12 @@ use protocol::ids::Iova;
 use super::*;
 use crate::testing::MAC;
 
-/// Parent of the leaf in the default tree. Queues can be added below this node without adding other nodes.
+/// Parent of the leaf in the default tree. Queues can be added here without adding any other nodes.
 const PARENT: Teid = Teid::new(8);
 
 /// Interrupt vector of the queue pair.
 pub(super) const VECTOR: u16 = 1;
-/// Value of a route register that enables the cause and selects [`VECTOR`].
+/// Route register value that enables the cause and selects [`VECTOR`].
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
 const RING_LEN: u16 = 64;
@@ -73,7 +73,7 @@ impl Nic {
         Self::with(started())
     }
 
-    /// Uses a driver that has set up the admin queue.
+    /// Adds a VSI and queues to a driver that has already set up the admin queue.
     pub(super) fn with(mut driver: Driver) -> Self {
         let context = VsiContext {
             switch: SwitchSection { lan: true, allow_loopback: true, ..SwitchSection::default() },
@@ -106,7 +106,7 @@ impl Nic {
         nic
     }
 
-    /// Enables the queues as a driver does when its interface goes up.
+    /// Enables the queues, as a driver does when its interface is brought up.
     fn open(&mut self) {
         self.next = 0;
         let driver = &mut self.driver;
@@ -133,7 +133,7 @@ impl Nic {
         driver.enable_vector(VECTOR);
     }
 
-    /// Posts a frame in a single buffer and rings the doorbell. `word` contains further bits of the
+    /// Posts a frame in a single buffer and rings the doorbell. `word` contains additional bits for the
     /// descriptor's second word.
     pub(super) fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFER + u64::from(self.next) * 0x1000;
@@ -286,7 +286,7 @@ fn device_is_idle_while_wire_is_blocked() {
 }
 
 #[test]
-fn number_of_local_frames_per_poll_is_bounded() {
+fn local_frames_per_poll_are_limited() {
     let mut nic = Nic::new();
     let sent = frame(MAC.0, MAC.0, 60);
     for _ in 0..40 {

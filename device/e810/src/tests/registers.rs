@@ -140,7 +140,7 @@ fn core_reset_sets_grst_cause_in_oicr() {
     assert_eq!(driver.read(Register::PfintOicr), 0, "a read clears it");
 }
 
-/// Each function has a unique serial number, because `ice` shares state among functions with equal serial
+/// Each function needs a unique serial number, because `ice` shares state among functions with equal serial
 /// numbers.
 #[test]
 fn config_space_matches_e810() {

@@ -1,9 +1,9 @@
-//! Recorded sessions of stock drivers: the test repeats each command, and the response must match.
+//! Replays recorded sessions of stock drivers. The response to each command must match the recorded response.
 //!
 //! A line is either a function reset or a command. A command has these fields: opcode, flags, buffer length
 //! and parameters of the request; return value, length and parameters of the response; the request buffer
-//! without trailing zeros; and the recorded part of the response buffer. Some sessions are reduced to switch,
-//! scheduler and queue commands.
+//! without trailing zeros; and the recorded part of the response buffer. Some sessions contain only the
+//! switch, scheduler and queue commands.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response is specific to this device. Responses with capabilities are specific, because the
+/// Whether the response to a command is specific to this device. This is true of capabilities, because the
 /// recorded devices have no RDMA.
 fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
@@ -108,7 +108,7 @@ impl Given {
         }
     }
 
-    /// Stores the numbers that this device has assigned in a response.
+    /// Records the numbers that this device has assigned in `reply`.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
@@ -199,7 +199,7 @@ fn linux_7_3_session_matches_recording() {
     replay(include_str!("sessions/run73-all-switch.txt"));
 }
 
-/// Linux 6.12: the same sequence as for Linux 7.3.
+/// Linux 6.12: the same sequence as in the session of Linux 7.3.
 #[test]
 fn linux_6_12_session_matches_recording() {
     replay(include_str!("sessions/run612-all-switch.txt"));

@@ -1,5 +1,5 @@
-//! Tests of strict mode. A violation of a rule is reported under the name of this rule only. A correct driver
-//! causes no reports.
+//! Tests of strict mode. Each violation is reported only under the name of the violated rule. A correct
+//! driver causes no reports.
 
 use card::telemetry::monitor::Rule;
 use card::vfio::Bar;
@@ -31,7 +31,7 @@ fn violations(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.bus.hca.monitor().violations().collect()
 }
 
-/// Parameters of the commands that request and release the lock for reading the flash.
+/// Parameters of the commands that request and release the flash read lock.
 const NVM: [u8; 16] = [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Executes a descriptor that may have invalid fields.

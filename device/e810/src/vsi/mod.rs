@@ -18,20 +18,20 @@ use super::id_pool::IdPool;
 use super::rss::profiles::Profiles;
 use super::rss::{FunctionTable, VsiRss};
 
-/// Maximum number of VSIs of the only function.
+/// Maximum number of VSIs that the driver can add.
 ///
 /// Bound: limits the memory that a driver can make the device allocate, about 300 bytes per VSI. Drivers read
-/// this maximum in device capability 0017.
+/// this maximum from device capability 0017.
 pub(super) const MAX_VSIS: u16 = 768;
 
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// The VSI that exists after a reset. Boot loaders use this VSI, because they do not add VSIs. Its number
-/// follows the numbers of added VSIs.
+/// Number of the VSI that exists after a reset. Boot loaders use this VSI, because they do not add VSIs
+/// themselves. Added VSIs have lower numbers.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
-/// Number of a VSI. A VSI with this number need not exist.
+/// A VSI number. The VSI with this number need not exist.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
 
@@ -71,8 +71,8 @@ pub(super) struct Vsi {
 pub(super) struct QueueMap(QueueSection);
 
 impl QueueMap {
-    /// Returns the device's receive queue for queue `index` of traffic class 0. All priorities map to this
-    /// class. Only the low bits of `index` are used, so `index` wraps at the number of queues in the class.
+    /// Returns the device-wide number of receive queue `index` in traffic class 0. All priorities map to this
+    /// class. `index` wraps around at the number of queues in the class.
     pub(super) fn receive_queue(&self, index: u16) -> u16 {
         let class = self.0.classes[0];
         let nth = class.first.wrapping_add(index & self.mask());
@@ -83,7 +83,7 @@ impl QueueMap {
         }
     }
 
-    /// Returns the number of queues of traffic class 0.
+    /// Returns the number of queues in traffic class 0.
     pub(super) fn len(&self) -> u16 {
         self.mask().saturating_add(1)
     }
@@ -95,8 +95,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The valid bits of sections are ignored: on creation, `ice` marks few sections as valid
-    /// but relies on all sections.
+    /// Creates a VSI. The sections' valid bits are ignored. When `ice` adds a VSI, it marks few sections as
+    /// valid but relies on all of them.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,
@@ -127,19 +127,19 @@ impl Vsi {
         }
     }
 
-    /// Returns the port VLAN tag that is inserted into every transmitted frame.
+    /// Returns the port VLAN tag to insert into every transmitted frame, if insertion is enabled.
     pub(super) fn port_tag(&self) -> Option<Tci> {
         self.vlan.insert_port_tag.then(|| Tci::from_bits(self.vlan.port_tag))
     }
 
-    /// Whether the VLAN mode permits tagged frames, or untagged frames if `tagged` is false.
+    /// Whether the VLAN mode permits sending tagged frames, or untagged frames if `tagged` is false.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
-        // Mode 0 is reserved. Permit all frames, because a VSI that cannot send is useless.
+        // Mode 0 is reserved. It permits all frames here, because a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 
-    /// Whether RoCEv2 packets of the VSI are diverted to the RDMA half.
+    /// Whether the VSI's RoCEv2 packets are diverted to the RDMA half.
     pub(super) const fn has_rdma_filter(&self) -> bool {
         self.options.rdma_filter
     }
@@ -169,7 +169,7 @@ impl Vsis {
     /// Executes "Add VSI".
     ///
     /// # Errors
-    /// EINVAL for an unsupported type or a short buffer; ENOSPC if no number is free.
+    /// EINVAL for an unsupported type or a short buffer; ENOSPC if no VSI number is free.
     pub(super) fn add(
         &mut self,
         parameters: &VsiParameters,
@@ -216,7 +216,7 @@ impl Vsis {
         }
         self.vsis.remove(&VsiNumber::new(parameters.number));
         self.numbers.release(parameters.number);
-        // The response echoes the number with its valid bit.
+        // The response echoes the VSI number and its valid bit.
         let [low, high, ..] = parameters.emit();
         Ok(self.answer(u16::from_le_bytes([low, high])))
     }
@@ -229,7 +229,7 @@ impl Vsis {
         self.vsis.get_mut(&number)
     }
 
-    /// Whether VSIs added by a driver exist.
+    /// Whether any VSI added by the driver exists.
     pub(super) fn has_added(&self) -> bool {
         self.numbers.used() > 0
     }
@@ -249,7 +249,7 @@ impl Vsis {
     }
 }
 
-/// Returns the VSI for boot loaders. It uses the first queue and can send to the wire. No rule refers to it.
+/// Returns the VSI for boot loaders. It uses the first queue and can send to the wire. No rules refer to it.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };
     Vsi::new(&VsiContext { switch, ..VsiContext::default() })

@@ -8,8 +8,8 @@ fn named(number: u16) -> VsiParameters {
     VsiParameters { number, number_valid: true, ..VsiParameters::default() }
 }
 
-/// Returns a context as drivers use it to add a VSI: queues 4 to 7, tag stripping, loopback allowed. Only the
-/// security section is marked as valid.
+/// Returns a context like those with which drivers add a VSI: queues 4 to 7, tag stripping, loopback allowed.
+/// Only the security section is marked as valid.
 fn context() -> VsiContext {
     let mut context = VsiContext { sections: Sections::SECURITY, ..VsiContext::default() };
     context.switch = SwitchSection { allow_loopback: true, lan: true, ..SwitchSection::default() };
@@ -86,7 +86,7 @@ fn new_vsi_ignores_section_flags() {
 }
 
 #[test]
-fn update_vsi_applies_only_sections_with_valid_flag() {
+fn update_vsi_applies_only_valid_sections() {
     let mut other = VsiContext::default();
     other.switch.vlan_prune = true;
     other.security.mac_anti_spoof = true;

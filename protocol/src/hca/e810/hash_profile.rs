@@ -1,19 +1,19 @@
-//! Selection of the frame words that the receive hash covers, as encoded in package sections and in "update
-//! package" (0C42).
+//! Selection of the frame words covered by the receive hash, as encoded in package sections and in "update package"
+//! (0C42).
 //!
-//! The packet type of a frame selects one group, and the VSI of the frame selects another. A table of ternary
-//! keys maps both groups to a profile, which is a list of words.
+//! The packet type of a frame selects one group, and the frame's VSI selects another. A table of ternary keys maps the
+//! two groups to a profile, which is a list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
 
 use crate::layout;
 
-/// Section type: groups of packet types, one byte each.
+/// Section type: the group of each packet type, one byte each.
 pub const PACKET_GROUPS: u32 = 0x2a;
-/// Section type: groups of VSIs, two bytes each.
+/// Section type: the group of each VSI, two bytes each.
 pub const VSI_GROUPS: u32 = 0x2b;
-/// Type of sections with [`TableEntry`]s.
+/// Section type: entries of the table, see [`TableEntry`].
 pub const TABLE: u32 = 0x2c;
 /// Section type: words of profiles.
 pub const WORDS: u32 = 0x2e;
@@ -35,9 +35,9 @@ layout! {
     pub struct TableEntry[13] {
         /// Position in the table. The first matching entry applies.
         @0   place: u16,
-        /// Mask of bits that can be zero.
+        /// Mask of key bits that may be 0.
         @2   zeros: [u8; 5] => _,
-        /// Mask of bits that can be one.
+        /// Mask of key bits that may be 1.
         @7   ones: [u8; 5] => _,
         @12  profile: u8,
     }
@@ -68,12 +68,12 @@ layout! {
 /// Header codes of a [`Word`].
 #[allow(missing_docs)]
 pub mod header {
-    /// IPv4 header, if the frame has only one.
+    /// IPv4 header, for frames that have only one.
     pub const IPV4: u8 = 0x20;
-    /// IPv6 header, if the frame has only one.
+    /// IPv6 header, for frames that have only one.
     pub const IPV6: u8 = 0x28;
     pub const TCP: u8 = 0x31;
-    /// UDP header, if the frame has only one.
+    /// UDP header, for frames that have only one.
     pub const UDP: u8 = 0x35;
     pub const SCTP: u8 = 0x60;
     /// No header: the word is zero.

@@ -10,7 +10,7 @@ layout! {
     pub struct DynCtl[4] {
         /// Enables the vector. The device clears this bit when it signals the interrupt.
         @0[0]    enable: bool,
-        /// With `enable`: clears pending interrupts.
+        /// Clears pending interrupts if `enable` is also set.
         @0[1]    clear_pending: bool,
         /// Triggers a software interrupt.
         @0[2]    trigger: bool,
@@ -20,7 +20,7 @@ layout! {
         [16:5]   interval: u16,
         /// `software_interval_index` applies to software interrupts.
         [24]     software_interval: bool,
-        /// Interval that software interrupts use.
+        /// Index of the interval for software interrupts.
         [26:25]  software_interval_index: u8,
         /// Writes completed descriptors back at the end of the interval, without an interrupt.
         [30]     write_back: bool,
@@ -29,7 +29,7 @@ layout! {
     }
 }
 
-/// Interval index that selects none of the three intervals of a vector.
+/// Interval index that selects none of a vector's three intervals.
 pub const NO_INTERVAL: u8 = 3;
 
 layout! {
@@ -37,7 +37,7 @@ layout! {
     pub struct Route[4] {
         /// Vector that is signalled.
         [10:0]   vector: u16,
-        /// Index of the vector's moderation interval that applies to the cause.
+        /// Selects which of the vector's moderation intervals applies to the cause.
         [12:11]  interval_index: u8,
         /// The cause is enabled.
         [30]     enable: bool,
@@ -56,7 +56,7 @@ bitflags::bitflags! {
         const GLOBAL_RESET = 1 << 20;
         /// A PCI exception has occurred.
         const PCI_EXCEPTION = 1 << 21;
-        /// HMC error, in the context memory of the RDMA block.
+        /// HMC error: an error in the RDMA block's context memory.
         const HMC_ERROR = 1 << 26;
         /// Error in a push page.
         const PUSH_ERROR = 1 << 27;
@@ -70,14 +70,14 @@ bitflags::bitflags! {
 }
 
 layout! {
-    /// GLINT_ITR: interval of interrupt moderation.
+    /// GLINT_ITR: an interrupt moderation interval.
     pub struct Interval[4] {
         /// Interval in units of [`INTERVAL_UNIT_US`].
         [11:0]   interval: u16,
     }
 }
 
-/// Unit of moderation intervals in microseconds, for the power mode that the device reports.
+/// Moderation intervals are in units of `INTERVAL_UNIT_US` microseconds in the power mode that the device reports.
 pub const INTERVAL_UNIT_US: u16 = 2;
 
 layout! {

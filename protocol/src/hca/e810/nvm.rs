@@ -1,4 +1,4 @@
-//! Flash image: the words that drivers read in the shadow RAM and in the areas to which it points.
+//! Flash image: the words that drivers read from the shadow RAM and from the areas it points to.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -9,13 +9,13 @@ pub mod word {
     pub const CONTROL: usize = 0x00;
     /// Version of the NVM image.
     pub const VERSION: usize = 0x18;
-    /// Low half of the EETRACK identifier of the image.
+    /// Low half of the image's EETRACK identifier.
     pub const EETRACK_LOW: usize = 0x2d;
-    /// High half of the EETRACK identifier of the image.
+    /// High half of the image's EETRACK identifier.
     pub const EETRACK_HIGH: usize = 0x2e;
-    /// Checksum word. All words of the shadow RAM sum to [`CHECKSUM`](super::CHECKSUM).
+    /// Checksum word. It makes all words of the shadow RAM sum to [`CHECKSUM`](super::CHECKSUM).
     pub const CHECKSUM: usize = 0x3f;
-    /// Pointer to the preserved field area, in words.
+    /// Pointer to the preserved field area, in units of words.
     pub const PRESERVED_FIELDS: usize = 0x40;
     /// Pointer to the NVM banks.
     pub const NVM_BANK: usize = 0x42;
@@ -33,16 +33,16 @@ pub mod word {
 
 /// Control word: the image is valid, and the first bank of each area is active.
 pub const CONTROL_VALID: u16 = 0b01 << 6;
-/// Pointer flag: the unit is sectors of [`SECTOR_LEN`] bytes instead of words.
+/// Pointer flag: the pointer counts sectors of [`SECTOR_LEN`] bytes instead of words.
 pub const POINTER_IN_SECTORS: u16 = 1 << 15;
 /// Sum of all words of a valid shadow RAM.
 pub const CHECKSUM: u16 = 0xbaba;
 /// Length of the shadow RAM in bytes.
 pub const SHADOW_RAM_LEN: usize = 0x1_0000;
-/// Length of a sector in bytes, the unit of bank pointers and sizes.
+/// Length of a sector in bytes. Bank pointers and sizes count sectors.
 pub const SECTOR_LEN: usize = 4096;
 
-/// Type of the preserved field with the board's part number.
+/// Type of the preserved field that contains the board's part number.
 pub const TLV_PART_NUMBER: u16 = 0x16;
 
 /// Indices of the words that contain the length of a bank's CSS header: low word, then high word.
@@ -57,13 +57,14 @@ pub const OPTION_ROM_SIGNATURE: [u8; 4] = *b"$CIV";
 
 /// Type code in the first word of the netlist.
 pub const NETLIST_TYPE: u16 = 0x011b;
-/// Length that the third word of the netlist reports. It must be at least 0x30.
+/// Length reported in the netlist's third word. It must be at least 0x30.
 pub const NETLIST_LEN: u16 = 0x34;
-/// Index of the word with the number of nodes.
+/// Index of the word that contains the number of nodes.
 pub const NETLIST_NODES: usize = 3;
-/// Index of the identification block in a netlist without nodes. Each node adds two words.
+/// Index of the identification block's first word in a netlist without nodes. Each node increases the index by two.
 pub const NETLIST_ID: usize = 6;
-/// Index of the version in the identification block: major, minor, type and revision, two words each.
+/// Word offset of the version within the identification block. The version consists of major, minor, type and revision,
+/// two words each.
 pub const NETLIST_VERSION: usize = 2;
 
 /// Returns a pointer to an area that begins at `sector`.

@@ -89,7 +89,7 @@ impl Metadata {
     }
 }
 
-/// Returns the types and contents of the sections in a buffer. Sections that do not lie inside the buffer are
+/// Returns the types and contents of the sections in a buffer. Sections that are not entirely inside the buffer are
 /// skipped.
 pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     let count = BufferHeader::parse_prefix(buffer).map_or(0, |header| header.sections);
@@ -104,7 +104,7 @@ pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 mod tests {
     use super::*;
 
-    /// The bytes are the nonzero part of 0C40 in `probe-synth-fd.aq.gz`.
+    /// The bytes are the start of the buffer of 0C40 in `probe-synth-fd.aq.gz`, without the zeros that follow.
     const BUFFER: [u8; 48] = [
         1, 0, 0x30, 0, 1, 0, 0, 0, 0x0c, 0, 0x24, 0, 1, 3, 0, 0, //
         0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, 0x69, 0x63, 0, 0, //

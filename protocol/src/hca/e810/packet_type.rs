@@ -27,7 +27,7 @@ impl PacketType {
         };
         match addresses {
             Addresses::V4 { .. } => Self(v4),
-            // The IPv6 types are in the same order as those of IPv4.
+            // The IPv6 types are in the same order as the IPv4 types.
             Addresses::V6 { .. } => Self(v4 + 66),
         }
     }
@@ -54,7 +54,7 @@ mod tests {
         PacketType::of(&Layers::parse(&frame).unwrap()).get()
     }
 
-    /// The expected numbers are those that the drivers define.
+    /// The expected numbers are those defined by the drivers.
     #[test]
     fn packet_types_match_drivers() {
         let v4 = |protocol: u8, more: u8| {

@@ -1,4 +1,4 @@
-//! Registers of BAR0. Offsets without a register read 0 and ignore writes.
+//! Registers of BAR0. An offset without a register reads as 0 and ignores writes.
 //!
 //! # Spec
 //! E810 interface, sections 2, 8.6, 8.7 and 9.1, which also define the names.
@@ -100,7 +100,7 @@ register_map! {
         PfintFwCtl               "PFINT_FW_CTL"       at 0x16_c800;
         /// Enabled bits of PFINT_OICR.
         PfintOicrEna             "PFINT_OICR_ENA"     at 0x16_c900;
-        /// Pending other interrupt causes. Reading clears them.
+        /// Other causes: pending interrupt causes, cleared on read.
         PfintOicr                "PFINT_OICR"         at 0x16_ca00;
         /// Other causes: interrupt routing.
         PfintOicrCtl             "PFINT_OICR_CTL"     at 0x16_ca80;
@@ -242,7 +242,7 @@ register_map! {
         GlprtMprc                "GLPRT_MPRC"         at 0x38_1340 wide;
         /// Port: broadcast frames received.
         GlprtBprc                "GLPRT_BPRC"         at 0x38_1380 wide;
-        /// Flow director: matches of a filter.
+        /// Flow director: number of frames that matched a filter.
         GlstatFdCnt(u16)         "GLSTAT_FD_CNT0"     at 0x3a_0000 [4096 by 8] wide;
         /// Number of bytes received by a VSI.
         GlvGorc(u16)             "GLV_GORC"           at 0x3b_0000 [768 by 8] wide;
@@ -252,11 +252,11 @@ register_map! {
         GlvMprc(u16)             "GLV_MPRC"           at 0x3b_4000 [768 by 8] wide;
         /// VSI: broadcast frames received.
         GlvBprc(u16)             "GLV_BPRC"           at 0x3b_6000 [768 by 8] wide;
-        /// Hash: symmetric fields of profiles.
+        /// RSS hash: symmetric fields of profiles.
         GlqfHsymm(u16)           "GLQF_HSYMM"         at 0x40_f000 [768 by 4];
-        /// Field masks of the RSS hash.
+        /// RSS hash: field masks.
         GlqfHmask(u16)           "GLQF_HMASK"         at 0x40_fc00 [32 by 4];
-        /// Hash: mask selection of profiles.
+        /// RSS hash: mask selection of profiles.
         GlqfHmaskSel(u16)        "GLQF_HMASK_SEL"     at 0x41_0000 [128 by 4];
         /// Flow director: mask selection of profiles.
         GlqfFdmaskSel(u16)       "GLQF_FDMASK_SEL"    at 0x41_0400 [128 by 4];
@@ -274,7 +274,7 @@ register_map! {
         Glflxp(u16)              "GLFLXP_RXDID"       at 0x45_c800 [576 by 4];
         /// Flow director: table size of the function.
         GlqfFdSize               "GLQF_FD_SIZE"       at 0x46_0010;
-        /// Flow director: used table entries.
+        /// Flow director: number of used table entries.
         GlqfFdCnt                "GLQF_FD_CNT"        at 0x46_0018;
         /// Receive queue: descriptor profile.
         QrxflxpCntxt(u16)        "QRXFLXP_CNTXT"      at 0x48_0000 [2048 by 4];

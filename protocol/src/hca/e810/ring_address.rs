@@ -1,9 +1,9 @@
-//! Base address of a descriptor ring, as it is stored in queue contexts.
+//! Base address of a descriptor ring, as stored in queue contexts.
 
 use crate::describe::{Field, Visitor};
 use crate::ids::Iova;
 
-/// Log2 of the unit in which queue contexts store ring addresses, in bytes.
+/// Queue contexts store ring addresses in units of `1 << UNIT_SHIFT` bytes.
 const UNIT_SHIFT: u32 = 7;
 
 /// Base address of a ring, a multiple of 128 bytes.
@@ -11,7 +11,7 @@ const UNIT_SHIFT: u32 = 7;
 pub struct RingAddress(Iova);
 
 impl RingAddress {
-    /// Creates the address from `first`, rounded down to a multiple of 128.
+    /// Creates a ring address from `first`, rounded down to a multiple of 128.
     pub const fn new(first: Iova) -> Self {
         Self(Iova::new(first.get() >> UNIT_SHIFT << UNIT_SHIFT))
     }
@@ -21,8 +21,8 @@ impl RingAddress {
         self.0
     }
 
-    /// Returns the address of entry `index` in a ring whose entries have `len` bytes. The address wraps around at the
-    /// end of the address space.
+    /// Returns the address of entry `index` in a ring of `len`-byte entries. The result wraps around at the end of the
+    /// address space.
     pub const fn entry(self, index: u16, len: usize) -> Iova {
         Iova::new(self.0.get().wrapping_add(index as u64 * len as u64))
     }

@@ -7,7 +7,7 @@ use super::ring_address::RingAddress;
 use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
-/// Number of registers of a context.
+/// Number of registers that make up a context.
 pub const WORDS: usize = RxContext::LEN / 4;
 
 layout! {
@@ -25,13 +25,13 @@ layout! {
         [113:109]  header_units: u8,
         /// Mode of the header split.
         [115:114]  split: Split as u8,
-        /// Descriptors have 32 bytes instead of 16.
+        /// Descriptors are 32 bytes long instead of 16.
         [116]      long_descriptors: bool,
         /// Strip the frame check sequence.
         [117]      strip_crc: bool,
         /// Write a stripped VLAN tag to the first tag field of the descriptor.
         [119]      tag_in_first_field: bool,
-        /// Largest frame in bytes.
+        /// Maximum frame length in bytes.
         [187:174]  max_frame: u16,
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::ids::Iova;
 
-    /// The expected values were generated from the table of the specification by an independent program.
+    /// The expected values were generated from the specification's table by an independent program.
     #[test]
     fn receive_queue_context_fields_are_at_specified_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];

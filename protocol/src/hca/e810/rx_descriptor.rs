@@ -14,8 +14,8 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Offset of the status in bytes. The device writes the first byte of the status last, because this byte passes
-/// the descriptor to the driver.
+/// Byte offset of the status. The device writes the status's first byte last, because this byte passes the descriptor
+/// to the driver.
 pub const STATUS_OFFSET: usize = 8;
 
 /// Write-back layout, selected by QRXFLXP_CNTXT of the queue.
@@ -74,7 +74,7 @@ impl RxBuffers {
     }
 
     /// Returns whether the driver would mistake the posted descriptor for a completed one. This is possible because the
-    /// done bit is also a bit of the header address.
+    /// done bit overlaps a bit of the header address.
     pub const fn has_done_bit(&self) -> bool {
         self.headers.get() & 1 != 0
     }
@@ -180,7 +180,7 @@ struct LegacyStatus {
     l3_l4_checked: bool,
     #[bits(8)]
     __: u8,
-    /// Status of the filter. The value 3 means that the hash is valid.
+    /// Filter status. The value 3 means that the hash is valid.
     #[bits(2)]
     filter: u8,
     #[bits(8)]
@@ -215,7 +215,8 @@ const _: () = assert!(size_of::<LegacyRaw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
 
 impl RxWriteBack {
-    /// Returns the descriptor in the layout of `profile`. Its done bit is set, which passes it to the driver.
+    /// Returns the descriptor in the layout of `profile`. The done bit is set, which passes the descriptor to the
+    /// driver.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
         match profile {
             Profile::Legacy => self.emit_legacy(),
@@ -341,8 +342,8 @@ mod tests {
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
     }
 
-    /// The frame has 1510 bytes, a VLAN tag and a wrong TCP checksum. The layout is that of controllers before the
-    /// E810.
+    /// The frame has 1510 bytes, a VLAN tag and a wrong TCP checksum. The layout is the one used by controllers before
+    /// the E810.
     #[test]
     fn legacy_layout_places_each_field() {
         let frame = RxWriteBack {

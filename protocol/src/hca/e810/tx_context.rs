@@ -25,7 +25,7 @@ layout! {
         [147:135]  ring_len: u16,
         /// Segmentation offload (TSO) is enabled.
         [152]      segmentation: bool,
-        /// Number of the queue among the queues with segmentation.
+        /// Number of the queue, counting only queues with segmentation.
         [163:153]  segmentation_queue: u16,
         /// The device marks descriptors as done instead of using a completion queue.
         [164]      legacy: bool,
@@ -49,7 +49,7 @@ mod tests {
         TxContext::parse(&bytes)
     }
 
-    /// The bytes are those of the example in section 16.3, which a driver has sent.
+    /// The bytes are the example in section 16.3, which was recorded from a driver.
     #[test]
     fn parses_published_context() {
         let sent = context("a0928e00000000000080010400000000008000011000");
@@ -68,10 +68,10 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// The bytes are those of two further contexts that drivers have sent: one for a queue of a second VSI, and one
-    /// from another kernel.
+    /// The bytes are two more contexts recorded from drivers: one for a queue of a second VSI, and one from another
+    /// kernel.
     #[test]
-    fn parses_recorded_contexts_of_second_vsi_and_other_kernel() {
+    fn parses_more_recorded_contexts() {
         let second = context("00908e00000000000080020000000000008000031000");
         assert_eq!((second.ring, second.vsi, second.ring_len), (ring(0x4748_0000), 2, 256));
         assert_eq!((second.segmentation_queue, second.timestamps), (1, false));

@@ -26,16 +26,16 @@ const DONE: u8 = 0xf;
 pub enum TxDescriptor {
     /// Type 0: a buffer of a frame.
     Data(DataDescriptor),
-    /// Type 1: additional parameters of the following frame.
+    /// Type 1: additional parameters for the frame that follows.
     Context(ContextDescriptor),
-    /// Type 8: flow director rule. The following data descriptor contains an example frame.
+    /// Type 8: flow director rule. The data descriptor after it contains an example frame.
     FilterProgram,
     /// A descriptor of another type.
     Unknown(u8),
 }
 
 impl TxDescriptor {
-    /// Returns the name that traces show.
+    /// Returns the name used in traces.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Data(_) => "data",
@@ -196,12 +196,12 @@ pub struct HeaderLengths {
 
 describe!(HeaderLengths { mac, ip, l4 });
 
-/// Context descriptor: additional parameters of the following frame.
+/// Context descriptor: additional parameters for the frame that follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextDescriptor {
     /// Outer headers, if the frame is tunnelled.
     pub tunnel: Tunnel,
-    /// Tag control information of an outer VLAN tag to insert. The tag of the data descriptors is the inner tag.
+    /// Tag control information of an outer VLAN tag to insert. The data descriptors contain the inner tag.
     pub tag2: Option<u16>,
     /// Segmentation offload (TSO) parameters, if requested.
     pub segmentation: Option<Segmentation>,
@@ -264,7 +264,7 @@ pub struct Tunnel {
     pub ip_len: u16,
     /// Protocol after the outer IP header.
     pub kind: TunnelKind,
-    /// Distance from the end of the outer IP header to the inner IP header, in bytes.
+    /// Number of bytes between the end of the outer IP header and the start of the inner one.
     pub len: u8,
     /// Compute the outer UDP checksum.
     pub udp_checksum: bool,
@@ -425,8 +425,8 @@ impl DataDescriptor {
         }
     }
 
-    /// Returns the value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes, and
-    /// the low bits of the command remain.
+    /// Returns the value to write to the byte at [`DONE_OFFSET`] when the descriptor is done. Only the type in this
+    /// byte changes; the low bits of the command keep their values.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE

@@ -1,5 +1,5 @@
-//! Random register writes and descriptors from a hostile driver: the device and another driver's queue must
-//! keep working.
+//! Sends random register writes and descriptors from a hostile driver. The device and another driver's queues
+//! must keep working.
 
 use protocol::hca::e810::ring_address::RingAddress;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
@@ -40,8 +40,8 @@ impl Hostile {
             ..TxContext::default()
         };
         bench.lan.add_transmit(BYSTANDER, context(BYSTANDER_TRANSMIT)).unwrap();
-        // The ring has 64 long descriptors with 2 KiB buffers. The check sequence is stripped, and frames
-        // have at most 9728 bytes.
+        // The ring has 64 long descriptors with 2 KiB buffers. The check sequence is stripped, and the
+        // maximum frame length is 9728 bytes.
         let ring = u128::from(BYSTANDER_RECEIVE >> 7) << 32;
         let words = [ring | 64 << 89 | 16 << 102 | 1 << 116 | 1 << 117, 9728 << 46];
         let words: Vec<_> = words.iter().flat_map(|half| half.to_le_bytes()).collect();

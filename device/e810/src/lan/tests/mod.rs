@@ -1,4 +1,4 @@
-//! Tests of the data path with a minimal driver that writes rings as specified.
+//! Tests of the data path, with a minimal driver that follows the specification.
 
 mod hostile;
 mod receive;
@@ -19,7 +19,7 @@ const RING_LEN: u16 = 64;
 
 const QUEUES: u16 = 4;
 
-/// VSI of all queues.
+/// The VSI that owns all queues.
 const VSI: u16 = 5;
 
 /// A data path with guest memory.

@@ -48,7 +48,7 @@ fn context(ring: u64, len: u16, max_frame: u16, split: Split, strip_crc: bool) -
 }
 
 impl Bench {
-    /// Enables the queue as a driver does and posts all buffers.
+    /// Enables the queue in the same way as a driver, and posts all buffers.
     fn enable(&mut self, context: [u32; 8]) {
         for (index, word) in (0..).zip(context) {
             self.write(Register::QrxContext(index, QUEUE), word);
@@ -171,7 +171,7 @@ fn vlan_tag_is_stripped_if_vsi_enables_stripping() {
 }
 
 #[test]
-fn queue_context_selects_descriptor_field_of_stripped_tag() {
+fn queue_context_selects_field_for_stripped_tag() {
     let mut words = context(RING, RING_LEN, 1536, Split::No, true);
     words[3] &= !(1 << (119 - 96));
     let mut bench = Bench::new();
@@ -234,7 +234,7 @@ fn frame_without_buffer_is_dropped() {
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 2);
     assert!(!bench.entry(u64::from(RING_LEN) - 1).done(), "the entry at the tail is software's");
 
-    // Software posts two buffers.
+    // Post two buffers.
     bench.give(0);
     bench.write(Register::QrxTail(QUEUE), 0);
     bench.receive_frame(&[6; 60], PLAIN);

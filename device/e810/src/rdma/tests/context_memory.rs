@@ -56,7 +56,7 @@ fn committed_objects_are_packed_before_pbles() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.commit_fpm(), 1);
-    // 1024 queue pairs of one byte each take two units of 512 bytes.
+    // 1024 queue pairs, at one byte each, take two units of 512 bytes.
     for (offset, value) in
         [(0, 1024), (8, 2 << 32 | 2048), (16, 6 << 32), (32, 6 << 32 | 256), (48, 7 << 32 | 16384)]
     {
@@ -84,7 +84,7 @@ fn pbles_are_read_through_current_segment_descriptors() {
     driver.bus.poke(PBLE_SEGMENT + 8, &0x8765_4000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x8765_4000));
     assert_eq!(page(&mut driver, 1 << 18), None, "there are not as many");
-    // Unmap the segment, which makes its PBLEs inaccessible.
+    // Unmap the segment. Its PBLEs become inaccessible.
     driver.perform_well(&segment(1, SegmentDescriptor { entries: 512, ..SegmentDescriptor::default() }));
     assert_eq!(page(&mut driver, 1), None);
 }
@@ -106,7 +106,7 @@ fn paged_segment_uses_directory() {
 }
 
 #[test]
-fn two_level_list_has_leaves_of_512_pages() {
+fn two_level_list_has_512_page_leaves() {
     let mut driver = brought_up();
     // The second leaf starts at PBLE 1024.
     driver.bus.poke(PBLE_SEGMENT + 8 * 17, &1024_u64.to_le_bytes());

@@ -133,7 +133,7 @@ fn group_accepts_reordered_modify() {
     assert_eq!(perform(0x26, &[7]), [7]);
 }
 
-/// Operations "2c nodes" of section 16.3, and the operations recorded on driver unload.
+/// Operations "2c nodes" of section 16.3, and the operations recorded while the driver was unloaded.
 #[test]
 fn adding_leaf_node_returns_queue_set_handle() {
     let node = |word| wqe(&[(24, word), (32, 0x0001_0001_0000_0000)]);
@@ -181,7 +181,7 @@ const STAG: u32 = 0x9132_58d1;
 const DEALLOCATE: &[(usize, u64)] =
     &[(8, 0x0001_8000_0000_0000), (16, 0x9132_5800), (24, 0x8000_080d_0000_0000)];
 
-/// Reads the region of [`STAG`] locally, as a QP of protection domain `pd`.
+/// Reads the region of [`STAG`] locally, as a QP in protection domain `pd`.
 fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, engine::AccessError> {
     let (device, dma) = driver.bus.hca.frontend_and_memory();
     let rdma = &device.state.function.rdma;

@@ -1,8 +1,8 @@
-//! RSS profiles: the words of a frame that a VSI hashes, as programmed by the driver.
+//! RSS profiles, which the driver programs. A profile selects the words of a frame that are hashed.
 //!
 //! Drivers program the fields for each flow type (`ethtool -N … rx-flow-hash`) in terms of the packet type
-//! groups of the loaded package. If the package defines no groups, the flow type of an entry is unknown. The
-//! entry is then ignored.
+//! groups that the loaded package defines. If the package defines no groups, the flow type of an entry is
+//! unknown and the entry is ignored.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -62,8 +62,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Converts a TCAM entry. Returns `None` if the entry cannot match any key. Drivers delete entries this
-    /// way.
+    /// Converts a TCAM entry. Returns `None` if the entry cannot match any key. Drivers write such an entry
+    /// to delete the previous one.
     fn new(entry: &TableEntry) -> Option<Self> {
         let (zeros, ones) = (bits(entry.zeros), bits(entry.ones));
         let possible = zeros | ones == bits([0xff; LookupKey::LEN]);
@@ -75,7 +75,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     fields: [Option<Field>; PROFILE_WORDS],
-    /// Whether this device can extract words of at least one of the headers.
+    /// Whether this device supports at least one header from which words are taken.
     supported: bool,
 }
 
@@ -96,8 +96,8 @@ impl Profiles {
     fn set_vsi_groups(&mut self, section: &[u8]) {
         let Some((first, groups)) = entries::<2>(section) else { return };
         for (vsi, group) in (first..=u16::MAX).zip(groups) {
-            // VSI numbers have ten bits, and higher bits are ignored. An entry with a larger number therefore
-            // sets the group of another VSI, which belongs to the same driver.
+            // VSI numbers have ten bits; higher bits are ignored. An entry with a larger number therefore
+            // sets the group of another VSI. This is harmless, because all VSIs belong to the same driver.
             match u16::from_le_bytes(*group) {
                 0 => drop(self.vsi_groups.remove(&VsiNumber::new(vsi))),
                 group => drop(self.vsi_groups.insert(VsiNumber::new(vsi), group)),
@@ -139,7 +139,7 @@ impl Profiles {
 }
 
 impl Fields {
-    /// Converts the words of a profile, which are given in hash order.
+    /// Converts the words of a profile. `words` is in hash order.
     fn new<'a>(words: impl Iterator<Item = &'a [u8; Word::LEN]>) -> Self {
         let mut fields = Self { fields: [None; PROFILE_WORDS], supported: false };
         for (field, word) in fields.fields.iter_mut().zip(words.map(Word::parse)) {
@@ -155,14 +155,14 @@ impl Fields {
     }
 }
 
-/// Whether this device can extract words from the header that `word` names.
+/// Whether this device supports the header that contains `word`.
 const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
 
-/// Returns the field that a word of a profile selects, or `None` if this device cannot extract the field.
+/// Returns the field selected by a profile word, or `None` if this device cannot extract the field.
 fn field(word: &Word) -> Option<Field> {
-    /// Offsets of the addresses in their headers.
+    /// Offsets of the addresses in the IPv4 and IPv6 headers.
     const V4_ADDRESSES: u16 = 12;
     const V6_ADDRESSES: u16 = 8;
     let in_addresses = |first: u16| u8::try_from(word.offset.checked_sub(first)?).ok();
@@ -181,7 +181,7 @@ fn field(word: &Word) -> Option<Field> {
     }
 }
 
-/// Returns the index of the first entry in a section, and its entries.
+/// Returns the entries in a section, preceded by the index of the first entry.
 fn entries<const N: usize>(section: &[u8]) -> Option<(u16, &[[u8; N]])> {
     let TableHeader { count, first } = TableHeader::parse_prefix(section)?;
     let (entries, _) = section.get(TableHeader::LEN..)?.as_chunks();

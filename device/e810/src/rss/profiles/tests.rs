@@ -36,7 +36,7 @@ fn vsi_group(vsi: u8, group: u16) -> (u32, Vec<u8>) {
     (hash_profile::VSI_GROUPS, [&[1, 0, vsi, 0][..], &group.to_le_bytes()].concat())
 }
 
-/// Builds a TCAM entry for any flags and one packet type group, as drivers write it.
+/// Builds a TCAM entry like those of drivers. It matches one packet type group and any flags.
 fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     let key = [packet_group, 0x01, 0x00];
     let zeros = key.map(|byte| !byte);
@@ -92,12 +92,12 @@ fn words_are_hashed_in_programmed_order() {
     assert_eq!(of(&all), Some(vec![0x0102, 0x0304, 0x0607, 0x0809, 5, 10]));
     assert_eq!(of(&DESTINATION), Some(vec![0x0607, 0x0809]));
     assert_eq!(of(&UDP_PORTS[1..]), Some(vec![10]));
-    // Words of missing and of unsupported headers are zero.
+    // Words from missing or unsupported headers are zero.
     assert_eq!(of(&[(0x31, 0), (0x58, 0), (0x28, 8), (0x20, 12)]), Some(vec![0, 0, 0, 0x0102]));
 }
 
 #[test]
-fn vsi_in_hash_profile_hashes_words_of_profile() {
+fn vsi_hashes_words_of_its_profile() {
     let mut vsis = Vsis::default();
     let parameters = VsiParameters { kind: 2, ..VsiParameters::default() };
     vsis.add(&parameters, &mut VsiContext::default().emit()).unwrap();

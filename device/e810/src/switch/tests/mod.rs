@@ -1,4 +1,4 @@
-//! Tests of switch rules as drivers write them, and of forwarding.
+//! Tests for switch rules and forwarding. The rules are encoded in the same way as by drivers.
 
 mod rules;
 mod snapshot;
@@ -36,7 +36,7 @@ const fn to_list(list: u16) -> u32 {
     to_vsi(list) | 1 << 14
 }
 
-/// Returns the action that admits the VSIs of a list to a VLAN.
+/// Returns the action of a VLAN rule that admits the VSIs in a list.
 const fn prune(list: u16) -> u32 {
     0x1_c00a | (list as u32) << 4
 }
@@ -98,12 +98,12 @@ impl Rule {
     }
 }
 
-/// The configuration of a function, with methods that execute a driver's commands on it.
+/// The configuration of a function, and methods that execute driver commands.
 #[derive(Default)]
 struct Driver(PfConfig);
 
 impl Driver {
-    /// Creates VSIs 1 and 2, configured as drivers configure them.
+    /// Creates VSIs 1 and 2 with the settings that drivers use.
     fn new() -> Self {
         let mut driver = Self::default();
         driver.add_vsi();
@@ -151,13 +151,13 @@ impl Driver {
     }
 
     fn remove(&mut self, index: u16) -> Result<(), AdminStatus> {
-        // Drivers remove rules without specifying the recipe and the header.
+        // When drivers remove a rule, they do not specify the recipe or the header.
         let lookup = Lookup { index, ..Lookup::default() };
         let rule = [&RuleHeader::default().emit()[..], &lookup.emit()].concat();
         self.command(RuleCommand::Remove, rule).map(drop)
     }
 
-    /// Allocates a list of a kind and returns its number.
+    /// Allocates a list of resource type `kind` and returns its number.
     fn allocate(&mut self, kind: u8) -> u16 {
         let mut buffer = [kind, 0, 1, 0, 0, 0];
         self.0.allocate(&mut buffer).unwrap();
@@ -196,7 +196,7 @@ impl Driver {
     }
 }
 
-/// A frame. Its source address is [`PEER`] by default, and [`Frame::from`] sets another source address.
+/// A frame. Its source address is [`PEER`] unless [`Frame::from`] changes it.
 #[derive(Clone)]
 struct Frame {
     dst: MacAddr,

@@ -45,7 +45,7 @@ fn rejects_duplicate_rule() {
     assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
-    // The keys of the following rules contain the direction, so the rules of the two directions do not
+    // The keys of the following rules include the direction, so rules for different directions do not
     // conflict.
     for kind in [FROM_PORT, FROM_VSI] {
         driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
@@ -130,11 +130,11 @@ fn rejected_rule_reports_status_and_earlier_rules_apply() {
 }
 
 #[test]
-fn rule_with_odd_header_length_is_padded_to_even_offset() {
+fn rule_after_odd_length_header_starts_at_even_offset() {
     let mut driver = Driver::new();
     let mut odd = Rule::mac(ME, to_vsi(1)).bytes(0);
     odd[14] = 15;
-    // The first header has 15 bytes, so its 16th byte becomes padding.
+    // The first header now has a length of 15, so its 16th byte becomes padding.
     let mut buffer = [odd, Rule::mac(PEER, to_vsi(2)).bytes(0)].concat();
     driver.0.rules(RuleCommand::Add, 2, &mut buffer).unwrap();
     assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(PEER))), (vec![1], vec![2]));
@@ -157,7 +157,7 @@ fn rejects_rules_past_limit() {
 }
 
 #[test]
-fn freed_vsi_list_is_empty_when_allocated_again() {
+fn reallocated_vsi_list_is_empty() {
     let mut driver = Driver::new();
     let list = driver.allocate(3);
     driver.list(3, list, &[1, 2]).unwrap();

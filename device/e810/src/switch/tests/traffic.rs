@@ -92,7 +92,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1)));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, DROP).ether_type(0x8808));
-    // Add the LLDP rule of a driver (run73-vlan.aq.gz), and a rule with a single destination.
+    // Add an LLDP rule from a driver (run73-vlan.aq.gz), and a rule for a single destination address.
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, to_vsi(1)).ether_type(0x88cc));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE_MAC, to_vsi(2)).ether_type(0x88f7).dst(GROUP));
     let nearest_bridge = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
@@ -108,7 +108,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// The test uses the rules that drivers add at every probe.
+/// The test uses rules that drivers always add when they probe the device.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
@@ -123,7 +123,7 @@ fn control_frames_require_destination_override() {
     let lldp = Frame::to(GROUP).ether_type(0x88cc);
     assert_eq!(driver.send(&lldp), Err(DiscardError::Rule));
     assert_eq!(driver.send_to(&lldp, Destination::Wire), Ok((true, vec![])));
-    // An EtherType rule applies only to frames of the VSI that is its source.
+    // An EtherType rule applies only to frames sent by the rule's source VSI.
     let of_other = driver.0.transmit(VsiNumber::new(2), &lldp.layers(), Destination::Rules);
     assert!(of_other.is_ok_and(|route| route.wire));
 }
@@ -172,7 +172,7 @@ fn vsi_flags_restrict_loopback_and_lan() {
 }
 
 #[test]
-fn source_pruning_keeps_own_frames_from_returning() {
+fn source_pruning_prevents_receiving_own_frames() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(MacAddr::BROADCAST, to_vsi(1) | LOOPBACK | LAN));
     for (local_loopback, source_prune, back) in

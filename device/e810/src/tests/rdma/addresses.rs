@@ -1,4 +1,4 @@
-//! Tests of the address checks of frames from the wire.
+//! Tests of the address checks on frames from the wire.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +21,7 @@ fn written(encap: &Encap, packet: &Packet<'_>) -> Vec<u8> {
     frame
 }
 
-/// Returns a copy of the frame in which `change` has modified the encapsulation.
+/// Returns a copy of the frame, with its encapsulation modified by `change`.
 fn rewrapped(frame: &[u8], change: impl FnOnce(&mut Encap)) -> Vec<u8> {
     let RoceFrame { mut encap, packet } = RoceFrame::parse(frame).unwrap();
     change(&mut encap);
@@ -36,7 +36,7 @@ fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
     }
 }
 
-/// Creates datagram queue pairs. Returns them and a frame from device a to device b.
+/// Creates datagram queue pairs. Returns the pair, and a frame from device a to device b.
 fn datagram() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -57,7 +57,7 @@ fn dropped(driver: &mut Driver, frame: &[u8], reason: DropReason) {
     nothing(driver);
 }
 
-/// IBTA volume 1, section 9.6.1.2.
+/// IBTA volume 1, section 9.6.1.2: packets to other addresses are dropped.
 #[test]
 fn connection_drops_packets_to_other_addresses() {
     let mut pair = Pair::connected();
@@ -83,7 +83,7 @@ fn connection_drops_packets_to_other_addresses() {
 }
 
 #[test]
-fn two_sides_of_connection_may_be_on_same_device() {
+fn both_ends_of_connection_may_be_on_one_device() {
     let mut driver = opened(1);
     let context = QpContext { destination_ip: ip(1), send_psn: Psn::new(0x2000), ..context(1) };
     driver.set_neighbour(2, mac(1));

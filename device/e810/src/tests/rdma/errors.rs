@@ -5,8 +5,7 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Moves the queue pair to the error state and flushes both queues, as drivers do, with major code 1 and the
-/// given minor codes.
+/// Moves the queue pair to the error state and flushes both queues, like a driver. The major code is 1.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {
@@ -56,7 +55,7 @@ fn flush_of_empty_work_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // Software flushes again after it posts to a queue pair that it moved to the error state itself.
+    // If software itself moved a queue pair to the error state, it flushes again after each post.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -74,7 +73,7 @@ const PERIOD_US: u64 = 10_000;
 /// The device does not flush these requests itself. The kernel completes WQEs that it posts to a flushed
 /// queue pair, and may destroy the queue pair at any time.
 #[test]
-fn requests_posted_in_error_by_kernel_qp_wait_for_flush() {
+fn kernel_qp_requests_posted_in_error_wait_for_flush() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -91,7 +90,8 @@ fn requests_posted_in_error_state_are_flushed() {
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.settle();
     assert_eq!(failure(&mut pair.a, 1).0, 0x102);
-    // The driver has not flushed yet. The device waits for this flush, because its CQE must report the cause.
+    // The driver has not flushed yet. The device waits for this flush, because the first flush CQE must
+    // report the cause.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     wait_us(&mut pair, PERIOD_US);
     nothing(&mut pair.a);
@@ -286,7 +286,7 @@ fn rejects_invalid_state_transitions() {
     }
 }
 
-/// Section 14.1: the event code specifies why the request of a peer was rejected.
+/// Section 14.1: the event code specifies why the peer's request was rejected.
 #[test]
 fn denied_access_fails_both_sides() {
     const KEY: u32 = 0x6cdb_0e07;
@@ -309,7 +309,7 @@ fn denied_access_fails_both_sides() {
 
 /// Section 13.2: bits 20 and 21 of the context apply in addition to the rights of the key.
 #[test]
-fn qp_access_flags_restrict_rights_of_keys() {
+fn qp_access_flags_restrict_key_rights() {
     const KEY: u32 = 0x6cdb_0e07;
     for operation in [WRITE, READ] {
         let mut pair = Pair::new(QpKind::Rc, |context| {
@@ -340,7 +340,7 @@ fn datagram_without_receive_or_with_wrong_qkey_is_dropped() {
     pair.settle();
     assert!(!pair.sent().error);
     nothing(&mut pair.b);
-    // If the top bit of the Q_Key is set, the Q_Key of the context is sent.
+    // If the top bit of the Q_Key is set, the Q_Key in the context is sent instead.
     pair.a.post_send(QPN, &datagram(0x8222_2222));
     pair.settle();
     assert!(!pair.sent().error);

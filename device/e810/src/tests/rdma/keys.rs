@@ -32,7 +32,7 @@ const fn rights(rights: StagRights) -> u64 {
 
 const ALL: u64 = rights(StagRights::all());
 
-/// Builds a WQE of one quantum.
+/// Builds a one-quantum WQE from its words.
 fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -119,7 +119,7 @@ fn fast_registration_lasts_until_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// As in drivers, the second registration uses another key byte. It also has another length.
+/// As in drivers, the second registration uses a different key byte. The length differs too.
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
@@ -147,7 +147,7 @@ fn send_with_invalidate_reports_key() {
 }
 
 /// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. Section 14.1
-/// has a single code for all causes.
+/// defines a single code for all causes.
 #[test]
 fn send_with_invalidate_of_invalid_key_fails_both_sides() {
     let unknown = 0x1234_5600;
@@ -188,7 +188,7 @@ fn read_with_invalidate_invalidates_target() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// Requests that arrive before the invalidation complete, and all later requests fail.
+/// Requests complete if they arrive before the invalidation. All later requests fail.
 #[test]
 fn access_after_invalidation_is_rejected() {
     let key = REGION | 1;
@@ -239,7 +239,7 @@ fn unbound_window_denies_access() {
 }
 
 #[test]
-fn region_with_windows_is_not_deallocated() {
+fn region_with_bound_windows_cannot_be_deallocated() {
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
     let parent = DeallocateStag { pd: PD, index: PARENT >> 8, region: true };
@@ -310,7 +310,7 @@ fn invalid_local_operations_report_cause() {
 
 /// Section 14.1, code 0x113: a region cannot be invalidated while windows are bound to it.
 #[test]
-fn region_with_windows_is_not_invalidated() {
+fn region_with_bound_windows_cannot_be_invalidated() {
     let region = REGION | 1;
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&fast_register(region, LEN, ALL));

@@ -12,7 +12,7 @@ use protocol::hca::e810::rdma::path::ManageArp;
 
 use super::*;
 
-/// Small limits. Most of them are the minimum that the configuration permits.
+/// Small limits. Most are the minimum that the configuration permits.
 const QPS: u32 = 32;
 const CQS: u32 = 64;
 const REGIONS: u32 = 256;
@@ -133,7 +133,7 @@ fn last_pble_is_committed_and_next_is_rejected() {
     }
 }
 
-/// Drivers reserve entry 0. If a neighbour has no entry, the context of a connection contains index 0xffff.
+/// Drivers reserve entry 0. If the neighbour has no entry, the connection's context contains index 0xffff.
 #[test]
 fn full_arp_table_is_counted() {
     let mut driver = small();
@@ -153,7 +153,7 @@ fn full_arp_table_is_counted() {
     start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
     assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
 
-    // An entry is freed, and then the table fills up again.
+    // Free an entry and fill the table up again.
     let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
     driver.perform_well(&Operation::ManageArp(gone));
     let before = ignored(&driver, "arp_table_full");

@@ -1,5 +1,5 @@
-//! Tests with a queue pair on each of two devices. Requests are posted in the same way as by a user-space
-//! provider. By default, the queue pairs are privileged, so L_Key 0 gives access to all memory.
+//! Tests with a queue pair on each of two devices. Requests are posted in the way that a user-space provider
+//! posts them. By default, the queue pairs are privileged, so L_Key 0 gives access to all memory.
 
 mod addresses;
 mod errors;
@@ -35,13 +35,13 @@ pub(super) const SEND_CQ: Cqn = Cqn::new(4);
 pub(super) const RECV_CQ: Cqn = Cqn::new(5);
 pub(super) const PD: Pdn = Pdn::new(6);
 pub(super) const CONTEXT: u64 = 0x55ec_bd10_d510;
-/// Address of sent messages in memory.
+/// Memory address of messages to send.
 pub(super) const SOURCE: u64 = 0x800_0000;
-/// Address of received messages in memory.
+/// Memory address of receive buffers.
 pub(super) const TARGET: u64 = 0xa00_0000;
 /// Bit of the control word that requests a completion.
 pub(super) const SIGNALED: u64 = 1 << 62;
-/// Opcodes, in their position in the control word.
+/// Opcodes, shifted to their position in the control word.
 pub(super) const SEND: u64 = 0x03 << 32;
 pub(super) const SOLICITED: u64 = 0x05 << 32;
 pub(super) const WRITE: u64 = 0;
@@ -139,7 +139,7 @@ impl Pair {
         Self::new(QpKind::Rc, |_| {})
     }
 
-    /// Carries frames between the devices until none is left.
+    /// Carries frames between the devices until none are left.
     pub(super) fn settle(&mut self) {
         exchange(&mut self.a.bus, &mut self.b.bus);
     }

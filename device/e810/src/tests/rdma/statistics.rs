@@ -6,7 +6,7 @@ use protocol::hca::e810::rdma::statistics::GatherStatistics;
 use super::*;
 use crate::testing::RDMA_BUFFER;
 
-/// Length of the IPv4, UDP and BTH headers and the ICRC in bytes.
+/// Combined length of the IPv4, UDP and BTH headers and the ICRC, in bytes.
 const AROUND: u64 = 20 + 8 + 12 + 4;
 
 /// Returns all words of the statistics block.
@@ -65,8 +65,7 @@ fn message_rejected_with_nak_counts_as_protocol_error() {
     assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "nor was one sent");
 }
 
-/// Section 10.7: a driver adds the increase since its last read. Its first read assumes a previous value of
-/// zero.
+/// Section 10.7: a driver sums up the increases between its reads, and assumes that counters start at zero.
 #[test]
 fn creating_control_queue_zeroes_counters() {
     let mut pair = Pair::connected();

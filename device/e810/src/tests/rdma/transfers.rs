@@ -45,7 +45,7 @@ fn send_completes_on_both_sides() {
     assert_eq!((received.cqe, received.more), (expected, None));
 }
 
-/// Section 13.4: inline data occupies eight bytes of the first quantum and 31 bytes of each further quantum.
+/// Section 13.4: inline data occupies eight bytes of the first quantum and 31 bytes of each quantum after it.
 #[test]
 fn inline_data_of_every_length_arrives() {
     let mut pair = Pair::connected();
@@ -66,8 +66,8 @@ fn inline_data_of_every_length_arrives() {
     }
 }
 
-/// Section 13.4: a list has up to 13 fragments. On both sides, a dummy fragment pads an even number of
-/// fragments.
+/// Section 13.4: a list has up to 13 fragments. On both sides, a list with an even number of fragments is
+/// padded with a dummy fragment.
 #[test]
 fn sge_list_of_every_length_is_transferred() {
     let mut pair = Pair::connected();
@@ -114,7 +114,7 @@ fn rings_wrap_repeatedly() {
     }
 }
 
-/// Section 13.4: the device publishes its index before it goes idle.
+/// Section 13.4: the device publishes its consumer index before it goes idle.
 #[test]
 fn qp_shadow_area_holds_index_of_consumed_wqes() {
     let mut pair = Pair::connected();
@@ -220,7 +220,7 @@ fn cq_armed_with_unread_entry_raises_one_event() {
 
 /// Section 12.2: a full CQ raises one event, and all later CQEs are lost.
 #[test]
-fn full_cq_raises_one_overflow_event_and_gets_no_more_cqes() {
+fn full_cq_raises_one_event_and_drops_later_cqes() {
     let mut pair = Pair::connected();
     for _ in 0..300 {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -274,7 +274,7 @@ fn datagram_completion_reports_source() {
 }
 
 /// Section 13.6, and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range, and is
-/// formed by folding the high bits of the flow label into its low bits.
+/// formed by folding the flow label's high bits into the low bits.
 #[test]
 fn datagram_udp_port_is_derived_from_flow_label() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);

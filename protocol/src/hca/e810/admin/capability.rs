@@ -14,7 +14,7 @@ layout! {
 }
 
 layout! {
-    /// A record of the list of capabilities.
+    /// A record in a capability list.
     pub struct Capability[32] {
         /// Capability ID, see [`id`].
         @0   id: u16 => Hex,
@@ -26,8 +26,7 @@ layout! {
         @4   number: u32,
         /// Number whose meaning depends on the capability.
         @8   logical_id: u32,
-        /// Number whose meaning depends on the capability. For queues and vectors, the number of the first
-        /// queue or vector.
+        /// Number whose meaning depends on the capability. For queues and vectors, it is the number of the first one.
         @12  physical_id: u32,
     }
 }

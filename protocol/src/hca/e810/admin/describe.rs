@@ -154,7 +154,7 @@ impl Describe for Buffer<'_> {
     }
 }
 
-/// Shows the object at the beginning of the buffer. Returns whether the buffer holds one.
+/// Shows the object at the beginning of the buffer. Returns false if the buffer is too short.
 fn one<T: Describe + layout::Value>(
     bytes: &[u8],
     parse: fn(&[u8]) -> Option<T>,

@@ -127,11 +127,11 @@ layout! {
         @3[0]  negotiated: bool,
         /// The module is qualified.
         @3[7]  module_qualified: bool,
-        /// Largest frame in bytes.
+        /// Maximum frame length in bytes.
         @6     max_frame: u16,
-        /// Link speed, one bit each.
+        /// Link speed, with one bit per speed.
         @10    speed: u16 => Hex,
-        /// Active PHY type, one bit each.
+        /// Active PHY type, with one bit per type.
         @16    phy_low: u64 => Hex,
         /// More PHY types, one bit each.
         @24    phy_high: u64 => Hex,

@@ -9,7 +9,7 @@ use crate::layout;
 layout! {
     /// Response to "manage MAC read".
     pub struct ReadMac[16] {
-        /// Flags that show which addresses are valid, such as [`LAN_ADDRESS_VALID`].
+        /// Flags that indicate which addresses are valid, such as [`LAN_ADDRESS_VALID`].
         @0   flags: u16 => Hex,
         /// Number of addresses in the buffer.
         @4   count: u8,
@@ -43,7 +43,7 @@ layout! {
 layout! {
     /// Parameters of "set port parameters".
     pub struct PortParameters[16] {
-        /// Forwarding mode of frames between VSIs of the port.
+        /// Forwarding mode for frames between the port's VSIs.
         @6   local_forwarding: u8,
     }
 }
@@ -51,7 +51,7 @@ layout! {
 layout! {
     /// Parameters of "set MAC configuration".
     pub struct MacConfig[16] {
-        /// Largest frame in bytes.
+        /// Maximum frame length in bytes.
         @0   max_frame: u16,
     }
 }

@@ -1,6 +1,6 @@
 //! Admin queue: descriptors, commands, and the objects in their parameters and buffers.
 //!
-//! Each type for the 16 bytes of parameters is named after its command. The response uses the same 16 bytes.
+//! A parameter type is named after its command. A command has 16 bytes of parameters, which the response overwrites.
 //!
 //! # Spec
 //! E810 interface, sections 4 and 5.

@@ -16,7 +16,7 @@ macro_rules! opcodes {
             /// All commands and events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns the opcode with this code, or `None`.
+            /// Returns the opcode with this code, or `None` if the code is unknown.
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -24,12 +24,12 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Returns the opcode in a descriptor.
+            /// Returns the code used in descriptors.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// Returns the name in traces and counters.
+            /// Returns the name used in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -142,12 +142,12 @@ opcodes! {
     SetHealthConfig = 0xff20 "set_health_config";
 }
 
-/// Which side fills a command's buffer.
+/// The side that fills a command's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferUse {
     /// The command has no buffer.
     None,
-    /// The driver fills the buffer. Some responses overwrite it.
+    /// The driver fills the buffer. The response may overwrite it.
     Input,
     /// The device fills the buffer.
     Output,

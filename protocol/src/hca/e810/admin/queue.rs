@@ -1,5 +1,5 @@
-//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups. A group has a
-//! header with the parent in the scheduler tree, followed by its queues or sets.
+//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups. Each group starts with
+//! a header that specifies the parent in the scheduler tree. The group's queues or sets follow.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -8,7 +8,7 @@ use super::scheduler::{ElementData, Teid};
 use crate::hca::e810::tx_context::TxContext;
 use crate::layout;
 
-/// Flag in an ID of "disable queues". It marks the ID of an RDMA queue set.
+/// Flag in the IDs of "disable queues". It marks an ID as that of an RDMA queue set.
 pub const RDMA: u16 = 1 << 15;
 
 layout! {
@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "disable queues".
     pub struct DisableParameters[16] {
-        /// Type of the reset that the command is part of; 0 for none.
+        /// Type of reset that the command belongs to; 0 for none.
         @0[1:0]  reset: u8,
         /// The command continues the previous command.
         @0[2]    continued: bool,
@@ -99,9 +99,9 @@ mod tests {
         std::array::from_fn(digit)
     }
 
-    /// The test uses a recorded command for the queue of a second VSI, and the response that the driver accepted.
+    /// The command was recorded when a driver added a queue to a second VSI. The driver accepted the response.
     #[test]
-    fn recorded_add_tx_queue_command_and_response_match() {
+    fn parses_recorded_add_tx_queue_exchange() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x14), 1));
         let sent = "010000000000000000908e00000000000080020000000000\
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(AddQueue::parse(&bytes(taken)), answer);
     }
 
-    /// The test uses a recorded command, and the response that the driver accepted.
+    /// The command was recorded from a driver, and the driver accepted the response.
     #[test]
-    fn recorded_add_rdma_qset_command_and_response_match() {
+    fn parses_recorded_add_rdma_qset_exchange() {
         let group = RdmaSetGroup::parse(&bytes("1800000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x18), 1));
         let set = AddRdmaSet::parse(&bytes("010000000000000000070000000004000000040000000000"));
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(answer.emit(), bytes("010000001900000000070000000004000000040000000000"));
     }
 
-    /// The test uses a recorded command that disables queue 1.
+    /// The command was recorded from a driver and disables queue 1.
     #[test]
     fn parses_recorded_queue_disable() {
         let parameters = DisableParameters::parse(&bytes("08010014000000000000000000605240"));

@@ -15,7 +15,7 @@ layout! {
 }
 
 layout! {
-    /// Buffer header, followed by `count` identifiers of two bytes.
+    /// Buffer header, followed by `count` two-byte identifiers.
     pub struct ResourceHeader[4] {
         @0[6:0]   kind: ResourceKind as u8,
         /// Shared with other functions.
@@ -32,7 +32,7 @@ layout! {
         @0[6:0]   kind: ResourceKind as u8,
         /// Selects resources shared with other functions.
         @0[7]     shared: bool,
-        /// First identifier to list. In the response, the first identifier that did not fit, or 0.
+        /// First identifier to list. In the response, the first identifier that did not fit, or 0 if all did.
         @2        first: u16,
         /// Response: number of identifiers in the buffer.
         @4        count: u16,

@@ -12,7 +12,7 @@ pub const KEY_LEN: usize = 52;
 layout! {
     /// Parameters of "set RSS key" and "get RSS key".
     pub struct KeyParameters[16] {
-        /// VSI that the key belongs to.
+        /// VSI to which the key belongs.
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "set RSS table" and "get RSS table".
     pub struct TableParameters[16] {
-        /// VSI that the table belongs to.
+        /// VSI to which the table belongs.
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of the table. The encoding differs from the encoding in a VSI context.
+    /// Returns the kind of the table. The encoding differs from that in a VSI context.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,

@@ -56,7 +56,7 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of commands that have a list in their buffer, and of their responses.
+    /// Parameters of list commands, whose buffer contains a list, and of the responses.
     pub struct ListParameters[16] {
         /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
@@ -143,7 +143,7 @@ pub enum ElementKind {
     TrafficClass,
     /// A generic node, added by the driver.
     Generic,
-    /// Entry point below which drivers can add nodes.
+    /// Entry point: drivers can add nodes below it.
     EntryPoint,
     /// A transmit queue or RDMA queue set.
     Leaf,
@@ -177,7 +177,7 @@ impl From<ElementKind> for u8 {
 }
 
 impl ElementKind {
-    /// Returns the name that traces show.
+    /// Returns the name used in traces.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::RootPort => Some("root_port"),
@@ -203,7 +203,7 @@ layout! {
         @0  physical_levels: u16,
         /// Number of layers visible to drivers.
         @2  logical_levels: u16,
-        /// Flattening bitmap, which selects the elements that are reset together.
+        /// Flattening bitmap. It selects which elements are reset together.
         @4  flattening: u8 => Hex,
         /// Maximum number of elements that a device reset handles.
         @5  max_device_reset: u8,
@@ -217,17 +217,17 @@ layout! {
 }
 
 layout! {
-    /// Capacity of a layer of the tree.
+    /// Capacity of a tree layer.
     pub struct LevelResources[32] {
         /// Number of the layer, 0 for the root.
         @0   level: u8,
         /// Sections that elements of the layer support.
         @1   sections: u8 => Hex,
-        /// Maximum number of elements of the device.
+        /// Maximum number of elements per device.
         @2   max_device_elements: u16,
-        /// Maximum number of elements of a function.
+        /// Maximum number of elements per function.
         @4   max_function_elements: u16,
-        /// Maximum number of children of an element in the layer above.
+        /// Maximum number of elements in this layer that share a parent.
         @10  max_siblings: u16,
         /// Maximum number of committed rate profiles.
         @12  max_committed_profiles: u16,
@@ -271,7 +271,7 @@ layout! {
     pub struct PortEts[64] {
         /// Valid traffic classes, one bit each.
         @0   valid_classes: u8 => Hex,
-        /// TEID of each traffic class, or all ones if the class has no element.
+        /// TEID of each traffic class; all ones for a class without an element.
         @32  classes: [u32; 8] => _,
     }
 }

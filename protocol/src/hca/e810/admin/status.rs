@@ -15,12 +15,12 @@ macro_rules! statuses {
         }
 
         impl AdminStatus {
-            /// Returns the code in a descriptor.
+            /// Returns the code used in descriptors.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// Returns the name in traces and counters.
+            /// Returns the name used in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -36,7 +36,7 @@ statuses! {
     NoResource = 3 "ESRCH";
     /// The buffer is unreachable.
     Io = 5 "EIO";
-    /// The command can be repeated later.
+    /// The driver can retry the command later.
     Again = 8 "EAGAIN";
     NoMemory = 9 "ENOMEM";
     Busy = 12 "EBUSY";
@@ -49,7 +49,7 @@ statuses! {
     Mode = 21 "EMODE";
 }
 
-/// Error of a command: its return value, and the cause for the operator.
+/// Error of a command: the return value for the driver, and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {what} {value:#x}", status.name())]
 pub struct AdminError {

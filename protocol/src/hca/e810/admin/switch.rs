@@ -109,7 +109,7 @@ impl Field for RuleKind {
 }
 
 layout! {
-    /// A lookup rule. It follows the [`RuleHeader`]. The packet header to match follows the lookup rule.
+    /// A lookup rule. It comes after the [`RuleHeader`] and before the packet header to match.
     pub struct Lookup[12] {
         /// Recipe: the header fields to compare.
         @0   recipe: u16,
@@ -124,7 +124,7 @@ layout! {
     }
 }
 
-/// Header fields that a rule compares.
+/// Header fields compared by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Recipe {
@@ -144,7 +144,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// Number of recipes of the switch.
+    /// Number of recipes in the switch.
     pub const COUNT: usize = 8;
 
     /// Returns the recipe with this number, or `None` if it is not supported.
@@ -189,7 +189,7 @@ layout! {
 }
 
 impl SingleAction {
-    /// Returns the number of the large action, from bits 16:4 of an action of type 2 with bit 18 set.
+    /// Returns the number of the large action: bits 16:4 of an action of kind 2 with bit 18 set.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;
@@ -198,8 +198,8 @@ impl SingleAction {
 }
 
 layout! {
-    /// The fields that follow the [`RuleHeader`] of a large action or VSI list. The entries of the list come next. An
-    /// action takes four bytes, and a VSI takes two bytes.
+    /// The fields between the [`RuleHeader`] and the entries of a large action or VSI list. An action entry takes four
+    /// bytes, and a VSI entry takes two bytes.
     pub struct RuleList[4] {
         /// Number of the large action or list.
         @0  index: u16,
@@ -237,7 +237,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of the example in section 16.3, a rule for the MAC address of the function.
+    /// The bytes are the example in section 16.3, a rule for the function's MAC address.
     #[test]
     fn parses_published_mac_rule() {
         let rule = [
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(Recipe::from_number(lookup.recipe), Some(Recipe::Mac));
     }
 
-    /// The action is that of a VLAN rule in `run73-all.aq.gz`.
+    /// The action is taken from a VLAN rule in `run73-all.aq.gz`.
     #[test]
     fn recorded_vlan_prune_action_parses_as_ingress_and_egress() {
         let action = SingleAction {

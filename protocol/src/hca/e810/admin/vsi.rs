@@ -115,13 +115,13 @@ layout! {
         @0     switch_id: u8,
         /// Frames can reach other VSIs.
         @1[5]  allow_loopback: bool,
-        /// Frames can reach the sending VSI itself.
+        /// Frames can be looped back to the sending VSI itself.
         @1[6]  local_loopback: bool,
         /// The VSI does not receive its own frames.
         @1[7]  source_prune: bool,
-        /// The VSI receives only frames of VLANs whose prune list contains the VSI.
+        /// The VSI receives a frame only if the prune list of the frame's VLAN contains the VSI.
         @2[0]  vlan_prune: bool,
-        /// Selects further prune lists.
+        /// Selects additional prune lists.
         @2[3:1]  other_prune: u8 => Hex,
         /// Frames can reach the wire.
         @2[4]  lan: bool,
@@ -133,11 +133,11 @@ layout! {
     pub struct SecuritySection[2] {
         /// Context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: the VSI must also receive frames for the source address.
+        /// MAC anti-spoofing: the source address must be one for which the VSI receives frames.
         @0[2]  mac_anti_spoof: bool,
-        /// The VSI can send only frames of VLANs whose prune list contains the VSI.
+        /// The VSI can send a frame only if the prune list of the frame's VLAN contains the VSI.
         @0[4]  vlan_prune: bool,
-        /// Selects further prune lists.
+        /// Selects additional prune lists.
         @0[7:5]  other_prune: u8 => Hex,
     }
 }
@@ -146,7 +146,7 @@ layout! {
     /// VLAN tag handling of a VSI.
     pub struct VlanSection[8] {
         @0       port_tag: u16 => Hex,
-        /// Frames that the driver can send: bit 0 untagged, bit 1 tagged.
+        /// Frames that the driver can send: untagged (bit 0), tagged (bit 1).
         @4[1:0]  transmit: u8 => Hex,
         /// Insert the port VLAN tag into every sent frame.
         @4[2]    insert_port_tag: bool,
@@ -162,7 +162,7 @@ pub enum Strip {
     VlanAndPriority,
     /// Strip the tag; the priority goes to the descriptor.
     Priority,
-    /// The device removes the tag.
+    /// Strip the tag without reporting it.
     Remove,
     /// Keep the tag in the frame.
     Keep,
@@ -227,7 +227,7 @@ layout! {
 layout! {
     /// Queue selection for received frames.
     pub struct OptionsSection[6] {
-        /// RSS indirection table that the VSI uses.
+        /// RSS indirection table used by the VSI.
         @0[1:0]  table: TableKind as u8,
         /// Number of the global table.
         @0[5:2]  global_table: u8,
@@ -239,7 +239,7 @@ layout! {
     }
 }
 
-/// RSS indirection table that a VSI uses.
+/// RSS indirection table used by a VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum TableKind {
@@ -247,7 +247,7 @@ pub enum TableKind {
     Vsi,
     /// Table of the function.
     Function,
-    /// Global table, shared by VSIs of several functions.
+    /// Global table, which VSIs of several functions share.
     Global,
     Reserved,
 }
@@ -343,7 +343,7 @@ layout! {
         @2       own_filters: u16,
         /// Number of shared filters.
         @4       shared_filters: u16,
-        /// Default queue of filters without a queue.
+        /// Queue for filters that do not specify one.
         @6       default_queue: u16 => Hex,
         /// Queue that receives reports.
         @8       report_queue: u16 => Hex,

@@ -13,7 +13,7 @@ layout! {
     pub struct CqCommand[64] {
         /// Number of entries in the ring.
         @0[20:0]    entries: u32,
-        /// Cookie that completion events of the CQ contain.
+        /// Cookie for the CQ's completion events.
         @8          cookie: u64 => Hex,
         /// Number of unread entries at which the device rereads the shadow area.
         @16[17:0]   threshold: u32,
@@ -23,7 +23,7 @@ layout! {
         @24[31:22]  ceq: u16,
         /// In "Modify CQ": replace the ring.
         @24[43]     resize: bool,
-        /// Levels of the page list of the ring.
+        /// Number of levels in the ring's page list.
         @24[45:44]  level: ListLevel as u8,
         /// Whether to report CQ overflows.
         @24[46]     check_overflow: bool,
@@ -45,9 +45,9 @@ layout! {
 }
 
 layout! {
-    /// Part of the shadow area that the device reads.
+    /// The part of the shadow area that is read by the device.
     pub struct CqShadow[40] {
-        /// Index of the next entry that the driver reads.
+        /// Index of the next entry that the driver will read.
         @0[19:0]    head: u32,
         /// Number of ring replacements, modulo 2^14.
         @32[13:0]   moves: u16,

@@ -23,7 +23,7 @@ layout! {
         @16[2:0]    profile: u8,
         /// Number of virtual functions.
         @16[37:32]  vfs: u8,
-        /// Cookie that is returned in every completion. Drivers use it as a pointer.
+        /// Cookie that is returned in every completion. Drivers store a pointer in it.
         @24         cookie: u64 => Hex,
         /// Major hardware version that the driver expects.
         @32[31:16]  hardware_major: u16,
@@ -52,7 +52,7 @@ layout! {
 layout! {
     /// The register PFPE_CQPTAIL: tail.
     pub struct Tail[4] {
-        /// Index of the next entry that the device executes.
+        /// Index of the next entry that the device will execute.
         [10:0]  next: u16,
         /// The last operation failed.
         [31]    error: bool,
@@ -62,13 +62,13 @@ layout! {
 layout! {
     /// The register PFPE_CQPDB: doorbell.
     pub struct Doorbell[4] {
-        /// Index of the next entry that the driver fills.
+        /// Index of the next entry that the driver will fill.
         [10:0]  next: u16,
     }
 }
 
 layout! {
-    /// PFPE_CQPERRCODES register, and the last part of an error completion.
+    /// The register PFPE_CQPERRCODES. A completion contains the same fields.
     pub struct ErrorCodes[4] {
         /// Cause of the error.
         @0  minor: u16 => Hex,
@@ -78,9 +78,9 @@ layout! {
 }
 
 layout! {
-    /// Completion of a CQP operation, in CQ 0.
+    /// Completion of a CQP operation, written to CQ 0.
     pub struct Completion[32] {
-        /// Cookie of the host context.
+        /// Cookie from the host context.
         @8          cookie: u64 => Hex,
         /// Result of the operation.
         @16         value: u32,

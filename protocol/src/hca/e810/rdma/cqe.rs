@@ -10,11 +10,11 @@ use crate::layout;
 layout! {
     /// A completion queue entry (CQE).
     pub struct Cqe[32] {
-        /// Receive: length in bytes, including the 40-byte GRH area of a datagram.
+        /// Receive: message length in bytes. For a datagram, it includes the 40-byte GRH area.
         @0          len: u32,
         /// Completion context of the QP.
         @8          context: u64 => Hex,
-        /// Datagram: QP number of the sender. Connection: STag that the peer invalidated.
+        /// Datagram: QP number of the sender. Connection: STag invalidated by the peer.
         @16         source: u32 => Hex,
         @20[23:0]   qpn: Qpn,
         @24         minor: u16,
@@ -68,7 +68,7 @@ mod tests {
     use crate::hca::e810::rdma::testing::words;
     use crate::ids::MacAddr;
 
-    /// The words are those of the example "CQE send" in section 16.3.
+    /// The words are the example "CQE send" in section 16.3.
     #[test]
     fn send_cqe_matches_published_example() {
         let cqe = Cqe {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(cqe.emit(), words(&expected));
     }
 
-    /// The words are those of the examples "CQE receive" and "CQE flush, SQ" in section 16.3.
+    /// The words are the examples "CQE receive" and "CQE flush, SQ" in section 16.3.
     #[test]
     fn receive_and_flush_match_published_cqes() {
         let receive = Cqe { opcode: 4, valid: true, ..Cqe::default() };
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(flush.emit(), words(&[(24, 0xc080_0000_0001_0001)]));
     }
 
-    /// The words are those of the example "CQE UD receive" in section 16.3.
+    /// The words are the example "CQE UD receive" in section 16.3.
     #[test]
     fn datagram_completion_takes_two_entries() {
         let cqe = Cqe {
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(more.emit(), words(&[(16, 0x0000_02e8_1000_0002), (24, 0xa000_0000_0000_0000)]));
     }
 
-    /// The expected layout is that of the table in the specification.
+    /// The expected layout is taken from the specification's table.
     #[test]
     fn index_solicited_imm_and_tag_are_at_specified_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };

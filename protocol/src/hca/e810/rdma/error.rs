@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers only print most of the codes, so the device can define their meaning.
+//! Errors of CQP operations. Drivers just print most of these codes, so their meaning is up to the device.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -25,7 +25,7 @@ macro_rules! error_codes {
                 ErrorCodes { minor: self as u16, major: MAJOR }
             }
 
-            /// Returns the name in traces and counters.
+            /// Returns the name used in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -54,7 +54,7 @@ error_codes! {
     State = 0x8002 "state";
 }
 
-/// Error of an operation: its code, and the cause for the operator.
+/// Error of an operation: the code for the driver, and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {what} {value:#x}", code.name())]
 pub struct CqpError {

@@ -54,7 +54,7 @@ layout! {
 layout! {
     /// An entry of a CEQ.
     pub struct CompletionEvent[8] {
-        /// Cookie of "create CQ", without its highest bit.
+        /// Cookie from "create CQ", without its highest bit.
         [62:0]  cookie: u64 => Hex,
         /// Polarity of the current pass over the ring.
         [63]    valid: bool,
@@ -76,7 +76,7 @@ layout! {
         @8[45:34]  code: EventCode as u16,
         /// Bit 18 of the QP or CQ number.
         @8[46]     number_high: u8,
-        /// Object that the event refers to.
+        /// Object to which the event refers.
         @8[53:50]  source: EventSource as u8,
         /// New state of the QP.
         @8[56:54]  state: QpState as u8,
@@ -114,7 +114,7 @@ macro_rules! codes {
         }
 
         impl $type {
-            /// Returns the name that traces show.
+            /// Returns the name used in traces.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($word),)*
@@ -136,7 +136,7 @@ codes! {
     EventCode(u16) {
         /// The key belongs to no region.
         KeyUnallocated = 0x102 "key_unallocated";
-        /// The region of the key is invalid.
+        /// The key's region is invalid.
         KeyInvalid = 0x103 "key_invalid";
         /// The window belongs to another QP.
         KeyQp = 0x104 "key_qp";
@@ -148,9 +148,9 @@ codes! {
         Rights = 0x109 "rights";
         /// The region of a fast registration is already valid.
         FastRegisterValid = 0x10c "fast_register_valid";
-        /// The key of a fast registration is a memory window.
+        /// The key of a fast registration belongs to a memory window.
         FastRegisterWindow = 0x10d "fast_register_window";
-        /// A fast registration grants rights that the region does not permit.
+        /// A fast registration grants rights not permitted by the region.
         FastRegisterRights = 0x10e "fast_register_rights";
         /// A fast registration is longer than the region or has invalid pages.
         FastRegisterLength = 0x110 "fast_register_length";
@@ -160,9 +160,9 @@ codes! {
         InvalidateBound = 0x113 "invalidate_bound";
         /// The window is already bound.
         BindValid = 0x114 "bind_valid";
-        /// The bound key is not a window.
+        /// The key to bind does not belong to a window.
         BindRegion = 0x115 "bind_region";
-        /// The window grants rights that its region does not permit.
+        /// The window grants rights not permitted by its region.
         BindRights = 0x118 "bind_rights";
         /// The window exceeds its region.
         BindBounds = 0x119 "bind_bounds";
@@ -207,7 +207,7 @@ codes! {
 }
 
 codes! {
-    /// Object that an asynchronous event refers to.
+    /// Object to which an asynchronous event refers.
     EventSource(u8) {
         ReceiveQueue = 1 "receive_queue";
         CompletionQueue = 2 "completion_queue";

@@ -7,7 +7,7 @@ use crate::ids::{Lkey, Va};
 use crate::layout;
 
 layout! {
-    /// A fragment. If its length is 0, it is skipped and its key is not checked.
+    /// A fragment. A fragment of length 0 is skipped, and its key is not checked.
     pub struct Fragment[16] {
         @0         va: Va,
         /// STag of the region.

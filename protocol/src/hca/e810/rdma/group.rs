@@ -7,7 +7,7 @@ use super::number::{IpNumber, MacNumber};
 use crate::ids::{Iova, Qpn};
 use crate::layout;
 
-/// Largest number of QPs in a group.
+/// Maximum number of QPs in a group.
 pub const MAX_MEMBERS: usize = 8;
 
 layout! {
@@ -25,7 +25,7 @@ layout! {
         @24[59]     vlan_valid: bool,
         /// The group's address is an IPv4 address.
         @24[60]     ipv4: bool,
-        /// Address of the list of [`MAX_MEMBERS`] members, each of which is a [`Member`].
+        /// Address of the list of members: [`MAX_MEMBERS`] slots, each a [`Member`].
         @32         members: Iova,
         /// IP address of the group.
         @48         address: IpNumber,
@@ -33,7 +33,7 @@ layout! {
 }
 
 layout! {
-    /// Member slot of a group.
+    /// A slot in a group's member list.
     pub struct Member[8] {
         /// QP number of the member.
         [17:0]   qpn: Qpn,

@@ -12,7 +12,7 @@ pub const SEGMENT_LEN: u64 = 2 << 20;
 pub const PAGE_LEN: u64 = 4096;
 /// Length of a PBLE and of a page directory entry in bytes.
 pub const ENTRY_LEN: u64 = 8;
-/// Unit of object base addresses, in bytes.
+/// Object base addresses are in units of `BASE_UNIT` bytes.
 pub const BASE_UNIT: u64 = 512;
 
 layout! {
@@ -28,9 +28,9 @@ layout! {
 }
 
 layout! {
-    /// Limit of an object type.
+    /// Limit for an object type.
     pub struct Limit[8] {
-        /// Largest number of objects.
+        /// Maximum number of objects.
         @0  max: u32,
         /// Log2 of the object size in bytes.
         @4  exponent: u32,
@@ -38,9 +38,9 @@ layout! {
 }
 
 layout! {
-    /// Limit of an object type that is allocated in blocks.
+    /// Limit for an object type that is allocated in blocks.
     pub struct BlockLimit[8] {
-        /// Largest number of objects.
+        /// Maximum number of objects.
         @0  max: u32,
         /// Number of objects in a block; nonzero.
         @4  block: u32,
@@ -90,11 +90,11 @@ layout! {
 }
 
 layout! {
-    /// A word in the buffer of "Commit FPM". It contains the number of objects that the driver requests, and the base
-    /// address that the device chooses.
+    /// A word in the buffer of "Commit FPM". It contains the number of objects requested by the driver, and the base
+    /// address chosen by the device.
     pub struct Placement[8] {
         @0  count: u32,
-        /// Base address in the HMC address space of the function, in units of [`BASE_UNIT`].
+        /// Base address in the function's HMC address space, in units of [`BASE_UNIT`] bytes.
         @4  base: u32 => Hex,
     }
 }
@@ -103,9 +103,9 @@ layout! {
     /// Layout of the operation "Update SDs".
     pub struct UpdateSegments[64] {
         @0          first: SegmentEntry,
-        /// Address of further entries, aligned to 128 bytes.
+        /// Address of additional entries. It is a multiple of 128.
         @16         more: Iova,
-        /// Number of further entries.
+        /// Number of additional entries.
         @24[3:0]    more_count: u8,
         /// Ignore the first entry.
         @24[7]      skip_first: bool,
@@ -135,7 +135,7 @@ layout! {
     pub struct SegmentDescriptor[8] {
         /// The segment is backed by memory.
         [0]      valid: bool,
-        /// Whether the segment is contiguous. If not, `page` is the address of a page directory.
+        /// If set, the segment is contiguous; otherwise, `page` is the address of a page directory.
         [1]      direct: bool,
         /// Number of page directory entries.
         [11:2]   entries: u16,
@@ -172,7 +172,7 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// The words are those of operation [3] in `irdma-probe.cqp.gz` and of operation [7] in
+    /// The words are taken from operation [3] in `irdma-probe.cqp.gz` and from operation [7] in
     /// `run73-lvl2-paged-sd.cqp.gz`.
     #[test]
     fn segment_updates_match_drivers() {

@@ -59,13 +59,13 @@ layout! {
         @24[29:16]  parent: u16,
         @24[55:52]  action: NodeAction as u8,
         @24[58:56]  class: u8,
-        /// Scheduling mode among the node's siblings.
+        /// Scheduling mode of the node among its siblings.
         @24[60:59]  priority: u8,
         /// The node is a queue set rather than an inner node.
         @24[61]     leaf: bool,
         /// The queue sets below the node can send.
         @24[62]     enable: bool,
-        /// Weight among the node's siblings.
+        /// Weight of the node among its siblings.
         @32[38:32]  weight: u8,
         /// VSI of the node.
         @32[63:48]  vsi: u16,

@@ -34,8 +34,8 @@ impl Field for MacNumber {
     }
 }
 
-/// IP address as a little-endian 128-bit number. The last 32 bits of the address therefore come first. An IPv4 address
-/// uses only these 32 bits.
+/// IP address as a little-endian 128-bit number. The last 32 bits of an IPv6 address therefore come first. An IPv4
+/// address uses only these 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpNumber(u128);
 
@@ -58,7 +58,7 @@ impl IpNumber {
 }
 
 impl IpNumber {
-    /// Returns the address pair from this address to `destination`.
+    /// Returns the address pair with this source address and the destination address `destination`.
     pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
         if ipv4 {
             IpAddrs::V4 { src: self.v4(), dst: destination.v4() }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::layout::{LittleEndian, Value as _};
 
-    /// The expected numbers are those of the examples "0f ARP add" and "1c AH, IPv4" in section 16.3.
+    /// The expected numbers are taken from the examples "0f ARP add" and "1c AH, IPv4" in section 16.3.
     #[test]
     fn addresses_match_driver_encoding() {
         let mac = MacNumber(MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]));

@@ -1,4 +1,4 @@
-//! CQP operations, each a WQE of 64 bytes.
+//! CQP operations. Each one is a 64-byte WQE.
 //!
 //! # Spec
 //! E810 interface, section 10.3.
@@ -35,7 +35,7 @@ layout! {
 layout! {
     /// An operation that completes without effect on this device.
     pub struct Acknowledged[64] {
-        /// Object of the operation.
+        /// Object to which the operation applies.
         @24[31:0]  operand: u32 => Hex,
     }
 }
@@ -53,7 +53,7 @@ macro_rules! operations {
             /// All opcodes in code order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns the opcode with this code, or `None`.
+            /// Returns the opcode with this code, or `None` if the code is unknown.
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -61,12 +61,12 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns the opcode in a WQE.
+            /// Returns the code used in WQEs.
             pub const fn code(self) -> u8 {
                 self as u8
             }
 
-            /// Returns the name in traces and counters.
+            /// Returns the name used in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*

@@ -1,4 +1,4 @@
-//! Page list levels: how commands describe memory by physical buffer list entries (PBLE).
+//! Page list levels: how commands use physical buffer list entries (PBLE) to describe memory.
 //!
 //! # Spec
 //! E810 interface, sections 12.2 and 13.7.

@@ -16,7 +16,7 @@ layout! {
         @16[47:0]  mac: MacNumber as u64,
         /// Index of the ARP table entry.
         @24[11:0]  index: ArpIndex,
-        /// Add the entry rather than delete it.
+        /// If set, the entry is added; otherwise, it is deleted.
         @24[42]    valid: bool,
         /// The entry does not age.
         @24[43]    permanent: bool,
@@ -46,7 +46,7 @@ layout! {
         @24[59]     ipv4: bool,
         /// Insert the VLAN tag into datagrams.
         @24[60]     insert_vlan: bool,
-        /// Also deliver datagrams to the device itself.
+        /// Deliver datagrams to the device itself as well.
         @24[62]     loopback: bool,
         @32         destination: IpNumber,
         @48         source: IpNumber,

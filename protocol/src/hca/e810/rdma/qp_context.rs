@@ -1,4 +1,5 @@
-//! QP context: 256 bytes that the driver writes before it creates or modifies the QP. The device only reads them.
+//! QP context: 256 bytes that the driver writes before it creates or modifies the QP. The device never writes to a
+//! context.
 //!
 //! # Spec
 //! E810 interface, section 13.2.
@@ -27,15 +28,15 @@ layout! {
         @16           receive_ring: u64 => Hex,
         /// TTL or hop limit.
         @24           hop_limit: u8,
-        /// Size of the receive ring: log2 of its quanta, minus 2.
+        /// Size of the receive ring: log2 of the number of quanta, minus 2.
         @24[11:8]     receive_size: u8,
-        /// Size of the send ring: log2 of its quanta, minus 2.
+        /// Size of the send ring: log2 of the number of quanta, minus 2.
         @24[15:12]    send_size: u8,
         /// IPv4 TOS or IPv6 traffic class.
         @27           traffic_class: u8,
         /// Source port of UDP packets.
         @28           source_port: u16,
-        /// IP address of the peer of a connection.
+        /// IP address of a connection's peer.
         @32           destination_ip: IpNumber,
         /// Path MTU in bytes.
         @48[29:16]    mtu: u16,
@@ -48,7 +49,7 @@ layout! {
         @60           pkey: Pkey,
         /// Protection domain, bits 15:0.
         @62           pd_low: u16,
-        /// QP number of the peer of a connection.
+        /// QP number of a connection's peer.
         @64[23:0]     remote_qpn: Qpn,
         /// Q_Key of a datagram QP.
         @68           qkey: Qkey,
@@ -69,9 +70,9 @@ layout! {
         /// CQ of the receive queue.
         @136[56:32]   recv_cqn: Cqn,
         @152[63:16]   source_mac: MacNumber as u64,
-        /// Maximum number of outstanding READs as requester (ORD).
+        /// Maximum number of outstanding READs as the requester (ORD).
         @160          ord: u8,
-        /// Encoded maximum number of outstanding READs as responder (IRD), see [`QpContext::ird`].
+        /// Encoded maximum number of outstanding READs as the responder (IRD), see [`QpContext::ird`].
         @160[18:16]   ird_code: u8,
         /// Whether peers can execute RDMA WRITE.
         @160[20]      remote_write: bool,
@@ -112,7 +113,7 @@ impl QpContext {
         1 << self.log_receive_quanta
     }
 
-    /// Returns the maximum number of outstanding READs as responder.
+    /// Returns the maximum number of outstanding READs as the responder.
     pub const fn ird(&self) -> u16 {
         match self.ird_code {
             0 => 4,
@@ -141,7 +142,7 @@ mod tests {
         IpAddr::from([10, 0, 0, host]).into()
     }
 
-    /// Returns the example "RC RTS context" of section 16.3.
+    /// Returns the example "RC RTS context" from section 16.3.
     fn connected() -> [u8; 256] {
         words(&[
             (0, 8),
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(context.addresses(), IpAddrs::V4 { src, dst });
     }
 
-    /// The words are those of the example "GSI context" in section 16.3.
+    /// The words are the example "GSI context" in section 16.3.
     #[test]
     fn parses_published_gsi_context() {
         let context = QpContext::parse(&words(&[
@@ -226,8 +227,8 @@ mod tests {
         assert!(!context.bind && !context.ipv4);
     }
 
-    /// The test covers fields that the published contexts do not set. Their positions are those in the specification's
-    /// table.
+    /// The test covers fields that are not set in the published contexts. The expected positions are taken from the
+    /// specification's table.
     #[test]
     fn fields_unset_in_published_contexts_are_at_specified_bits() {
         let context = QpContext::parse(&words(&[

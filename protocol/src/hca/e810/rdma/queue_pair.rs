@@ -143,11 +143,11 @@ layout! {
         @16         context: Iova,
         /// Number of the QP.
         @24[23:0]   qpn: Qpn,
-        /// The number of outstanding READs in the context is valid.
+        /// The maximum number of outstanding READs in the context is valid.
         @24[42]     ord_valid: bool,
         /// The context is valid.
         @24[43]     context_valid: bool,
-        /// In "Modify QP": also reread the fields that the device caches.
+        /// In "Modify QP": also reread fields cached by the device.
         @24[44]     cached_valid: bool,
         /// The queues are described by page lists.
         @24[45]     in_pages: bool,
@@ -163,7 +163,7 @@ layout! {
         @24[52]     mss_valid: bool,
         /// In "Modify QP": remove the connection from the hash table (iWARP only).
         @24[55]     remove_hash: bool,
-        /// In "Modify QP": termination of the connection (iWARP only).
+        /// In "Modify QP": how to terminate the connection (iWARP only).
         @24[57:56]  terminate: u8,
         /// In "Modify QP": reset the connection (iWARP only).
         @24[58]     reset: bool,
@@ -195,7 +195,7 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Flush WQEs". It can also generate an asynchronous event.
+    /// Layout of the operation "Flush WQEs". The operation can also generate an asynchronous event.
     pub struct FlushQp[64] {
         /// Type of the event.
         @8[15:0]    event: u16 => Hex,

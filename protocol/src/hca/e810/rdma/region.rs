@@ -1,5 +1,5 @@
-//! CQP operations on memory regions and windows. Drivers identify them by STags, which consist of an index and, in
-//! the lowest byte, a key.
+//! CQP operations on memory regions and windows. Drivers identify regions and windows by STags. An STag consists of an
+//! index and, in the lowest byte, a key.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
@@ -110,19 +110,19 @@ impl Field for HostPage {
 }
 
 layout! {
-    /// Layout of the operation "Allocate STag". It allocates an STag for a window, or for a region that a WQE registers
-    /// later.
+    /// Layout of the operation "Allocate STag". The STag is for a window, or for a region that will be registered by a
+    /// WQE.
     pub struct AllocateStag[64] {
-        /// Largest length of the region in bytes.
+        /// Maximum length of the region in bytes.
         @8[45:0]    len: u64,
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// For a window: the window is of type 1, and belongs to its protection domain rather than to a QP.
+        /// For a window: the window has type 1. It belongs to its protection domain rather than to a QP.
         @24[42]     wide: bool,
         /// The STag is for a region rather than a window.
         @24[43]     region: bool,
-        /// Levels of the page list.
+        /// Number of levels in the page list.
         @24[45:44]  level: ListLevel as u8,
         /// Page size of the region.
         @24[47:46]  page: HostPage as u8,
@@ -138,7 +138,7 @@ layout! {
 layout! {
     /// Layout of the operation "Register MR".
     pub struct RegisterMr[64] {
-        /// First virtual address. If the region is zero-based, offset in the first page.
+        /// First virtual address. For a zero-based region, offset in the first page.
         @0          start: Va,
         /// Length in bytes, or 0 for all memory.
         @8[45:0]    len: u64,
@@ -147,7 +147,7 @@ layout! {
         @16         stag: u32 => Hex,
         /// The STag is for a region. This bit is always set.
         @24[43]     region: bool,
-        /// Levels of the page list.
+        /// Number of levels in the page list.
         @24[45:44]  level: ListLevel as u8,
         /// Page size of the region.
         @24[47:46]  page: HostPage as u8,
@@ -170,7 +170,7 @@ layout! {
         @8[63:46]  pd: Pdn,
         /// Index of the STag.
         @16[31:8]  index: u32 => Hex,
-        /// The STag is that of a region rather than a window.
+        /// The STag belongs to a region rather than a window.
         @24[43]    region: bool,
     }
 }

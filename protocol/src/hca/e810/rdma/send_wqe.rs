@@ -1,7 +1,7 @@
 //! Send WQEs, which consist of one to eight quanta of 32 bytes.
 //!
-//! Bytes 24 to 31 of the first quantum are the control word. It determines the layout of the other bytes and the
-//! number of quanta. The highest bit in the last byte of every quantum is its polarity.
+//! Bytes 24 to 31 of the first quantum are the control word. The control word determines the layout of the other bytes
+//! and the number of quanta. The highest bit in the last byte of each quantum is the quantum's polarity.
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -25,9 +25,9 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Length of the inline data in the first quantum. The data also starts at this offset.
+/// Length of the inline data in the first quantum. The data starts at an offset of the same value.
 const FIRST_INLINE: usize = 8;
-/// Length of the inline data in every further quantum. The last byte of the quantum contains the polarity.
+/// Length of the inline data in each quantum after the first. The last byte of a quantum contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
 
 layout! {
@@ -39,9 +39,9 @@ layout! {
         [37:32]  opcode: u8,
         /// Number of fragments after the first.
         [41:38]  more_fragments: u8,
-        /// Immediate data is present. In a fast registration, part of the page size.
+        /// Immediate data is present. In a fast registration, this bit is part of the page size.
         [47]     immediate: bool,
-        /// Length of the inline data in bytes. In a local operation, rights and type.
+        /// Length of the inline data in bytes. In a local operation, these bits are the rights and the type.
         [55:48]  inline_len: u8,
         /// The data is inline.
         [57]     inline: bool,
@@ -59,9 +59,9 @@ layout! {
 layout! {
     /// Control word of a local operation.
     pub struct LocalControl[8] {
-        /// STag that a fast registration validates.
+        /// STag to be made valid by a fast registration.
         [31:0]   key: Lkey,
-        /// Levels of the page list.
+        /// Number of levels in the page list.
         [45:44]  level: ListLevel as u8,
         /// Page size: 0 for 4 KiB, 1 for 2 MiB, 2 for 1 GiB.
         [47:46]  page_size: u8,
@@ -90,7 +90,7 @@ pub mod opcode {
     pub const NOP: u8 = 0x0c;
     pub const WRITE_SOLICITED: u8 = 0x0d;
 
-    /// Returns the name that traces show.
+    /// Returns the name used in traces.
     pub const fn name(code: u8) -> Option<&'static str> {
         Some(match code {
             WRITE => "write",
@@ -110,7 +110,7 @@ pub mod opcode {
     }
 }
 
-/// Service of a send queue, which determines whether its WQEs contain a destination.
+/// Service of a send queue. It determines whether WQEs contain a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Service {
@@ -160,7 +160,7 @@ pub struct Bind {
     /// STag of the window's region.
     pub parent: Lkey,
     pub va: Va,
-    /// Length in bytes. If it is 0, the window is unbound.
+    /// Length in bytes. Length 0 unbinds the window.
     pub len: u64,
     /// Access rights, see [`StagRights`](super::region::StagRights).
     pub rights: u8,
@@ -218,7 +218,7 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate after the read. It is the STag of the first fragment.
+        /// STag to invalidate after the read, which is the STag of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
@@ -257,7 +257,7 @@ pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
-    /// The WQE has too many quanta. It crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
+    /// The WQE has too many quanta: it crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
     #[error("a send WQE of {0} quanta crosses the end of the ring or a {MAX_QUANTA}-quantum boundary")]
     Quanta(usize),
     /// The page list level is reserved.
@@ -271,7 +271,7 @@ impl Control {
         first.last_chunk().map(Self::parse).unwrap_or_default()
     }
 
-    /// Returns the number of quanta in the WQE, including the first.
+    /// Returns the total number of quanta in the WQE.
     pub const fn quanta(&self) -> usize {
         match self.opcode {
             opcode::BIND | opcode::FAST_REGISTER | opcode::LOCAL_INVALIDATE | opcode::NOP => 1,
@@ -287,7 +287,7 @@ impl Operation {
     /// Parses a WQE. `bytes` contains all its quanta.
     ///
     /// # Errors
-    /// The WQE is invalid, as the [`WqeError`] specifies.
+    /// The WQE is invalid. See [`WqeError`] for the causes.
     pub fn parse(bytes: &[u8], service: Service) -> Result<Self, WqeError> {
         let quanta = bytes.len() / QUANTUM;
         let first = bytes.first_chunk::<QUANTUM>().ok_or(WqeError::Quanta(quanta))?;
@@ -318,7 +318,7 @@ impl Operation {
                 data: data(&control, bytes),
             },
             (opcode::READ | opcode::READ_INVALIDATE, _) if !control.inline => {
-                // The first fragment selects the STag to invalidate, even if it is empty.
+                // The first fragment selects the STag to invalidate, even if the fragment is empty.
                 let key = Lkey::new(low(word(8)));
                 let invalidate = (control.opcode == opcode::READ_INVALIDATE).then_some(key);
                 Self::Read { remote, to: fragments(&control, bytes), invalidate }
@@ -390,7 +390,7 @@ fn data(control: &Control, bytes: &[u8]) -> Data {
     }
 }
 
-/// Returns the inline data: 8 bytes of the first quantum, and then 31 bytes of each further quantum.
+/// Returns the inline data: 8 bytes from the first quantum, then 31 bytes from each of the others.
 fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     let (first, rest) = bytes.split_at_checked(SECOND).unwrap_or((bytes, &[]));
     let of_first = first.iter().skip(8).take(FIRST_INLINE);

@@ -1,6 +1,6 @@
-//! Test helpers: objects given as 64-bit words, as in the specification.
+//! Test helpers: objects written as 64-bit words, as in the specification.
 
-/// Builds an object from its nonzero words, each with its byte offset.
+/// Builds an object from its nonzero words, given as pairs of byte offset and word.
 pub(crate) fn words<const LEN: usize>(words: &[(usize, u64)]) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     for (at, word) in words {

@@ -1,4 +1,4 @@
-//! Tests with WQEs that drivers sent. Every set bit must belong to a field.
+//! Tests with WQEs recorded from drivers. Every bit that is set must belong to a field.
 
 use super::*;
 
