@@ -16,7 +16,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Ensures that QP `index` fires no later than at `deadline`. `registered` is the deadline stored in the
+    /// Ensures that the timer of QP `index` fires no later than `deadline`. `registered` is the deadline stored in the
     /// QP.
     pub(crate) fn schedule(
         &mut self,
