@@ -54,7 +54,7 @@ const COMMIT_LEN: u32 = 0xd0;
 /// Driver state of the RDMA half.
 #[derive(Debug, Default)]
 pub struct Rdma {
-    /// Index in the ring for the next operation.
+    /// Ring index of the next operation.
     next: u16,
     polarity: bool,
     /// Number of entries read from CQ 0.
@@ -124,8 +124,8 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If the registers do not report that the operation is complete, or if CQ 0 exists and its next entry is not the
-    /// completion.
+    /// If the registers do not report that the operation is complete, or if CQ 0 exists and its next entry does not
+    /// complete the operation.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
@@ -205,7 +205,7 @@ impl<B: Bus> Driver<B> {
         self.enable_vector(AEQ_VECTOR);
     }
 
-    /// Creates CQ 0 on CEQ 0.
+    /// Creates CQ 0, which reports its events to CEQ 0.
     ///
     /// # Panics
     /// If the operation fails.
@@ -226,8 +226,8 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Requests the numbers of objects that `irdma` requested in the session recorded for the device's tests. Returns
-    /// the segment at which PBLEs start.
+    /// Requests the same numbers of objects as `irdma` in the session that was recorded for the device's tests. Returns
+    /// the segment at which the PBLEs start.
     ///
     /// # Panics
     /// If the operation fails, or the PBLEs do not start at a segment boundary.

@@ -43,7 +43,7 @@ pub(super) struct Flight {
     /// Number of retries since the last progress. This is a range, because the model cannot always determine
     /// the exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the cause of the next retry precedes the last progress. The requester may then have counted the retry
+    /// Whether the cause of the next retry precedes the last progress. If so, the requester may have counted the retry
     /// before the progress reset the counter.
     retry_optional: bool,
     rnr_until: Option<Instant>,
@@ -58,7 +58,7 @@ struct Limits {
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: AckTimeout,
-    /// Maximum delay with which a due action can occur.
+    /// Maximum delay of a due action.
     slack: Duration,
 }
 

@@ -310,7 +310,7 @@ fn local(op: KeyOp) -> Op {
     bare(SendOp::Local(op.into()), list([]))
 }
 
-/// Draws a message, and a receive request of exactly its length.
+/// Draws a message, and a receive request of the same length.
 fn send(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, op: SendOp, len: usize) -> Work {
     let (payload, from) = draw_gather(rng, pair, side, len);
     let shared = pair.shares_receives(1 - side);
