@@ -319,7 +319,7 @@ mod extension {
 }
 
 impl RawExtension {
-    /// Returns the extension header at the front of `bytes`, and its length in bytes. `None` if `protocol` is not an
+    /// Returns the extension header at the front of `bytes`, and its length in bytes, or `None` if `protocol` is not an
     /// extension header that can be skipped.
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;

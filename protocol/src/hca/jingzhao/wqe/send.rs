@@ -83,7 +83,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { next, operation, data })
     }
 
-    /// Returns the WQE in wire format, whose length is a whole number of granules.
+    /// Returns the WQE in wire format. Its length is a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = Vec::new();
         let imm = match self.operation {
