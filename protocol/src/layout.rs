@@ -210,7 +210,7 @@ const fn mask(width: usize) -> u64 {
 /// Position of a field: first bit, number of bits, and width of its type in bits.
 pub type FieldSpan = (usize, usize, usize);
 
-/// Returns whether every field lies inside the object, fits its type and overlaps no other field.
+/// Returns whether every field is inside the object, fits its type and overlaps no other field.
 pub const fn is_sound(object_len: usize, spans: &[FieldSpan]) -> bool {
     let mut i = 0;
     while i < spans.len() {

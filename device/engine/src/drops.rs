@@ -60,7 +60,7 @@ reasons! {
     /// The opcode does not belong to the service of the QP. On XRC, this includes opcodes of the other role: a request
     /// sent to an initiator, or a response sent to a target.
     WrongService wrong_service,
-    /// The QP is in a state in which it does not receive packets.
+    /// In its current state, the QP does not receive packets.
     WrongState wrong_state,
     /// The P_Key does not match.
     WrongPkey wrong_pkey,

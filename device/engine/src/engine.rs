@@ -43,7 +43,7 @@ pub struct Transmit {
     pub dst_mac: MacAddr,
     /// QP that sent the frame.
     pub qpn: Qpn,
-    /// Work request to which the packet belongs, if it is a request packet.
+    /// Work request that the packet belongs to, if it is a request packet.
     pub wr_id: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a turn. Returns the time at which the next turn is due if no input arrives before then.
+/// /// Ends a turn. Returns the time of the next turn if no input arrives before. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,

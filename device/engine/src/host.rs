@@ -33,7 +33,7 @@ pub enum Fetch<T> {
 /// Queue that a message takes its receive request from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvSource {
-    /// The receive queue of the QP, or the SRQ with which the QP was created.
+    /// The receive queue of the QP, or the SRQ that the QP was created with.
     Qp(Qpn),
     /// The XRC SRQ named by the message. [`Host::xrc_srq`] has accepted it.
     XrcSrq {
@@ -69,7 +69,7 @@ pub struct Initiator {
     /// Protection domain that a key must belong to. For a request executed by an XRC target, this is the protection
     /// domain of the SRQ named by the request. For any other request, it is the QP's protection domain.
     pub pd: Pdn,
-    /// QP on whose behalf memory is accessed. Only the QP to which a type 2B window is bound can use the window.
+    /// QP on whose behalf memory is accessed. Only the QP that a type 2B window is bound to can use the window.
     pub qpn: Qpn,
     /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own work
     /// requests, never to requests from the peer.

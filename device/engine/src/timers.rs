@@ -1,4 +1,4 @@
-//! Deadlines of all QPs of an engine.
+//! Deadlines of all QPs in an engine.
 
 use std::collections::BTreeSet;
 

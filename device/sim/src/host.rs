@@ -34,9 +34,9 @@ pub struct Key {
     /// Current value of the complete key.
     pub key: u32,
     pub pd: Pdn,
-    /// Object to which the key belongs.
+    /// Object that the key belongs to.
     pub kind: KeyKind,
-    /// Memory to which the key gives access while it is valid.
+    /// Memory that the key gives access to while it is valid.
     pub mapping: Option<Mapping>,
 }
 
@@ -367,7 +367,7 @@ impl SimHost {
         if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
     }
 
-    /// Invalidates a key to which no windows are bound.
+    /// Invalidates a key that no windows are bound to.
     fn invalidate_key(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);

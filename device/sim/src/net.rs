@@ -67,7 +67,7 @@ pub struct Net {
     rng: ChaCha8Rng,
     faults: Faults,
     links: BTreeMap<(usize, usize), Link>,
-    /// QPs to which every packet is lost.
+    /// Unreachable QPs: every packet to them is lost.
     silenced: BTreeSet<(usize, u32)>,
     sent: u64,
     stats: NetStats,

@@ -517,8 +517,8 @@ impl<'a> World<'a> {
         if endless { Err(format!("node {node} never stops sending")) } else { Ok(true) }
     }
 
-    /// Passes the memory accesses and events of a node to the checker. `cause` is the QP for which a packet
-    /// was received, if any.
+    /// Passes the memory accesses and events of a node to the checker. If the node has just received a packet, `cause`
+    /// is the QP that the packet was for.
     fn check(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
         self.check_host_events(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];

@@ -1,7 +1,7 @@
 //! Invariant CRC (ICRC) of RoCEv2.
 //!
 //! The ICRC is the Ethernet CRC-32 over eight bytes of ones (in place of InfiniBand's LRH), the IP header, the UDP
-//! header, the BTH, and everything up to the ICRC itself. Fields that change in transit are replaced with ones:
+//! header, the BTH, and everything after the BTH up to the ICRC. Fields that change in transit are replaced with ones:
 //!
 //! - in IPv4: TOS, TTL and checksum,
 //! - in IPv6: traffic class, flow label and hop limit,

@@ -73,7 +73,7 @@ pub enum Position {
     Only,
 }
 
-/// Operation of the message to which a packet belongs.
+/// Operation of the message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -244,7 +244,7 @@ impl Operation {
         }
     }
 
-    /// Returns the operation of the message to which the packet belongs.
+    /// Returns the operation of the message that the packet belongs to.
     pub const fn kind(self) -> Kind {
         match self {
             Self::SendFirst

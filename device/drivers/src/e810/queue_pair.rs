@@ -39,7 +39,7 @@ const RING_STRIDE: u64 = RING_LEN as u64;
 /// Offset of the arm word in a shadow area.
 const ARM_WORD: u64 = 32;
 
-/// Consumer state of a ring that the device writes.
+/// Consumer state of a ring written by the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     ring: u64,
@@ -57,7 +57,7 @@ impl Read {
     }
 }
 
-/// Producer state of a ring that the device reads.
+/// Producer state of a ring read by the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     ring: u64,
@@ -352,7 +352,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Reads the position in a send queue up to which the device has fetched WQEs.
+    /// Reads the position up to which the device has fetched WQEs from a send queue.
     pub fn hardware_tail(&mut self, qpn: Qpn) -> u64 {
         let bytes = self.bus.peek(QP_SHADOWS + u64::from(qpn.get()) * SHADOW_LEN, 8);
         bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))

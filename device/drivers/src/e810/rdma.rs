@@ -23,7 +23,7 @@ pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
 const HOST_CONTEXT: u64 = 0x40_0000;
 /// Bus address of the buffer shared by all operations.
 pub const RDMA_BUFFER: u64 = 0x40_1000;
-/// Bus address of the ring of the control queue.
+/// Bus address of the control queue's ring.
 pub const CQP_RING: u64 = 0x41_0000;
 /// Bus address of the ring of CQ 0.
 pub const CCQ_RING: u64 = 0x44_0000;
@@ -35,7 +35,7 @@ pub const CCQ_SHADOW: u64 = 0x40_3000;
 pub const CEQ_RING: u64 = 0x46_0000;
 /// Number of entries of CEQ 0.
 pub const CEQ_ENTRIES: u32 = 2048;
-/// Bus address of the ring of the AEQ.
+/// Bus address of the AEQ's ring.
 pub const AEQ_RING: u64 = 0x47_0000;
 /// Number of entries of the AEQ.
 pub const AEQ_ENTRIES: u32 = 3072;

@@ -12,7 +12,7 @@ use protocol::ids::{Cqn, Lkey, Pdn, Va};
 /// The protection domain of all objects.
 pub const PD: u32 = 3;
 
-/// Returns a region of 4 KiB pages. Its first byte has address `start` and lies in the page of MTT entry `mtt`.
+/// Returns a region of 4 KiB pages. Its first byte has address `start` and is in the page of MTT entry `mtt`.
 pub fn region(key: u32, mtt: u64, start: u64, length: u64, flags: MptFlags) -> Mpt {
     let blank = Mpt::parse(&[0; Mpt::LEN]).expect("zeros are a region");
     let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));

@@ -150,7 +150,7 @@ impl<H: Host> Ctx<'_, H> {
     }
 
     /// Reports a completion. Does nothing if the request is flushed and the owner of the engine reports flushed
-    /// requests itself. `srqn` is the XRC SRQ from which the request came, if any.
+    /// requests itself. `srqn` is the XRC SRQ that the request came from, if any.
     pub(crate) fn complete_from(
         &mut self,
         core: &Core,

@@ -68,8 +68,8 @@ impl RequestHistory {
     }
 
     /// Returns whether a READ request with `reth`, received as packet number `packet`, repeats all or part of an
-    /// executed READ. A requester that received some responses repeats the request from the first missing response on,
-    /// with the same key and with the address that matches the PSN.
+    /// executed READ. A requester that received some responses requests the rest again, starting at the first missing
+    /// response. The repeated request has the same key, and the address that matches its PSN.
     pub(crate) fn covers_read(&self, packet: u64, reth: &Reth, mtu: usize) -> bool {
         self.resources.iter().any(|Resource { first, request }| {
             let (Request::Read(whole), Some(skipped)) = (request, packet.checked_sub(*first)) else {

@@ -95,7 +95,7 @@ impl Inbound {
         self.is_open() && self.srqn != srqn
     }
 
-    /// Returns the number of bytes received so far of the incomplete message, if there is one.
+    /// If a message is incomplete, returns the number of its bytes received so far.
     pub(crate) fn received(&self) -> Option<u64> {
         self.message.map(|message| match message {
             Message::Send { received } => received,

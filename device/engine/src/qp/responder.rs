@@ -56,8 +56,7 @@ const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 pub(crate) struct Responder {
     expected: Psn,
     msn: Msn,
-    /// Whether a NAK for `expected` is outstanding. If so, further NAKs are suppressed until that packet
-    /// arrives.
+    /// Whether a NAK for `expected` is outstanding. If so, no more NAKs are sent until that packet arrives.
     nak_sent: bool,
     /// Number of RNR NAKs sent for the packet with the expected PSN.
     rnr_naks: u8,

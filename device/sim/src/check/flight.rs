@@ -107,8 +107,7 @@ impl Flight {
         psn.get().wrapping_sub(self.start.get()) & 0xff_ffff
     }
 
-    /// Returns the request to which a sent packet with `psn` belongs, and the index of the packet in the
-    /// request.
+    /// Returns the request that a sent packet with `psn` belongs to, and the index of the packet within that request.
     pub(super) fn find(&self, psn: Psn) -> (Option<usize>, u32) {
         let psn = self.relative(psn);
         let nth = self.ends.partition_point(|&end| end <= psn);

@@ -238,7 +238,7 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Draws a request of an XRC initiator that must fail because of the SRQ that it names.
+/// Draws an XRC initiator's request that must fail because of the SRQ that the request names.
 fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
     loop {
         let (mut op, recv) = reliable::draw_op(rng, pair, 0);

@@ -49,7 +49,7 @@ pub const HOT: u32 = 3;
 pub const PRIVATE: u32 = 4;
 /// Region number of the atomic cells, which belong to no side.
 pub const CELLS: u32 = 5;
-/// Region number of the slots of a shared receive queue.
+/// Region number of a shared receive queue's slots.
 pub const SHARED: u32 = 6;
 
 /// Number of bytes at the start of a UD receive area that hold the GRH.
@@ -99,7 +99,7 @@ pub struct Op {
 pub struct Recv {
     /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// Status with which this request must complete if it causes the rejection of its message.
+    /// Status of this request's completion, if the request causes its message to be rejected.
     pub fails: Option<Status>,
 }
 

@@ -8,8 +8,8 @@
 //! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.
 //! - An attribute that the transition requires is copied even if its mask bit is clear, unless its value is zero.
 //! - Some fields, mainly those for queues and keys, belong to no attribute that applies to the service. They are copied
-//!   if they are nonzero, but only until the part of the QP that uses them starts to run. This means up to RTR2RTS for
-//!   fields of the send queue, and up to INIT2RTR for all others.
+//!   if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send queue are
+//!   copied up to RTR2RTS, and all others up to INIT2RTR.
 //! - PSNs are copied only by the commands that initialise them.
 //!
 //! # Spec

@@ -48,8 +48,7 @@ impl Credits {
         };
     }
 
-    /// Returns the number of messages by which `message` is beyond the limit; 0 or less if `message` is within the
-    /// limit.
+    /// Returns the number of messages by which `message` exceeds the limit; 0 or less if `message` is within the limit.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }

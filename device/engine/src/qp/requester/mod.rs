@@ -10,7 +10,7 @@
 //!                    ^ unacked              ^ cursor        ^ high
 //! ```
 //!
-//! - `unacked`: the oldest unacknowledged PSN. It always lies in the front request, because requests complete in order
+//! - `unacked`: the oldest unacknowledged PSN. It is always in the front request, because requests complete in order
 //!   and leave the queue on completion. For a READ, it is the PSN of the next response packet.
 //! - the cursor: the next packet to send. A retry (go-back-N) moves it back to `unacked`.
 //! - `high`: one past the newest PSN ever sent. Responses with this PSN or a later one are ghosts and are dropped.

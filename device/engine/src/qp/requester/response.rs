@@ -3,7 +3,8 @@
 //! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are ghosts and
 //! are dropped. A response acknowledges all SENDs and WRITEs before its PSN. If an earlier READ or atomic still lacks
 //! its data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
-//! only if there has been progress since the last retry. Otherwise, the loss is recovered by the ACK timeout.
+//! only if there has been progress since the last retry. If there has been none, the loss is recovered by the ACK
+//! timeout.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
@@ -64,7 +65,7 @@ impl Requester {
                 // IBTA 9.7.5: an ACK covers every SEND and WRITE packet up to its PSN.
                 let done = self.acknowledge(core, ctx, psn.advance(1));
                 self.update_credits(aeth);
-                // The responder acknowledges a duplicate SEND with its newest PSN. This can be the PSN of a READ after
+                // The responder acknowledges a duplicate SEND with its newest PSN. That PSN can belong to a READ after
                 // the SEND. Such an ACK does not indicate a gap.
                 let behind = self
                     .queue
@@ -100,8 +101,8 @@ impl Requester {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
-                // A READ before the NAK's PSN is still unanswered. Treat the NAK as an implied NAK. Otherwise, each NAK
-                // in flight would count as a retry.
+                // A READ before the NAK's PSN is still unanswered. Treat the NAK as an implied NAK, so that the NAKs in
+                // flight do not each count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }

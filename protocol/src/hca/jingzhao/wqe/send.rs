@@ -14,7 +14,7 @@ use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 /// Largest send WQE in granules.
 pub const MAX_SIZE: u8 = 64;
 
-/// Length in bytes of the header of an inline unit.
+/// Length in bytes of an inline unit's header.
 const INLINE_HEAD: usize = 4;
 
 /// Operation of a send WQE.

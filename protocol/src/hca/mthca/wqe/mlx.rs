@@ -1,4 +1,4 @@
-//! Send WQEs of QP0 and QP1, for which the driver writes the packet headers.
+//! Send WQEs of QP0 and QP1, whose packet headers are written by the driver.
 //!
 //! # Spec
 //! mthca interface, section 8.3.
