@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a turn. Returns the time of the next turn if no input arrives before. A past time means immediately.
+/// /// Ends a turn. Returns the time of the next turn, unless input arrives earlier. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,

@@ -7,8 +7,8 @@ use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 
-/// Two QPs that use the same entry in a table of 2^16 entries, one after the other. Their numbers have different
-/// generations.
+/// Numbers of two QPs that use the same table entry, one after the other. They differ in the generation. The table has
+/// 2^16 entries.
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 

@@ -31,7 +31,8 @@ fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
     pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
 }
 
-/// Returns the payload length of a full packet with this opcode, which depends on the opcode's position in a message.
+/// Returns the payload length of a full packet with this opcode. The length depends on the opcode's position in a
+/// message.
 fn full_len(operation: O) -> usize {
     match (operation.kind(), operation.position()) {
         (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,

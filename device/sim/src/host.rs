@@ -146,7 +146,7 @@ pub enum HostEvent {
     Write {
         /// Key of the region, even if the access used another key.
         key: u32,
-        /// Address of the first byte in the region.
+        /// Address in the region of the first byte written.
         va: u64,
         data: Vec<u8>,
         access: Access,

@@ -72,7 +72,7 @@ mod tests {
 
     const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqe, Sqd, Err];
 
-    /// JingZhao interface, section 10.2, as a table. Each row lists the states that a QP can move to from one state.
+    /// Table from the JingZhao interface, section 10.2: for each state, the states that a QP can move to.
     #[test]
     fn qp_state_transitions_match_section_10_2_table() {
         let rows = |sqe: &'static [State]| -> [(State, &'static [State]); 7] {

@@ -9,7 +9,7 @@
 //! | RC and XRC send, retry, wait and give up as specified | `flight` |
 //! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
-//! | each request causes no more replies than it should | `amplification` |
+//! | no request causes more replies than it may | `amplification` |
 //! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
 //! | the last-WQE event is raised | `side` |
 //! | congestion notifications are sent when due, and take effect | `congestion` |

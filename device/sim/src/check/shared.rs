@@ -85,8 +85,8 @@ impl Checker<'_> {
         self.side(id).fetched.map(|fetched| fetched.area)
     }
 
-    /// Returns the buffers for a side's next message, if other QPs fetch `skip` requests from a shared queue before
-    /// that.
+    /// Returns the buffers for a side's next message, assuming that other QPs first fetch `skip` requests from the
+    /// shared queue.
     pub(super) fn next_areas(&self, id: SideId, skip: usize) -> Option<Vec<Area>> {
         let side = self.side(id);
         match self.srq(id) {

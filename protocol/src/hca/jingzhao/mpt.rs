@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. They are if [`MptFlags::PHYSICAL`] is set, or if the region
-    /// covers the whole address space, like the public driver's DMA region (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is so if [`MptFlags::PHYSICAL`] is set, or if the
+    /// region covers the whole address space, like the public driver's DMA region (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

@@ -22,7 +22,7 @@ impl RnrState {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Returns whether an RNR NAK must be ignored. It is then a copy of the RNR NAK already handled, or a reply to a
+    /// Returns whether an RNR NAK must be ignored. Such an RNR NAK is a copy of the one already handled, or answers a
     /// packet sent before the wait.
     pub(super) fn ignores_rnr_nak(self) -> bool {
         matches!(self, Self::Waiting { .. } | Self::Expired)

@@ -18,8 +18,8 @@ pub const RECV_VALID: u8 = 1 << 5;
 /// value.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
-/// Like [`UNTOUCHED`], for drivers without a valid bit. Such drivers mark a free unit with a [`TERMINATOR`]. This unit
-/// has the same length and key, but a different address.
+/// Like [`UNTOUCHED`], for drivers without a valid bit. Such drivers mark a free unit with a [`TERMINATOR`]. `CONSUMED`
+/// has the same length and key as the terminator, but a different address.
 pub const CONSUMED: [u8; GRANULE] = {
     let mut unit = UNTOUCHED;
     let mut at = 0;
