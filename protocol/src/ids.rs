@@ -59,7 +59,7 @@ macro_rules! id {
 pub(crate) use id;
 
 id! {
-    /// Queue pair number, 24 bits. Drivers can also use the bits above the size of the QP table.
+    /// Queue pair number, 24 bits. Drivers can also use the bits above the QP table size.
     pub struct Qpn(u32, mask 0xff_ffff, "qpn");
 }
 id! {
@@ -91,7 +91,7 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Number that the driver assigns to a queue, 24 bits. With it, the driver finds the queue to which a CQE refers.
+    /// Number that the driver assigns to a queue, 24 bits. The driver uses it to find the queue that a CQE refers to.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
@@ -158,15 +158,14 @@ impl Pkey {
 }
 
 impl Lkey {
-    /// Converts the key to the form that peers use, with the same value. JingZhao and mthca regions have one key for
-    /// both local and remote access.
+    /// Returns the R_Key with the same value. JingZhao and mthca regions have one key for both local and remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }
 }
 
 impl Rkey {
-    /// Converts the key to the form that local work requests use, with the same value.
+    /// Returns the L_Key with the same value.
     pub const fn as_lkey(self) -> Lkey {
         Lkey(self.0)
     }

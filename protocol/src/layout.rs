@@ -26,8 +26,8 @@
 //! - `@4[3:1]`, `@4[0]`: bits of the object, numbered from the lowest bit of byte 4.
 //! - `[88:40]`: bits of the whole object. Bit 0 is the lowest bit of byte 0, as in most device manuals.
 //!
-//! `parse` ignores unnamed bits, and `emit` sets them to zero. A position is rejected at compile time if it lies
-//! outside the object, overlaps another position, or is wider than its type.
+//! `parse` ignores unnamed bits, and `emit` sets them to zero. A position is rejected at compile time if it is outside
+//! the object, overlaps another position, or is wider than its type.
 //!
 //! Objects are little-endian unless the table says `big_endian` after the length. In a big-endian object, `@4[3:1]`
 //! means bits 3 to 1 of the big-endian 32-bit word at byte 4, and a position without a byte is not available.
@@ -210,7 +210,7 @@ const fn mask(width: usize) -> u64 {
 /// Position of a field: first bit, number of bits, and width of its type in bits.
 pub type FieldSpan = (usize, usize, usize);
 
-/// Returns whether every field lies inside the object, fits its type and overlaps no other field.
+/// Returns whether every field is inside the object, fits its type and overlaps no other field.
 pub const fn is_sound(object_len: usize, spans: &[FieldSpan]) -> bool {
     let mut i = 0;
     while i < spans.len() {

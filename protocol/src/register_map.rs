@@ -46,7 +46,7 @@ impl<R> Row<R> {
         (outer as u32 - 1) * outer_stride + (inner as u32 - 1) * inner_stride + self.width
     }
 
-    /// Returns the register that contains the byte at offset `within` of the row, and the offset of the byte in the
+    /// Returns the register that contains the byte at offset `within` of the row, and the byte's offset in the
     /// register.
     fn register(&self, within: u32) -> Option<(R, u32)> {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
@@ -55,7 +55,7 @@ impl<R> Row<R> {
         (byte < self.width).then(|| ((self.make)(first, second), byte))
     }
 
-    /// Returns the offset in the BAR of the register with these indices.
+    /// Returns the BAR offset of the register with these indices.
     pub const fn offset(&self, outer: u16, inner: u16) -> u32 {
         self.base + outer as u32 * self.dimensions[0].1 + inner as u32 * self.dimensions[1].1
     }

@@ -17,14 +17,14 @@ pub trait Bus {
     /// Reads guest memory at bus address `at`.
     fn peek(&mut self, at: u64, len: usize) -> Vec<u8>;
 
-    /// Returns how many times the function has raised an MSI-X vector since the last call. Always returns 0 if
-    /// interrupts are not observed.
+    /// Returns the number of times that the function has raised an MSI-X vector since the last call. Always returns 0
+    /// if interrupts are not observed.
     fn interrupts(&mut self, _vector: usize) -> u64 {
         0
     }
 
     /// Moves the function to power state D0 and enables memory space and bus mastering. A previous owner may have left
-    /// the function in D3. In all devices of this project, the PMCSR is at 44h.
+    /// the function in D3. In all of this project's devices, the PMCSR is at 44h.
     fn enable(&mut self) {
         self.configure(0x44, &[0, 0]);
         self.configure(4, &[6, 0]);

@@ -3,9 +3,9 @@
 //!
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
 //! the device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no
-//! clock and no threads. A register write has taken effect when it returns. The owner of the device moves frames and
-//! advances time. A function checks results only if its documentation says so. A driver can therefore run on a device
-//! whose memory is unmapped.
+//! clock and no threads. A register write has taken effect by the time it returns. The owner of the device moves frames
+//! and advances time. A function checks results only if its documentation says so. A driver can therefore run on a
+//! device whose memory is unmapped.
 //!
 //! Drivers encode contexts with `protocol`, and the device parses them with the same crate. Tests therefore spell out
 //! the bytes that they expect from the device.
@@ -40,7 +40,7 @@ use std::ops::{Deref, DerefMut};
 pub use bus::Bus;
 pub use cqe::syndrome;
 
-/// A driver of one device: its bus, and the state that its interface requires.
+/// A driver for one device: the bus, and the state that the device interface requires.
 pub struct Driver<I, B> {
     pub bus: B,
     pub interface: I,

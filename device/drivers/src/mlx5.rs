@@ -39,7 +39,7 @@ pub struct Layout {
 
 impl Layout {
     /// A layout in which the mailboxes of every slot are large enough for the longest inputs and outputs. All mailboxes
-    /// lie below 160 MiB.
+    /// are below 160 MiB.
     pub const LARGE: Self = Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: 2048 };
 
     /// Returns the address of a slot.
@@ -47,12 +47,12 @@ impl Layout {
         self.queue as u64 + 64 * slot as u64
     }
 
-    /// Returns the address of a block of a slot's input mailbox.
+    /// Returns the address of a block in a slot's input mailbox.
     pub const fn input(&self, slot: usize, number: usize) -> u64 {
         self.mailboxes + (slot as u64 * 2 * self.blocks + number as u64) * 1024
     }
 
-    /// Returns the address of a block of a slot's output mailbox.
+    /// Returns the address of a block in a slot's output mailbox.
     pub const fn output(&self, slot: usize, number: usize) -> u64 {
         self.input(slot, number) + self.blocks * 1024
     }
@@ -187,7 +187,7 @@ fn block(
     block.emit()
 }
 
-/// Returns the address of a mailbox block's link to the next block.
+/// Returns the address of the field that links a mailbox block to the next one.
 pub const fn link(block: u64) -> u64 {
     block + NEXT_BLOCK as u64
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use protocol::roce::{Opcode, Operation};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Services whose opcodes are counted individually, identified by bits 7:5 of the BTH opcode: RC, UC, UD and
+/// Transport types (bits 7:5 of the BTH opcode) of the services whose opcodes are counted individually: RC, UC, UD and
 /// XRC.
 const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 
@@ -16,7 +16,8 @@ const CODES: usize = 32;
 /// Name for undefined opcodes and for the opcodes of all other services.
 const OTHER: &str = "other";
 
-/// Number of counters: one for each opcode of these services, one for CNPs, and one for all other opcodes.
+/// Number of counters: one for each opcode of the services in [`PREFIXES`], one for CNPs, and one for all other
+/// opcodes.
 const FIELDS: usize = PREFIXES.len() * CODES + 2;
 const CNP: usize = FIELDS - 2;
 const REST: usize = FIELDS - 1;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | QP 0 or 1 | the QP declared as QP0 or QP1, if one is declared |
 //! | QP 0xffffff and a multicast address | every UD QP attached to the group |
-//! | any other | the QP with exactly that number, unless it is declared as QP0 or QP1 |
+//! | any other | the QP with exactly that number, unless that QP is declared as QP0 or QP1 |
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
@@ -32,8 +32,8 @@ impl Engine {
             self.deliver_to_group(now, encap, packet, host);
             return;
         }
-        // IBTA 13.5: packets address QP0 and QP1 only by these numbers. Internally, the QPs declared as QP0 and QP1
-        // have other numbers.
+        // IBTA 13.5: packets always address QP0 and QP1 as 0 and 1. Internally, the QPs declared as QP0 and QP1 have
+        // other numbers.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
             (0, Some(smi), _) => smi,
             (1, _, Some(gsi)) => gsi,
@@ -56,7 +56,7 @@ impl Engine {
                 src_mac: encap.src_mac,
                 src_qp: deth.src_qp,
             }),
-            // Only datagrams are multicast.
+            // Only datagrams can be multicast.
             _ => SmallVec::new(),
         };
         members.truncate(limits::GROUP_MEMBERS);

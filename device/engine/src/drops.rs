@@ -57,16 +57,16 @@ reasons! {
     UnknownQp unknown_qp,
     /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode belongs to a different service from that of the QP. On XRC, it may also belong to the other role: a
-    /// request sent to an initiator, or a response sent to a target.
+    /// The opcode does not belong to the service of the QP. On XRC, this includes opcodes of the other role: a request
+    /// sent to an initiator, or a response sent to a target.
     WrongService wrong_service,
-    /// The QP is in a state that does not receive.
+    /// In its current state, the QP does not receive packets.
     WrongState wrong_state,
     /// The P_Key does not match.
     WrongPkey wrong_pkey,
-    /// On a connected QP, the source address of the packet is not that of the peer.
+    /// On a connected QP, the packet's source address is not the peer's.
     WrongSource wrong_source,
-    /// On a connected QP, the destination address of the packet is not that of the QP.
+    /// On a connected QP, the packet's destination address is not the QP's.
     WrongDestination wrong_destination,
     /// On a UD QP, the Q_Key does not match.
     WrongQkey wrong_qkey,
@@ -88,8 +88,8 @@ reasons! {
     /// The packet is not valid for its service, belongs to a message that was dropped (UC, UD), or is an acknowledge
     /// with a payload (RC, XRC).
     Malformed malformed,
-    /// The request is not valid, the QP does not allow it, or it names an SRQ that it must not use. The
-    /// connection (RC, XRC) ends.
+    /// The request is invalid, is not allowed by the QP, or names an SRQ that it must not use. On RC and XRC, the
+    /// connection ends.
     InvalidRequest invalid_request,
     /// The R_Key does not permit the access: the key is unknown, lacks the permission or does not cover the
     /// range.
@@ -98,14 +98,14 @@ reasons! {
     BadReceive bad_receive,
     /// The receive queue cannot be read.
     BrokenQueue broken_queue,
-    /// The queue of pending replies is full, because the peer has more outstanding requests than any limit allows.
+    /// The queue of pending replies is full. The request is dropped as if it had been lost on the wire.
     ReplyOverflow reply_overflow,
 }
 
 /// A packet that was dropped or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Destination QP number. If no such QP exists, the number is the one in the packet.
+    /// Number of the destination QP, or the number in the packet if no such QP exists.
     pub qpn: Qpn,
     /// BTH opcode of the dropped packet.
     pub opcode: Opcode,
@@ -113,7 +113,7 @@ pub struct Dropped {
     pub psn: Psn,
     /// Reason under which the packet is counted.
     pub reason: DropReason,
-    /// The denied memory access, if that caused the drop.
+    /// The denied memory access, if one caused the drop.
     pub cause: Option<AccessError>,
 }
 

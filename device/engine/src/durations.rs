@@ -14,8 +14,8 @@ pub struct Durations {
     pub count: u64,
     /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
-    /// For each bucket, the number of durations above the previous bucket's bound and up to its own bound. Durations
-    /// beyond the last bound are in no bucket.
+    /// Number of durations in each bucket: those above the previous bucket's bound, up to and including the bucket's
+    /// own bound. Durations above the last bound are not in any bucket.
     buckets: [u64; BOUNDED],
 }
 
@@ -25,7 +25,8 @@ impl Durations {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
-        // Index of the shortest power-of-two bound, in microseconds, that covers the duration.
+        // The bounds are powers of two in microseconds. Compute the index of the smallest bound that is not below the
+        // duration.
         let bucket = u64::BITS - ns.div_ceil(1000).saturating_sub(1).leading_zeros();
         if let Some(bucket) = self.buckets.get_mut(bucket as usize) {
             *bucket += 1;

@@ -19,12 +19,12 @@ use crate::{
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of low bits of a QP number that index the table, at most 24. A packet reaches a QP only if all
-    /// bits of the number match. Drivers keep a generation count in the high bits, so that late packets never
-    /// reach the successor of a destroyed QP.
+    /// Number of low QP number bits that index the table, at most 24. A packet reaches a QP only if all bits of the
+    /// number match. Drivers keep a generation count in the high bits, so that late packets for a destroyed QP never
+    /// reach its successor.
     pub qp_index_bits: u8,
-    /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, to no fewer
-    /// than 8 packets.
+    /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, but not below 8
+    /// packets.
     pub window_packets: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct Transmit {
     pub dst_mac: MacAddr,
     /// QP that sent the frame.
     pub qpn: Qpn,
-    /// Work request to which the packet belongs, if it is a request packet.
+    /// Work request that the packet belongs to, if it is a request packet.
     pub wr_id: Option<u64>,
 }
 
@@ -68,9 +68,9 @@ pub enum QpError {
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
 /// The owner calls the engine in turns. To end a turn, call `poll_transmit` until it returns `None`. An owner that must
-/// be fair to other devices can stop earlier and begin the next turn immediately. Events come before frames, because a
-/// peer must not learn of anything that local software cannot see yet, such as the arrival of its data. Poll events
-/// after every input. Flushes and deadlines stop when many events are queued, but packets produce events without limit.
+/// be fair to other devices can stop early and begin the next turn immediately. Events come before frames: a peer must
+/// not receive an ACK for data whose arrival local software cannot see yet. Poll events after every input. Flushing and
+/// deadline handling pause when many events are queued, but the number of events produced by packets is not limited.
 /// `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
@@ -106,7 +106,7 @@ pub enum QpError {
 ///     report(engine, to);
 /// }
 ///
-/// /// Runs at the time that `drain` returned.
+/// /// Runs at the time returned by `drain`.
 /// fn wake(engine: &mut Engine, host: &mut impl Host, to: &mut impl Outputs, now: Instant) {
 ///     engine.handle_timeout(now, host);
 ///     report(engine, to);
@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a turn. Returns when the next turn is due without further input. A past time means immediately.
+/// /// Ends a turn. Returns the time of the next turn, unless input arrives earlier. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -146,7 +146,7 @@ pub struct Engine {
     /// The QPs declared as QP0 and QP1.
     smi: Option<Qpn>,
     gsi: Option<Qpn>,
-    /// QPs that may have something to send. The front QP has its turn.
+    /// QPs that may have something to send. It is the front QP's turn.
     ready: VecDeque<u32>,
     /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
@@ -194,8 +194,8 @@ impl Engine {
         *self = Self { stats: self.stats, icrc: self.icrc, ..Self::new(config) };
     }
 
-    /// Replaces the P_Key table for all QPs. Initially it holds only the default partition. An entry whose
-    /// low 15 bits are zero is invalid and matches no packet.
+    /// Replaces the P_Key table for all QPs. Initially, the table holds only the default partition. An entry whose low
+    /// 15 bits are zero is invalid and matches no packet.
     pub fn set_pkeys(&mut self, entries: &[Pkey]) {
         self.pkeys.set(entries);
     }
@@ -259,8 +259,8 @@ impl Engine {
         });
     }
 
-    /// Moves a QP to a state and replaces its attributes. ERR flushes both queues. RESET discards everything without
-    /// completions.
+    /// Moves a QP to a state and replaces its attributes. A move to ERR flushes both queues. A move to RESET discards
+    /// everything without completions.
     ///
     /// # Errors
     /// [`QpError::Unknown`] if the QP does not exist.
@@ -284,14 +284,13 @@ impl Engine {
         self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.pooled, now))
     }
 
-    /// Notes that the send queue of `qpn` may have new requests (a doorbell). Outside RTS, the state of the
-    /// QP determines whether the requests wait, are flushed or are ignored.
+    /// Notes that the send queue of `qpn` may have new requests (a doorbell). Outside RTS, the QP's state determines
+    /// whether the requests wait, are flushed or are ignored.
     pub fn notify_send(&mut self, now: Instant, qpn: Qpn, host: &mut impl Host) {
         self.input(now, qpn, host, Qp::notify_send);
     }
 
-    /// Handles expired deadlines. This call has no effect if made before the time of
-    /// [`Engine::poll_timeout`].
+    /// Handles expired deadlines. The call has no effect before the time returned by [`Engine::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
         let most = self.event_limit();
@@ -311,9 +310,9 @@ impl Engine {
         }
     }
 
-    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_icrc`]). Returns `None`
-    /// if there is nothing to send before the next input or deadline. QPs take turns of up to 32 frames. The call can
-    /// produce events, such as for a failed gather or a sent datagram.
+    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_icrc`]). Returns `None` if
+    /// there is nothing to send before the next input or deadline. QPs take turns of up to 32 frames. The call can
+    /// produce events, for example when a gather fails or a datagram has been sent.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -402,8 +401,8 @@ impl Engine {
         None
     }
 
-    /// Returns the time of the next [`Engine::handle_timeout`] call. This time can be earlier than the actual deadline.
-    /// A time in the past requests an immediate call.
+    /// Returns the time at which [`Engine::handle_timeout`] must be called next. This time can be earlier than the next
+    /// deadline. A time in the past requests an immediate call.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -436,8 +435,8 @@ impl Engine {
         (self.table.get(index)?.qpn() == qpn).then_some(index)
     }
 
-    /// Returns the table index of the QP with number `qpn`, if it accepts packets addressed to `to`. The two numbers
-    /// can differ: QP0 and QP1 have other numbers internally, and a QP can have a second number.
+    /// Returns the table index of the QP with number `qpn`, if that QP accepts packets addressed to `to`. The two
+    /// numbers can differ: QP0 and QP1 have other numbers internally, and a QP can have a second number.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)
@@ -453,7 +452,8 @@ impl Engine {
         self.input_at(now, self.find(qpn)?, host, act)
     }
 
-    /// Calls a QP and then updates its bookkeeping: its turn, deadline, dirty flag and polling in ERR.
+    /// Passes an input to a QP and then updates the bookkeeping for the QP: its turn, deadline, dirty flag and polling
+    /// in ERR.
     pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,
@@ -487,7 +487,7 @@ impl Engine {
         Some(())
     }
 
-    /// Ends the turn of the front QP.
+    /// Ends the front QP's turn.
     fn end_turn(&mut self, again: bool) {
         self.turn_left = 0;
         let Some(index) = self.ready.pop_front() else { return };
@@ -521,7 +521,7 @@ impl Engine {
     }
 }
 
-/// Appends a QP to a list and sets `listed`, unless the QP is in the list already.
+/// Appends a QP to a list and sets `listed`, unless the QP is already in the list.
 fn push_once(listed: &mut bool, list: &mut VecDeque<u32>, index: u32) {
     if !*listed {
         *listed = true;

@@ -54,7 +54,7 @@ pub struct SendDone {
 /// Completion of a successful receive request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvDone {
-    /// BTH OpCode of the message's last packet.
+    /// BTH opcode of the message's last packet.
     pub opcode: Opcode,
     /// Bytes received, or bytes written by a WRITE with immediate.
     pub byte_len: u32,
@@ -70,7 +70,7 @@ pub struct RecvDone {
     pub solicited: bool,
     /// IPv4 TOS or IPv6 traffic class of the message's last packet.
     pub traffic_class: u8,
-    /// Whether the datagram had a GRH. If the QP has a GRH area, the area contains the header.
+    /// Whether the datagram had a GRH. If the QP has a GRH area, that area contains the header.
     pub grh: bool,
     /// Index of the P_Key table entry that matched.
     pub pkey_index: u16,
@@ -78,7 +78,7 @@ pub struct RecvDone {
     pub invalidated: Option<Rkey>,
 }
 
-/// Result of a successful request of the send or receive queue.
+/// Result of a successful send or receive request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Success {
@@ -86,13 +86,14 @@ pub enum Success {
     Recv(RecvDone),
 }
 
-/// Completion of one work request. Each request completes exactly once, in queue order, except that an owner with
-/// [`Flush::Owner`](crate::Flush::Owner) reports flushed requests itself.
+/// Completion of one work request. Each request completes exactly once, in queue order. With
+/// [`Flush::Owner`](crate::Flush::Owner), however, the engine does not report flushed requests: the owner completes
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// QP of the request.
+    /// QP that the request was posted to.
     pub qpn: Qpn,
-    /// Queue of the request.
+    /// Queue that the request came from.
     pub queue: Queue,
     /// SRQ that the receive request came from (XRC).
     pub srqn: Option<Srqn>,
@@ -107,7 +108,7 @@ pub struct Completion {
 pub enum AsyncEvent {
     /// The first packet was accepted in RTR.
     CommunicationEstablished,
-    /// The send queue is drained, and software had requested this event.
+    /// The send queue is drained. Raised only if software requested this event.
     SqDrained,
     /// A work queue could not be read.
     WqCatastrophic,
@@ -115,22 +116,21 @@ pub enum AsyncEvent {
     InvalidRequest,
     /// The responder rejected a request whose memory access was denied.
     AccessError(AccessError),
-    /// The SRQ of this QP could not be read. The event concerns the SRQ, but each QP that uses the SRQ can
-    /// report it.
+    /// The QP's SRQ could not be read. The event concerns the SRQ, but each QP that uses the SRQ can report it.
     SrqCatastrophic,
-    /// The QP is in ERR and no longer holds any request of its SRQ or of an XRC SRQ. No further request of these SRQs
-    /// will complete for this QP.
+    /// The QP is in ERR and no longer holds any request from its SRQ or from an XRC SRQ. No more requests from these
+    /// SRQs will complete on this QP.
     LastWqeReached,
     /// XRC target: a request named an SRQ that does not exist or is not an XRC SRQ.
     InvalidXrceth(Srqn),
-    /// XRC target: a request named an SRQ of another XRC domain.
+    /// XRC target: a request named an SRQ in another XRC domain.
     XrcDomainViolation(Srqn),
-    /// XRC target: the SRQ that a message named could not be read. As with `SrqCatastrophic`, several QPs can
-    /// report the event.
+    /// XRC target: the SRQ named by a message could not be read. As with `SrqCatastrophic`, several QPs can report the
+    /// event.
     XrcSrqCatastrophic(Srqn),
 }
 
-/// Completions and asynchronous events, as [`Engine::poll_event`](crate::Engine::poll_event) returns them.
+/// Completions and asynchronous events, returned by [`Engine::poll_event`](crate::Engine::poll_event).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Event {

@@ -1,6 +1,6 @@
 //! Structured description of what a queue pair is waiting for. The control client turns it into text.
 //!
-//! Requester and responder each report the first condition that blocks them. Times are relative to the query,
+//! The requester and the responder each report the first condition that blocks them. Times are relative to the query,
 //! because no other component shares the engine's clock.
 
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct Ended {
     pub by: EndedBy,
 }
 
-/// Cause of the transition of a queue pair to SQE or ERR.
+/// Why a queue pair moved to SQE or ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
@@ -50,11 +50,11 @@ pub enum EndedBy {
     Software,
     /// A send request failed.
     Send(Status),
-    /// A request of the peer or a receive request failed.
+    /// A request from the peer or a receive request failed.
     Peer {
         /// Reason under which the packet is counted.
         reason: DropReason,
-        /// The denied memory access, if that caused the failure.
+        /// The denied memory access, if one caused the failure.
         cause: Option<AccessError>,
     },
     /// A work queue cannot be read.
@@ -67,7 +67,7 @@ pub enum EndedBy {
 pub enum WaitReason {
     /// The service has no send queue (XRC target).
     NoSendQueue,
-    /// In its current state (RESET, INIT or RTR), the QP does not send and ignores doorbells.
+    /// The QP is in RESET, INIT or RTR, where it does not send and ignores doorbells.
     State,
     /// The QP is in SQE or ERR, so requests are flushed.
     Ended,
@@ -100,7 +100,7 @@ pub enum WaitReason {
     },
     /// The peer advertised no receive request for the next message.
     Credits {
-        /// Number of messages by which the next message exceeds the credits.
+        /// Number of messages by which the next message exceeds the credit limit.
         beyond: u32,
     },
     /// The next request is fenced and waits for older requests.
@@ -134,7 +134,7 @@ pub enum WaitReason {
         /// Maximum number of outstanding requests currently permitted.
         most: u32,
     },
-    /// The next request failed validation and completes once older requests are done.
+    /// The next request failed validation. It completes with an error once older requests are done.
     Failed {
         /// Completion status of the request.
         status: Status,
@@ -161,7 +161,7 @@ pub struct Unanswered {
     pub waiting: Duration,
     /// Number of retries since the last progress.
     pub retries: u8,
-    /// Retry limit, after which the request fails.
+    /// Maximum number of retries before the request fails.
     pub most_retries: u8,
     /// Time until the ACK timeout. `None` if no timer runs, as during an RNR wait.
     #[serde(rename = "timeout_us", with = "micros::optional")]
@@ -174,7 +174,7 @@ pub struct Unanswered {
 pub enum Expecting {
     /// The service does not receive requests (XRC initiator).
     NoReceive,
-    /// In its current state (RESET or INIT), the QP drops packets.
+    /// The QP is in RESET or INIT, where it drops packets.
     State,
     /// The QP is in ERR: it drops packets and flushes receive requests.
     Ended,
@@ -183,7 +183,7 @@ pub enum Expecting {
         /// PSN of the first packet.
         psn: u32,
     },
-    /// A further packet of an incomplete message.
+    /// The next packet of an incomplete message.
     Rest {
         /// PSN of the next packet.
         psn: u32,
@@ -206,8 +206,8 @@ pub enum Expecting {
 }
 
 impl Expecting {
-    /// Expects the packet with `psn`: either the first packet of a message, or the next packet of a message of which
-    /// `received` bytes have arrived.
+    /// Expects the packet with `psn`. This packet continues a message of which `received` bytes have arrived or, if
+    /// `received` is `None`, begins a message.
     pub(crate) fn message(psn: Psn, received: Option<u64>) -> Self {
         match received {
             None => Self::Message { psn: psn.get() },

@@ -63,7 +63,7 @@ struct Part {
     len: usize,
 }
 
-/// Returns the non-empty parts of `sges` that cover `len` bytes from `offset` on.
+/// Returns the non-empty parts of `sges` that cover `len` bytes, starting at `offset`.
 fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge, Part)> {
     let (mut skip, mut left) = (offset, len);
     sges.iter().filter_map(move |sge| {

@@ -33,9 +33,9 @@ pub enum Fetch<T> {
 /// Queue that a message takes its receive request from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvSource {
-    /// The receive queue of the QP, or the SRQ with which the QP was created.
+    /// The receive queue of the QP, or the SRQ that the QP was created with.
     Qp(Qpn),
-    /// The XRC SRQ that the message names. [`Host::xrc_srq`] has accepted it.
+    /// The XRC SRQ named by the message. [`Host::xrc_srq`] has accepted it.
     XrcSrq {
         /// XRC target that received the message. The fetched request belongs to this QP.
         qpn: Qpn,
@@ -67,12 +67,12 @@ pub enum XrcError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
     /// Protection domain that a key must belong to. For a request executed by an XRC target, this is the protection
-    /// domain of the SRQ named by the request. Otherwise, it is that of the QP.
+    /// domain of the SRQ named by the request. For any other request, it is the QP's protection domain.
     pub pd: Pdn,
-    /// QP on whose behalf memory is accessed. Only the QP to which a type 2B window is bound can use the window.
+    /// QP on whose behalf memory is accessed. Only the QP that a type 2B window is bound to can use the window.
     pub qpn: Qpn,
-    /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own
-    /// work requests, never to requests of the peer.
+    /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own work
+    /// requests, never to requests from the peer.
     pub reserved_lkey: bool,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Access {
 }
 
 impl Access {
-    /// Returns whether the access belongs to a work request of the QP itself.
+    /// Returns whether the access is made by one of the QP's own work requests.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::LocalRead | Self::LocalWrite)
     }
@@ -125,7 +125,7 @@ pub enum AccessError {
     Pd,
     /// The window belongs to another QP.
     Qp,
-    /// The permission is not granted.
+    /// The key does not grant the permission that the access requires.
     Right,
     /// The range exceeds the region.
     Bounds,
@@ -182,7 +182,7 @@ impl fmt::Display for AccessError {
 pub enum AtomicOp {
     /// Stores `swap` in the word if the word equals `compare`.
     CompareSwap {
-        /// Value with which the word is compared.
+        /// Value that the word is compared with.
         compare: u64,
         /// Value that replaces the word if the comparison succeeds.
         swap: u64,
@@ -194,7 +194,7 @@ pub enum AtomicOp {
     },
 }
 
-/// Addresses of a multicast datagram, for finding the attached QPs.
+/// Addresses of a multicast datagram, used to find the attached QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupDatagram {
     /// MGID of the group: an IPv6 or IPv4-mapped address.
@@ -218,7 +218,7 @@ pub trait Host {
     /// Fetches the next request of the send queue of `qpn`.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
 
-    /// Fetches the next request of a receive queue or an SRQ. The request then belongs to the QP.
+    /// Fetches the next request of a receive queue or an SRQ. From then on, the request belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
     /// Fetches a request from the receive queue of a QP without an SRQ. The engine completes this request as flushed,
@@ -234,12 +234,12 @@ pub trait Host {
         None
     }
 
-    /// Checks whether requests to the XRC target `qpn` may name the SRQ `srqn`. Returns the protection domain
-    /// of the SRQ, against which the memory accesses of such a request are checked. The engine calls this for
+    /// Checks whether requests to the XRC target `qpn` may name the SRQ `srqn`. Returns the protection domain of the
+    /// SRQ. Memory accesses of such a request are checked against this protection domain. The engine calls this for
     /// each request packet, because an SRQ can be destroyed between two packets.
     ///
     /// # Errors
-    /// Fails if the SRQ does not exist, is not an XRC SRQ, or belongs to another XRC domain than the target.
+    /// Fails if the SRQ does not exist, is not an XRC SRQ, or is not in the target's XRC domain.
     fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
         let _ = (qpn, srqn);
         Err(XrcError::InvalidXrceth)
@@ -247,7 +247,7 @@ pub trait Host {
 
     /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
     /// end-to-end credits. Returns `None` if counting is expensive because software posts requests in guest memory
-    /// without a doorbell. The requester is then not limited by credits.
+    /// without a doorbell. In that case, the requester is not limited by credits.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None
@@ -306,16 +306,16 @@ pub trait Host {
     /// The same errors as those of `read`.
     fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Executes a local operation, which takes effect for every later access.
+    /// Executes a local operation. The operation takes effect for every later access.
     ///
     /// # Errors
-    /// On error, nothing has changed.
+    /// On error, nothing is changed.
     fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {
         let _ = (initiator, token);
         Err(AccessError::Kind)
     }
 
-    /// Invalidates the local key of a READ with invalidate, after its data has arrived.
+    /// Invalidates the local key of a READ with invalidate, after the data of the READ has arrived.
     ///
     /// # Errors
     /// On error, the key is unchanged.
@@ -324,11 +324,11 @@ pub trait Host {
         Err(AccessError::Kind)
     }
 
-    /// Invalidates the key named by a SEND with invalidate, on behalf of the QP that received it. No later
-    /// access through the key succeeds.
+    /// Invalidates the key named by a SEND with invalidate, on behalf of the QP that received the SEND. No later access
+    /// through the key succeeds.
     ///
     /// # Errors
-    /// Fails if peers may not invalidate the key. The key is then unchanged.
+    /// Fails if peers may not invalidate the key, in which case the key is unchanged.
     fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let _ = (initiator, key);
         Err(AccessError::Kind)

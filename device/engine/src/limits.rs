@@ -1,7 +1,7 @@
-//! All limits of the engine, and what each protects.
+//! The engine's limits, and what each one protects.
 //!
-//! The following table lists the memory that a malicious guest and malicious peers can make one engine hold. It assumes
-//! the largest number of QPs that a front-end supports (2^17).
+//! The following table shows how much memory a malicious guest and malicious peers can make one engine hold. It assumes
+//! the largest number of QPs that any front-end supports (2^17).
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -11,50 +11,50 @@
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
 //! | executed READ or atomic on record | 32 B | 2^17 x 16 | 64 MiB |
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
-//! | event | 88 B | [`EVENT_BACKLOG`] plus those of one input | 36 MiB |
+//! | event | 88 B | [`EVENT_BACKLOG`] plus the events of one input | 36 MiB |
 //!
 //! Requests take the largest share, but only if a guest uses all QPs at once with the longest WQEs.
 
 use std::time::Duration;
 
-/// Number of send requests that a QP can have outstanding, from first packet to completion. This bounds the
-/// memory that a peer can occupy by never acknowledging.
+/// Maximum number of outstanding send requests per QP. A request is outstanding from the time it is fetched until it
+/// completes. The limit bounds the memory that a peer can tie up by never acknowledging.
 pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 
-/// Request slots reserved for each QP. They suffice for progress regardless of how many slots other QPs use.
+/// Request slots reserved for each QP. They guarantee progress, however many slots other QPs use.
 pub(crate) const KEPT_REQUESTS: usize = 4;
 
 /// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this
 /// limit, 2^17 QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Number of frames that one QP can send in a turn. It is large enough to fill one segmentation offload buffer of the
-/// kernel (64 KiB) with frames of equal length, but small enough that other QPs wait only briefly.
+/// Maximum number of frames that one QP sends per turn. It is large enough to fill one segmentation offload buffer of
+/// the kernel (64 KiB) with frames of equal length, but small enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
-/// Number of send requests that a QP can fetch in one step without producing a frame (NOPs, flushed
-/// requests). A guest can link a request to itself, which makes the chain endless.
+/// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).
+/// The limit is necessary because a guest can link a request to itself, which makes the chain endless.
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
-/// Number of steps without a frame after which `poll_transmit` returns. A deadline in the past then requests
-/// another call. Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace line for
-/// each.
+/// Number of steps without a frame after which `poll_transmit` returns. `poll_timeout` then returns a time in the past,
+/// which requests another call. Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace
+/// line for each request.
 pub(crate) const IDLE_STEPS_PER_POLL: u32 = 4;
 
-/// Number of requests of one queue that are flushed per step. The remaining requests are flushed in later
+/// Maximum number of requests that are flushed from one queue per step. The remaining requests are flushed in later
 /// turns.
 pub(crate) const FLUSHES_PER_STEP: usize = 256;
 
-/// Number of deadlines handled per `handle_timeout` call.
+/// Maximum number of deadlines handled per `handle_timeout` call.
 pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 
-/// Number of READ and atomic replies that can be pending per QP, regardless of what the connection permits.
-/// Requests beyond this limit are dropped as if lost on the wire.
+/// Maximum number of pending READ and atomic replies per QP, even if the connection permits more. Requests beyond this
+/// limit are dropped as if lost on the wire.
 pub(crate) const PENDING_REPLIES: usize = 64;
 
-/// Number of replies of all kinds that can be pending per QP. ACKs coalesce, so a conforming peer causes at
-/// most [`PENDING_REPLIES`] plus one. A malicious peer can prevent coalescing by alternating kinds; replies
-/// beyond the limit are dropped.
+/// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer causes at
+/// most [`PENDING_REPLIES`] plus one. A malicious peer can prevent coalescing by causing replies of alternating kinds.
+/// Replies beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
 /// Reply slots reserved for each QP.
@@ -63,16 +63,16 @@ pub(crate) const KEPT_REPLIES: usize = 4;
 /// Additional reply slots shared by all QPs, enough for 2000 QPs to fill their queues.
 pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 
-/// Number of queued events at which flushing and the handling of deadlines stop. Otherwise events would
-/// accumulate without limit if the owner polled them more slowly than queues are flushed.
+/// Flushing and deadline handling stop when this many events are queued. Without this limit, events would accumulate
+/// indefinitely if the owner polled them more slowly than queues are flushed.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 
-/// Number of events after which a call that handles deadlines or QPs in ERR returns. A host may write a trace
-/// line for each.
+/// Number of events after which a call that handles deadlines or QPs in ERR returns. A host may write a trace line for
+/// each event.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// Interval at which QPs in ERR are polled for receive requests posted after the error, because no doorbell announces
-/// these requests. JingZhao interface, section 10.5, requires 1 to 10 ms.
+/// Interval at which QPs in ERR are polled for receive requests posted after the error. No doorbell announces these
+/// requests. JingZhao interface, section 10.5, requires 1 to 10 ms.
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// Number of QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so idle QPs in
@@ -89,8 +89,8 @@ pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 /// this distance a peer cannot distinguish old packets from new ones.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 
-/// Maximum number of QPs that receive a copy of one multicast packet: the capacity of an mthca multicast
-/// table entry, rounded up. A larger number would make each packet of the group expensive for other guests.
+/// Maximum number of QPs that receive a copy of one multicast packet: the capacity of an mthca multicast table entry,
+/// rounded up. A larger number would make each packet sent to the group expensive for other guests.
 pub(crate) const GROUP_MEMBERS: usize = 64;
 
 /// Number of bytes in the GRH area in front of a received datagram.

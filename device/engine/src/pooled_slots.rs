@@ -1,4 +1,4 @@
-//! Accounts for the queue slots beyond the number reserved for each QP.
+//! Accounts for the queue slots that QPs take beyond those reserved for them.
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,12 @@ impl PooledSlots {
         self.replies = (self.replies + after.replies).saturating_sub(before.replies);
     }
 
-    /// Returns whether the request pool is used up, so that each QP has only its reserved slots.
+    /// Returns whether the request pool is used up. If so, each QP can use only its reserved slots.
     pub(crate) fn no_requests_left(&self) -> bool {
         self.requests >= limits::POOLED_REQUESTS
     }
 
-    /// Returns whether the reply pool is used up, so that each QP has only its reserved slots.
+    /// Returns whether the reply pool is used up. If so, each QP can use only its reserved slots.
     pub(crate) fn no_replies_left(&self) -> bool {
         self.replies >= limits::POOLED_REPLIES
     }

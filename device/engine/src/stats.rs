@@ -27,9 +27,9 @@ pub struct Stats {
     pub recovery: Recovery,
     /// Counters of congestion management.
     pub congestion: Congestion,
-    /// Messages that were sent and completed as requester.
+    /// Messages sent and completed as the requester.
     pub requested: Messages,
-    /// Messages executed as responder.
+    /// Messages executed as the responder.
     pub executed: Messages,
     /// Frames sent, by IP version.
     pub sent_ip: ByVersion,
@@ -75,9 +75,9 @@ pub struct ByVersion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IpTraffic {
-    /// Number of all packets.
+    /// Total number of packets of this IP version.
     pub packets: u64,
-    /// Octets of these packets, including the IP header.
+    /// Octets in these packets, including IP headers.
     pub octets: u64,
     /// Number of packets to multicast addresses.
     pub multicast_packets: u64,
@@ -103,14 +103,14 @@ impl IpTraffic {
 }
 
 impl Stats {
-    /// Returns the number of messages completed as requester or executed as responder.
+    /// Returns the number of messages completed as the requester or executed as the responder.
     pub const fn messages(&self) -> u64 {
         self.requested.total().wrapping_add(self.executed.total())
     }
 }
 
 impl Messages {
-    /// Returns the number of messages of all operations.
+    /// Returns the total number of messages.
     pub const fn total(&self) -> u64 {
         self.sends.wrapping_add(self.writes).wrapping_add(self.reads).wrapping_add(self.atomics)
     }

@@ -1,4 +1,4 @@
-//! Deadlines of all QPs of an engine.
+//! Deadlines of all QPs in an engine.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Ensures that QP `index` fires no later than at `deadline`. `registered` is the deadline stored in the
+    /// Ensures that the timer of QP `index` fires no later than `deadline`. `registered` is the deadline stored in the
     /// QP.
     pub(crate) fn schedule(
         &mut self,

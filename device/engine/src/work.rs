@@ -31,8 +31,8 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Returns the message length in bytes. The sum cannot overflow, because lists are short and each length
-    /// has 31 bits.
+    /// Returns the message length in bytes. The sum cannot overflow, because lists are short and each length has at
+    /// most 32 bits.
     pub fn len(&self) -> u64 {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -63,7 +63,7 @@ pub enum SendOp {
         /// Immediate data for the peer's completion.
         imm: Option<Imm>,
     },
-    /// SEND with invalidate: invalidates a key of the receiver after the last packet.
+    /// SEND with invalidate: after the last packet, the receiver invalidates one of its keys.
     SendInvalidate {
         /// Key that the peer invalidates.
         rkey: Rkey,
@@ -149,7 +149,7 @@ pub struct UdDestination {
 }
 
 /// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers. In
-/// this case, the Q_Key is sent unchanged.
+/// this case, the Q_Key of the work request is sent unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyHeader {
     /// P_Key of the packet's BTH.
@@ -175,7 +175,7 @@ pub struct SendRequest {
     pub solicited: bool,
     /// Destination; datagram services only.
     pub ud: Option<UdDestination>,
-    /// SRQ at the target, for every operation that sends packets; XRC only.
+    /// SRQ at the target (XRC only). Required for every operation that sends packets.
     pub remote_srq: Option<Srqn>,
 }
 

@@ -1,5 +1,5 @@
-//! Tests that one packet causes at most one short reply, so that neither a peer nor a forged source address can use the
-//! responder to amplify traffic. The response to a READ has the requested length, but requires a valid key. The rate of
+//! Tests that one packet causes at most one short reply, so that the responder cannot be used to amplify traffic, even
+//! with forged source addresses. The response to a READ has the requested length, but requires a valid key. The rate of
 //! congestion notifications is tested in `congestion.rs`.
 
 use crate::common::*;

@@ -306,10 +306,10 @@ fn timed_out_read_is_retransmitted_with_full_length() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 
-/// The responses of a READ are lost, and the responder sends NAKs for several packets behind it. All these
-/// NAKs report the same loss.
+/// The responses to a READ are lost, and the responder sends NAKs for several packets after it. All these NAKs report
+/// the same loss.
 #[test]
-fn sequence_naks_behind_lost_read_trigger_one_retransmission() {
+fn sequence_naks_after_lost_read_trigger_one_retransmission() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     for id in 2..10 {

@@ -203,7 +203,7 @@ fn cnp_slows_read_responses_but_not_acks_and_naks() {
     let until = pair.b.engine.poll_timeout().expect("the pause ends");
     assert!(until > pair.now);
 
-    // A reply without data is sent immediately, even during a pause. Here, it is the NAK for a SEND.
+    // A reply without data is sent immediately, even during a pause. Here, the reply is the NAK for a SEND.
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);

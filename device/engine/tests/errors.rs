@@ -14,8 +14,8 @@ fn reth(offset: u64, dma_len: u32) -> Reth {
     Reth { va: Va::new(VA + offset), rkey: Rkey::new(KEY), dma_len }
 }
 
-/// Checks both ends after a rejected request: the status at the requester, the event at the responder, that
-/// both are in ERR, and that neither sends further packets.
+/// Checks both ends after a rejected request. The requester reports the status, the responder reports the event, both
+/// are in ERR, and neither sends any more packets.
 fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
     assert_eq!(pair.a.sends(), [(1, Err(status))]);
     assert_eq!(pair.b.asyncs, events);

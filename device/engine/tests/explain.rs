@@ -1,4 +1,4 @@
-//! Tests the reported wait reason of a queue pair in every state that a test can bring about.
+//! Tests the wait reason that a queue pair reports, in every state that tests can reach.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -275,7 +275,7 @@ fn incomplete_message_reports_expected_packet() {
         let frames = pair.frames(A);
         pair.deliver(B, &frames[0]);
         assert_eq!(explain(&mut pair, B).receive, Expecting::Rest { psn, received: 256 });
-        // This packet lies behind a missing packet.
+        // This packet follows a missing one.
         pair.deliver(B, &frames[2]);
         let reason = explain(&mut pair, B);
         if service == Service::Rc {

@@ -105,7 +105,7 @@ fn received(completion: &Completion) -> RecvDone {
     }
 }
 
-/// IBTA volume 1, section 9.4.1.1: only the last packet carries the key, which is invalid when the receive completes.
+/// IBTA volume 1, section 9.4.1.1: only the last packet carries the key. The key is invalid when the receive completes.
 #[test]
 fn send_invalidate_takes_effect_at_last_packet() {
     let mut pair = registered();
@@ -180,7 +180,7 @@ fn rejects_window_of_another_qp() {
     assert_eq!(pair.b.asyncs, [AsyncEvent::AccessError(AccessError::Qp)]);
 }
 
-/// IBTA volume 1, section 10.8.3.3: later requests start after a fast registration, without a fence.
+/// IBTA volume 1, section 10.8.3.3: requests that follow a fast registration start after it, even without a fence.
 #[test]
 fn retransmission_does_not_repeat_fast_registration() {
     let mut pair = pair();
@@ -189,7 +189,7 @@ fn retransmission_does_not_repeat_fast_registration() {
     pair.a.host.post_send(A.qpn(), send(1, 300));
     pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
     pair.post(A, send_through(3, FAST | 1, 300));
-    // The first packet is lost, so the retry has to skip the registration, which has been executed.
+    // The first packet is lost, so the retry has to skip the registration, which has already been executed.
     pair.lose(A, 0);
     pair.advance(TIMEOUT);
     pair.flow();

@@ -299,13 +299,13 @@ fn plain_ack_does_not_complete_read() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A repeated request of a chunked READ must not extend from the chunk that the responder has executed into the next
-/// chunk, even if the window has grown in the meantime.
+/// When a chunk of a READ is requested again, the request must not extend beyond the executed chunk, even if the window
+/// has grown in the meantime.
 #[test]
 fn retried_read_does_not_extend_past_its_chunk() {
     let mut pair = Pair::with_window(4);
     pair.post(A, read(1, 0x8000, 256 * 8));
-    // The request of the second chunk and the last response of the first are lost.
+    // The request for the second chunk and the last response for the first are lost.
     pair.run(|node, text| !(text.contains("ReadRequest 0x102") || (node == B && text.contains(" 0x101 "))));
     pair.advance(TIMEOUT);
     let trace = pair.flow();
@@ -314,10 +314,10 @@ fn retried_read_does_not_extend_past_its_chunk() {
     assert_eq!(pair.bytes(A, 0x8000, 2048), pair.bytes(B, 0, 2048));
 }
 
-/// A retry moves the cursor back to a packet before an executed NOP. The response to the READ behind the NOP must still
-/// be matched to the READ.
+/// A retry moves the cursor back to a packet before an executed NOP. The response to the READ after the NOP must still
+/// be matched to that READ.
 #[test]
-fn read_response_finds_read_behind_nop_after_timeout() {
+fn response_to_read_after_nop_is_matched_after_timeout() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Nop, &[]));
@@ -449,7 +449,7 @@ fn progress_resets_retry_counter() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A responder sends one NAK per gap (IBTA volume 1, section 9.7.5.2). Further NAKs for the same PSN are duplicates
+/// A responder sends one NAK per gap (IBTA volume 1, section 9.7.5.2). Any other NAK for the same PSN is a duplicate
 /// made by the network.
 #[test]
 fn duplicate_sequence_naks_cost_no_retry() {

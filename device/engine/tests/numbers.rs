@@ -1,5 +1,5 @@
-//! Tests QP numbers. When a driver reuses a table entry, it increments the generation in the high bits, so
-//! that late packets never reach the successor of a destroyed QP (IBTA volume 1, section 9.6.1.1).
+//! Tests QP numbers. When a driver reuses a table entry, it increments the generation in the high bits, so that late
+//! packets for a destroyed QP never reach its successor (IBTA volume 1, section 9.6.1.1).
 
 use crate::common::*;
 use engine::{Modify, QpAttrs, QpError, Service, State};
@@ -7,7 +7,8 @@ use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 
-/// QP numbers of two generations of one entry, in a table of 2^16 entries.
+/// Numbers of two QPs that use the same table entry, one after the other. They differ in the generation. The table has
+/// 2^16 entries.
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 

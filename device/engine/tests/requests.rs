@@ -26,12 +26,13 @@ fn ext(operation: O, dma_len: u32) -> Ext {
     }
 }
 
-/// Delivers the `n`-th packet of the peer.
+/// Delivers the peer's `n`-th packet.
 fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
     pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
 }
 
-/// Returns the payload length of a full packet, according to the position of the opcode in a message.
+/// Returns the payload length of a full packet with this opcode. The length depends on the opcode's position in a
+/// message.
 fn full_len(operation: O) -> usize {
     match (operation.kind(), operation.position()) {
         (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,
@@ -382,7 +383,7 @@ fn duplicate_is_answered_only_if_it_is_a_recent_read_or_atomic() {
     }
 }
 
-/// READs of an earlier connection lie behind the expected PSN of the next connection, but are not duplicates.
+/// READs of an earlier connection have PSNs behind the expected PSN of the next connection, but are not duplicates.
 #[test]
 fn read_of_earlier_connection_is_dropped() {
     let mut pair = Pair::new();
@@ -449,7 +450,7 @@ fn accepts_dma_lengths_up_to_two_gib() {
     }
 }
 
-/// Section 9.9.3: exceeding the limit of outstanding READs and atomics is an invalid request.
+/// Section 9.9.3: exceeding the limit on outstanding READs and atomics is an invalid request.
 #[test]
 fn rejects_excess_reads_and_atomics() {
     let add = Ext::Atomic(AtomicEth { va: Va::new(VA), rkey: Rkey::new(KEY), swap_add: 1, compare: 0 });

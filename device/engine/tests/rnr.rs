@@ -29,7 +29,7 @@ fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// Packets behind the refused one may be dropped too, so only a few are sent.
+/// Packets that follow the refused one may be dropped too, so only a few are sent.
 #[test]
 fn rnr_retry_sends_at_most_eight_packets() {
     let mut pair = Pair::new();
@@ -114,7 +114,7 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If the responder's software does not set a timer, a few retries must last long enough for a late receiver.
+/// If the responder's software does not set a timer, a few retries must wait long enough for a late receiver.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
@@ -164,8 +164,8 @@ fn infinite_rnr_retries_never_fail() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A NAK that answers a packet sent before the wait, or duplicates the NAK already handled, is ignored. It may arrive
-/// during the wait, or after the wait but before anything has been sent.
+/// An RNR NAK is ignored if it answers a packet sent before the wait, or if it duplicates the NAK already handled. Such
+/// a NAK may arrive during the wait, or after the wait but before anything has been sent.
 #[test]
 fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
@@ -202,7 +202,7 @@ fn rnr_nak_after_timeout_consumes_rnr_retry() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
 }
 
-/// soft-RoCE sends a sequence NAK right after an RNR NAK, for the packets in flight behind the refused one.
+/// soft-RoCE sends a sequence NAK right after an RNR NAK, for the packets in flight after the refused one.
 #[test]
 fn sequence_nak_during_rnr_wait_is_ignored() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 0);

@@ -202,7 +202,7 @@ fn failed_uc_send_leaves_receive_queue_working() {
     assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([5]), ok([12])));
 }
 
-/// JingZhao interface, section 10.5: SQERR2RTS resumes at the next doorbell.
+/// JingZhao interface, section 10.5: after SQERR2RTS, the send queue resumes at the next doorbell.
 #[test]
 fn sqerr2rts_flushes_requests_announced_by_earlier_doorbells() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);

@@ -102,7 +102,7 @@ fn grh_area_holds_ipv4_header_in_last_20_bytes() {
     assert_eq!(done.byte_len, 57);
     let head = pair.bytes(B, 0x8000, 40);
     assert_eq!((head[20], head[29]), (0x45, 17));
-    // The bytes are 20 IP, 8 UDP, 12 BTH, 8 DETH, 17 payload, 3 padding and 4 ICRC.
+    // The IP length is the sum of 20 (IP), 8 (UDP), 12 (BTH), 8 (DETH), 17 (payload), 3 (padding) and 4 (ICRC) bytes.
     assert_eq!(u16::from_be_bytes([head[22], head[23]]), 72);
     assert_eq!(head[32..36], Ipv4Addr::new(10, 77, 0, 1).octets());
     assert_eq!(pair.bytes(B, 0x8028, 17), pair.bytes(A, 0, 17));

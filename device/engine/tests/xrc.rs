@@ -54,7 +54,7 @@ fn xrc_with(tune: impl Fn(Node, &mut QpAttrs)) -> Pair {
     pair
 }
 
-/// Returns the request with `srqn` as the number of the SRQ that it names.
+/// Returns `request`, changed to name the SRQ `srqn`.
 fn to(srqn: Srqn, request: SendRequest) -> SendRequest {
     SendRequest { remote_srq: Some(srqn), ..request }
 }
@@ -278,7 +278,7 @@ fn receive_buffers_are_checked_against_protection_domain_of_srq() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteOperational))]);
 }
 
-/// Checks that each operation fails at the target because of its SRQ.
+/// Checks that each operation fails at the target because of the SRQ that it names.
 #[track_caller]
 fn refused_everywhere(srqn: Srqn, event: AsyncEvent) {
     for request in each_operation() {
@@ -364,7 +364,7 @@ fn srq_destroyed_during_message_fails_both_qps() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteInvalidRequest))]);
 }
 
-/// Only a packet with the expected PSN can cause a NAK.
+/// Only a packet with the expected PSN can cause a NAK for its SRQ.
 #[test]
 fn only_packet_with_expected_psn_is_nakked_for_invalid_srq() {
     let mut pair = xrc();
@@ -665,7 +665,7 @@ fn status_reports_missing_queue_of_xrc_qp() {
 }
 
 #[test]
-fn packets_are_counted_by_xrc_opcodes() {
+fn xrc_packets_are_counted_under_xrc_opcodes() {
     let mut pair = xrc();
     pair.post(A, to(SRQ, write(1, 0x8000, 600)));
     pair.flow();

@@ -28,15 +28,15 @@ pub enum KeyKind {
     Window(WindowKind),
 }
 
-/// A key that work requests can make valid and invalid. The key without its low 8 bits is its index.
+/// A key that work requests can make valid and invalid. The index of the key is its value without the low 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// Current value of the complete key.
     pub key: u32,
     pub pd: Pdn,
-    /// Object to which the key belongs.
+    /// Object that the key belongs to.
     pub kind: KeyKind,
-    /// Memory to which the key gives access while it is valid.
+    /// Memory that the key gives access to while it is valid.
     pub mapping: Option<Mapping>,
 }
 
@@ -47,7 +47,7 @@ pub struct Mapping {
     pub region: u32,
     /// Address in the region of the first byte that the key covers.
     pub first: u64,
-    /// Address of that byte in accesses through the key.
+    /// Address of the same byte in accesses through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -124,7 +124,7 @@ impl Key {
 /// Work queues of one QP.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Number of send requests, and number of receive requests, that the engine has fetched.
+    /// Numbers of send requests and receive requests that the engine has fetched.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -144,9 +144,9 @@ pub struct XrcSrq {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     Write {
-        /// Key of the region, even if it is accessed through another key.
+        /// Key of the region, even if the access used another key.
         key: u32,
-        /// First address of the access in the region.
+        /// Address in the region of the first byte written.
         va: u64,
         data: Vec<u8>,
         access: Access,
@@ -173,7 +173,7 @@ pub enum HostEvent {
         /// Complete key, including its low 8 bits.
         key: u32,
     },
-    /// A request of a shared receive queue was fetched.
+    /// A request was fetched from a shared receive queue.
     Took {
         /// QP that fetched the request.
         qpn: Qpn,
@@ -184,7 +184,7 @@ pub enum HostEvent {
     },
     /// A receive queue was found empty.
     NoRecv {
-        /// QP of the queue.
+        /// QP that tried to fetch a receive request.
         qpn: Qpn,
     },
 }
@@ -230,7 +230,7 @@ impl SimHost {
         &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
     }
 
-    /// Posts a send request. The caller then calls `notify_send` on the engine.
+    /// Posts a send request. The caller must then call `notify_send` on the engine.
     pub fn post_send(&mut self, qpn: Qpn, wr: SendRequest) {
         self.queues.entry(qpn.get()).or_default().send.push_back(Fetch::Ready(wr));
     }
@@ -300,7 +300,7 @@ impl SimHost {
     }
 
     /// Executes a fast registration. In the simulation, the bus address encodes the key of a region and an offset in
-    /// it.
+    /// that region.
     fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let found = self.key_mut(of.key.get())?;
         if found.kind != KeyKind::Fast {
@@ -367,7 +367,7 @@ impl SimHost {
         if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
     }
 
-    /// Invalidates a key to which no windows are bound.
+    /// Invalidates a key that no windows are bound to.
     fn invalidate_key(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);

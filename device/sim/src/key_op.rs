@@ -8,7 +8,7 @@ use protocol::ids::{Iova, Lkey, Rkey, Va};
 pub struct FastRegister {
     /// Complete new key. It differs from the allocated key only in the bits that software can choose.
     pub key: Lkey,
-    /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
+    /// Virtual address of the first byte. Its page offset equals that of the region, even if the region is zero-based.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
@@ -40,7 +40,7 @@ pub struct Bind {
     pub va: Va,
     /// Length in bytes; 0 unbinds the window.
     pub len: u64,
-    /// Permissions of the peer.
+    /// Permissions granted to the peer.
     pub rights: Rights,
     /// Whether the window is zero-based: remote addresses are then offsets from its first byte.
     pub zero_based: bool,

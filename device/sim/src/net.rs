@@ -37,9 +37,8 @@ impl Faults {
 /// Maximum number of consecutive losses in one direction, and maximum number of losses of one packet (same QP, PSN and
 /// opcode).
 ///
-/// A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens
-/// once in a few thousand requests. Because the simulation requires all requests to succeed, it rules out
-/// such streaks.
+/// A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens once in a few
+/// thousand requests. The simulation requires all requests to succeed, so these limits rule out such streaks.
 const LOSSES_IN_A_ROW: u32 = 3;
 const LOSSES_OF_ONE_PACKET: u32 = 3;
 
@@ -68,7 +67,7 @@ pub struct Net {
     rng: ChaCha8Rng,
     faults: Faults,
     links: BTreeMap<(usize, usize), Link>,
-    /// QPs for which every packet is lost.
+    /// Unreachable QPs: every packet to them is lost.
     silenced: BTreeSet<(usize, u32)>,
     sent: u64,
     stats: NetStats,
@@ -87,7 +86,7 @@ impl Net {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }
 
-    /// Starts or stops losing every packet for a QP of `node`.
+    /// Starts or stops losing every packet to a QP of `node`.
     pub fn silence(&mut self, node: usize, qpn: Qpn, silent: bool) {
         if silent {
             self.silenced.insert((node, qpn.get()));
@@ -184,7 +183,7 @@ fn mark(frame: &mut [u8]) -> bool {
         return false;
     }
     frame[TRAFFIC_CLASS] = old | 3;
-    // RFC 1624: update the checksum by the difference.
+    // RFC 1624: update the checksum by adding the difference.
     let sum = u32::from(u16::from_be_bytes([frame[CHECKSUM], frame[CHECKSUM + 1]]));
     let sum = (!sum & 0xffff) + u32::from((old | 3) - old);
     let sum = (sum & 0xffff) + (sum >> 16);

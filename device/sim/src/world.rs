@@ -24,8 +24,8 @@ use engine::{
     Transmit, WaitReason,
 };
 
-/// Maximum simulated time until all work is finished. It starts when the network has been healed and software has acted
-/// for the last time.
+/// Maximum simulated time for finishing all work after the network has been healed and software has acted for the last
+/// time.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 /// Flag in `wr_id` that marks requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;
@@ -161,7 +161,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Moves both sides from RESET to RTS. If side 1 moves to RTS later, moves it only to RTR.
+    /// Moves both sides from RESET to RTS. If the plan moves side 1 to RTS later, side 1 is moved only to RTR.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -340,8 +340,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ that a packet names when it arrives. If the plan changes the SRQ within the message, this is not
-    /// the SRQ with which the packet was sent.
+    /// Returns the SRQ that a packet names when it arrives. If the plan changes the SRQ within the message, this SRQ
+    /// differs from the one that the packet named when it was sent.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
@@ -360,8 +360,8 @@ impl<'a> World<'a> {
         Some(named)
     }
 
-    /// Occasionally injects a READ that duplicates no request. The READ bypasses the network. After a delay, its PSN
-    /// could be the expected PSN, and the READ would be a valid request of the peer.
+    /// Occasionally injects a READ that duplicates no request. The READ bypasses the network. If it were delayed, its
+    /// PSN could become the expected PSN, and the READ would be a valid request from the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self
@@ -517,8 +517,8 @@ impl<'a> World<'a> {
         if endless { Err(format!("node {node} never stops sending")) } else { Ok(true) }
     }
 
-    /// Passes the memory accesses and events of a node to the checker. `cause` is the QP for which a packet
-    /// was received, if any.
+    /// Passes the memory accesses and events of a node to the checker. If the node has just received a packet, `cause`
+    /// is the QP that the packet was for.
     fn check(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
         self.check_host_events(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];

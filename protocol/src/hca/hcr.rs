@@ -1,5 +1,5 @@
-//! Host command register (HCR), the command interface that JingZhao and mthca share. Writing the last of its seven
-//! words starts a command.
+//! Host command register (HCR), the command interface that JingZhao and mthca share. It has seven words, and writing
+//! the last one starts a command.
 
 use bitfield_struct::bitfield;
 
@@ -37,7 +37,7 @@ impl HcrWord {
         Self::Command,
     ];
 
-    /// Returns the name that traces show.
+    /// Returns the name shown in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::InParamHigh => "HCR.in_param[63:32]",
@@ -60,7 +60,7 @@ pub struct PendingCommand {
     pub in_modifier: u32,
     /// Address of the output mailbox.
     pub out_param: u64,
-    /// Token, which the completion event repeats.
+    /// Token to repeat in the completion event.
     pub token: u16,
     /// Opcode, op_modifier and event bit.
     pub command: CommandWord,
@@ -79,7 +79,7 @@ pub struct CommandWord {
     __: u8,
     /// Bit 22: report completion with an event on an EQ.
     pub event: bool,
-    /// Bit 23: set by the driver to start the command, cleared by the device when it is done.
+    /// Bit 23: set by the driver to start the command, cleared by the device when the command is done.
     pub go: bool,
     /// Bits 31:24: [`CmdStatus`] code, valid while `go` is clear.
     pub status: u8,
@@ -104,9 +104,9 @@ impl CommandWord {
 pub enum CommandState {
     /// No command has been started since reset.
     Fresh,
-    /// The command that this word started is executing.
+    /// The command started by this word is executing.
     Executing(CommandWord),
-    /// The command that this word started is done, with this status.
+    /// The command started by this word is done, with this status.
     Finished(CommandWord, CmdStatus),
 }
 

@@ -18,7 +18,7 @@ pub enum WqeOpcode {
 }
 
 impl WqeOpcode {
-    /// Decodes an opcode. `None` if it is not supported.
+    /// Decodes an opcode. Returns `None` if it is not supported.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Nop,
@@ -33,7 +33,7 @@ impl WqeOpcode {
         })
     }
 
-    /// Returns the opcode that appears in WQEs, doorbells and CQEs.
+    /// Returns the code that appears in WQEs, doorbells and CQEs.
     pub const fn code(self) -> u8 {
         match self {
             Self::Nop => 0x00,
@@ -47,7 +47,7 @@ impl WqeOpcode {
         }
     }
 
-    /// Returns the name that appears in traces, which is the name in the drivers.
+    /// Returns the name shown in traces, which is also the name in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nop => "NOP",

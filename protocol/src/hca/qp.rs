@@ -15,7 +15,7 @@ pub enum ServiceType {
 }
 
 impl ServiceType {
-    /// Decodes a service type. `None` for RD and unknown codes.
+    /// Decodes a service type. Returns `None` for RD and unknown codes.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Rc),

@@ -94,7 +94,7 @@ impl<'a> Segments<'a> {
         Ok(segment)
     }
 
-    /// Parses the segments between the next segment and the data. `datagram` parses the address of a datagram.
+    /// Parses the segments between the *next segment* and the data. `datagram` parses the address of a datagram.
     pub(super) fn operation<O: ByteOrder, To>(
         &mut self,
         code: WqeOpcode,
@@ -149,7 +149,7 @@ pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Resul
 }
 
 impl<To> Operation<To> {
-    /// Appends the segments between the next segment and the data. `datagram` appends the address of a datagram.
+    /// Appends the segments between the *next segment* and the data. `datagram` appends the address of a datagram.
     pub(super) fn emit<O: ByteOrder>(&self, wqe: &mut Vec<u8>, datagram: impl FnOnce(&To, &mut Vec<u8>)) {
         let operands =
             |compare, swap_add| RawAtomic::<O> { swap_add: U64::new(swap_add), compare: U64::new(compare) };

@@ -73,7 +73,7 @@ impl Syndrome {
         }
     }
 
-    /// Returns the name that the drivers use. `None` for a code that the device never writes.
+    /// Returns the name that the drivers use, or `None` for a code that the device never writes.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::LocalLength => "LOCAL_LENGTH_ERR",

@@ -18,7 +18,7 @@ attribute! {
         capabilities: u16 = 16, 16;
         /// Second capability mask, 27 bits. All of its bits are class-specific.
         capabilities2: u32 = 32, 27;
-        /// Response time as an exponent n, for a time of 4.096 us * 2^n.
+        /// Response time: 4.096 us * 2^n.
         resp_time: u8 = 59, 5;
     }
 }

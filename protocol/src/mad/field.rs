@@ -17,7 +17,7 @@ impl BitField {
         self.offset + self.len
     }
 
-    /// Returns whether the field lies inside an attribute of `attribute_len` bytes and fits the type `T`.
+    /// Returns whether the field is inside an attribute of `attribute_len` bytes and fits the type `T`.
     pub(crate) const fn fits<T>(&self, attribute_len: usize) -> bool {
         self.end() <= 8 * attribute_len && self.len <= 8 * size_of::<T>()
     }

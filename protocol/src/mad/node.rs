@@ -23,7 +23,7 @@ attribute! {
         node_type: u8 = 16, 8;
         /// Number of physical ports.
         ports: u8 = 24, 8;
-        /// GUID that all nodes of one system share.
+        /// GUID shared by all nodes of one system.
         system_image_guid: u64 = 32, 64;
         /// GUID of the node.
         node_guid: u64 = 96, 64;
@@ -59,8 +59,8 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Returns the MAC address from which a GUID was formed; the inverse of [`guid_of_mac`]. `None` if the GUID is not the
-/// modified EUI-64 of a unicast MAC address.
+/// Returns the MAC address that a GUID was formed from; the inverse of [`guid_of_mac`]. Returns `None` if the GUID is
+/// not the modified EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {
         [a, b, c, 0xff, 0xfe, d, e, f] if a & 1 == 0 => Some(MacAddr([a ^ 2, b, c, d, e, f])),

@@ -89,7 +89,7 @@ attribute! {
         down_default: PhysicalState = 268, 4;
         /// M_Key protection level, 0 to 3.
         m_key_protect: u8 = 272, 2;
-        /// LID mask control (LMC): log2 of the number of LIDs of the port.
+        /// LID mask control (LMC): log2 of the number of LIDs that the port has.
         lmc: u8 = 277, 3;
         speed_active: u8 = 280, 4;
         speed_enabled: u8 = 284, 4;

@@ -1,4 +1,4 @@
-//! Attributes of subnet administration, and the fields that the bits of their component masks select.
+//! Subnet administration attributes, and the fields selected by the bits of their component masks.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.
@@ -96,7 +96,7 @@ attribute! {
         traffic_class: u8 = 384, 8;
         /// Whether the path also works in the reverse direction.
         reversible: bool = 392, 1;
-        /// Largest number of paths to return.
+        /// Maximum number of paths to return.
         path_count: u8 = 393, 7;
         /// P_Key of the path.
         pkey: Pkey = 400, 16;
@@ -151,8 +151,8 @@ impl RecordLayout {
         self.len.next_multiple_of(8)
     }
 
-    /// Returns whether `record` equals `wanted` in all components that `mask` selects. Mask bits without a component
-    /// are ignored.
+    /// Returns whether `record` equals `wanted` in all components selected by `mask`. Mask bits without a component are
+    /// ignored.
     pub fn matches(&self, record: &[u8], wanted: &[u8], mask: u64) -> bool {
         self.components
             .iter()
@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(PathRecord::parse(&bytes), record);
     }
 
-    /// Compares with the component masks that the kernel uses (mthca interface, section 9.3). Also checks the position
-    /// of each component.
+    /// Compares the bits with the component masks used by the kernel (mthca interface, section 9.3). Also checks the
+    /// position of each component.
     #[test]
     fn component_bits_match_kernel() {
         use mc_member::{JOIN_STATE, MGID, PKEY, PORT_GID, QKEY};

@@ -1,4 +1,4 @@
-//! Subnet administration: the sections of its MADs, and its attribute IDs. The layouts of the attributes are in
+//! Subnet administration (SA): MAD sections and attribute IDs. The layouts of the attributes are in
 //! [`record`](super::record).
 //!
 //! # Spec
@@ -13,8 +13,8 @@ use super::rmpp::Rmpp;
 /// Length in bytes of the attribute data in one MAD, or of the data in one RMPP segment.
 pub const DATA_LEN: usize = 200;
 
-/// Length in bytes of the SA header, which lies between the RMPP header and the data. Every segment has an SA header,
-/// and RMPP counts it as payload.
+/// Length in bytes of the SA header, which is between the RMPP header and the data. Every segment has an SA header, and
+/// RMPP counts it as payload.
 pub const SA_HEADER_LEN: usize = 20;
 
 /// Class version that this crate supports.

@@ -141,7 +141,7 @@ impl RawEther {
     }
 }
 
-/// Returns the Ethernet address of an IP multicast group (RFC 1112, section 6.4; RFC 2464, section 7). `None`
+/// Returns the Ethernet address of an IP multicast group (RFC 1112, section 6.4; RFC 2464, section 7). Returns `None`
 /// for unicast addresses.
 pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
     if !group.is_multicast() {

@@ -15,7 +15,7 @@ pub const PROTOCOL: u8 = 1;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 
-/// An echo request: the identifier, the sequence number and the data, all of which the reply repeats.
+/// An echo request: the identifier, the sequence number and the data, which are all repeated in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoRequest<'a>(pub &'a [u8]);
 

@@ -28,7 +28,7 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Hop limit that a receiver requires. A lower hop limit proves that a router forwarded the message (RFC 4861, section
+/// Hop limit required by receivers. A lower hop limit proves that a router forwarded the message (RFC 4861, section
 /// 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 

@@ -55,7 +55,7 @@ pub struct Ipv4Fragment {
 /// identification 0, and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Identification, which the fragments of a datagram have in common.
+    /// Identification, which is the same in all fragments of a datagram.
     pub id: u16,
     /// Flags and fragment offset, as one 16-bit field.
     pub flags: u16,

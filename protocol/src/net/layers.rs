@@ -319,8 +319,8 @@ mod extension {
 }
 
 impl RawExtension {
-    /// Returns the extension header at the front of `bytes`, and its length in bytes. `None` if `protocol` is not an
-    /// extension header that can be skipped.
+    /// Returns the extension header at the front of `bytes`, and the header's length in bytes. Returns `None` if
+    /// `protocol` is not an extension header that can be skipped.
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;
         let len = usize::from(header.len);

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::layers::{Addresses, Ip, Ports, Transport};
 
-/// Length of the longest input in bytes. Two IPv6 addresses and two ports need only 36 bytes, but NICs can hash up to
+/// Maximum length of the input in bytes. Two IPv6 addresses and two ports need only 36 bytes, but NICs can hash up to
 /// 24 words of 16 bits.
 const MAX_INPUT: usize = 48;
 
@@ -78,8 +78,8 @@ impl Key {
     }
 }
 
-/// Replaces source and destination by their XOR, both for the addresses and for the ports. The result has the same hash
-/// for both directions of a flow.
+/// Replaces source and destination with their XOR, both for the addresses and for the ports. The result has the same
+/// hash for both directions of a flow.
 #[must_use]
 pub fn symmetric(ip: &Ip) -> Ip {
     let addresses = match ip.addresses {

@@ -80,7 +80,7 @@ impl IpAddrs {
         }
     }
 
-    /// Returns the checksum of the UDP pseudo-header, to which the caller adds the UDP length.
+    /// Returns the checksum of the UDP pseudo-header without the UDP length. The caller adds this length.
     pub(super) fn pseudo_header(&self) -> Checksum {
         match self {
             Self::V4 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),

@@ -264,7 +264,7 @@ impl Imm {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawXrceth {
-    /// XRCSRQ: number of the SRQ to which the request is sent, bits 23:0.
+    /// XRCSRQ: number of the SRQ that the request is sent to, bits 23:0.
     #[bits(24)]
     pub srqn: u32,
     #[bits(8)]

@@ -71,7 +71,7 @@ impl<'a> RoceFrame<'a> {
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Original length of `out`, to which `out` is truncated on drop.
+    /// Original length of `out`. On drop, `out` is truncated to this length.
     keep: usize,
     frame: usize,
     ip: IpAddrs,

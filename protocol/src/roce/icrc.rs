@@ -1,7 +1,7 @@
 //! Invariant CRC (ICRC) of RoCEv2.
 //!
-//! The ICRC is the Ethernet CRC-32 over eight bytes of ones (in place of the LRH of InfiniBand), the IP header, the UDP
-//! header, the BTH, and everything up to the ICRC itself. Fields that change in transit are replaced by ones:
+//! The ICRC is the Ethernet CRC-32 over eight bytes of ones (in place of InfiniBand's LRH), the IP header, the UDP
+//! header, the BTH, and everything after the BTH up to the ICRC. Fields that change in transit are replaced with ones:
 //!
 //! - in IPv4: TOS, TTL and checksum,
 //! - in IPv6: traffic class, flow label and hop limit,
@@ -40,8 +40,8 @@ const BTH_LEN: usize = size_of::<RawBth>();
 /// byte by byte.
 const BLOCK: usize = 16;
 
-/// Maximum number of bytes that are copied for masking. A short packet is copied completely. Of a longer packet, only
-/// the headers are copied, with enough payload to end at a block boundary.
+/// Maximum number of bytes that are copied for masking. A short packet is copied completely. For a longer packet, only
+/// the headers are copied, and as much payload as is needed to end at a block boundary.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
 
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(REGISTER, !ones.finalize());
     }
 
-    /// Reference implementation. It replaces the variant fields of the packet by ones, and computes the CRC byte by
+    /// Reference implementation. It replaces the variant fields of the packet with ones, and computes the CRC byte by
     /// byte.
     fn by_definition(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         let masked: &[(usize, u8)] = match ip_and_udp.len() {

@@ -47,7 +47,7 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code that the table reserves. It is preserved. An RC responder returns a NAK for it.
+    /// A code reserved in the table. The code is preserved. An RC responder returns a NAK for it.
     Reserved(u8),
 }
 
@@ -73,7 +73,7 @@ pub enum Position {
     Only,
 }
 
-/// Operation of the message to which a packet belongs.
+/// Operation of the message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -181,8 +181,8 @@ impl Opcode {
 }
 
 impl Operation {
-    /// Returns the opcode of a SEND at `position`. `imm` is ignored for First and Middle, because the last packet
-    /// carries the immediate data.
+    /// Returns the operation of a SEND packet at `position`. `imm` is ignored for First and Middle, because the last
+    /// packet carries the immediate data.
     pub const fn send(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::SendFirst,
@@ -194,8 +194,8 @@ impl Operation {
         }
     }
 
-    /// Returns the opcode of a WRITE at `position`. `imm` is ignored for First and Middle, because the last packet
-    /// carries the immediate data.
+    /// Returns the operation of a WRITE packet at `position`. `imm` is ignored for First and Middle, because the last
+    /// packet carries the immediate data.
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::WriteFirst,
@@ -207,7 +207,7 @@ impl Operation {
         }
     }
 
-    /// Returns the opcode of a READ response at `position`.
+    /// Returns the operation of a READ response packet at `position`.
     pub const fn read_response(position: Position) -> Self {
         match position {
             Position::First => Self::ReadResponseFirst,
@@ -244,7 +244,7 @@ impl Operation {
         }
     }
 
-    /// Returns the operation of the message to which the packet belongs.
+    /// Returns the operation of the message that the packet belongs to.
     pub const fn kind(self) -> Kind {
         match self {
             Self::SendFirst

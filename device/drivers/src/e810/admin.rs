@@ -17,7 +17,7 @@ pub const RECEIVE_RING: u64 = 0x1_2000;
 pub const BUFFER: u64 = 0x1_4000;
 /// Size of the command buffer in bytes.
 pub const BUFFER_LEN: u16 = 4096;
-/// Bus address of the first event buffer. The other event buffers follow it.
+/// Bus address of the first event buffer. The other event buffers follow this one.
 pub const EVENT_BUFFERS: u64 = 0x2_0000;
 /// Size of an event buffer in bytes.
 pub const EVENT_BUFFER_LEN: u16 = 512;
@@ -114,7 +114,7 @@ impl<B: Bus> Driver<B> {
         self.interface.receive_next = 0;
     }
 
-    /// Posts a slot of the receive ring with its event buffer.
+    /// Posts the event buffer of a slot to the receive ring.
     fn offer(&mut self, slot: u16) {
         let address = EVENT_BUFFERS + u64::from(slot) * u64::from(EVENT_BUFFER_LEN);
         let free = Descriptor {
@@ -178,7 +178,7 @@ impl<B: Bus> Driver<B> {
         reply
     }
 
-    /// Takes the next event from the receive ring, and posts its slot again.
+    /// Takes the next event from the receive ring, and posts the slot of the event again.
     ///
     /// # Panics
     /// If the event is malformed.
@@ -198,7 +198,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Writes a buffer address into the second half of the parameters, upper word first, and returns the parameters.
+/// Writes a buffer address (upper word first) to the second half of the parameters, and returns the parameters.
 fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
     let [low, high] = halves(address);
     parameters[8..12].copy_from_slice(&high.to_le_bytes());

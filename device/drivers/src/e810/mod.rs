@@ -81,7 +81,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::PfgenCtrl, 1);
     }
 
-    /// Enables an interrupt vector, as the driver does after each interrupt.
+    /// Enables an interrupt vector, as the kernel driver does after each interrupt.
     pub fn enable_vector(&mut self, vector: u16) {
         self.write(Register::GlintDynCtl(vector), 0b11 | 0b11 << 3);
     }

@@ -43,9 +43,9 @@ pub struct Received {
     pub frame: Vec<u8>,
     /// Status from the last descriptor of the frame.
     pub status: u16,
-    /// VLAN tag stripped from the frame. Valid only if the status reports one.
+    /// VLAN tag stripped from the frame. Valid only if the status reports a VLAN tag.
     pub tag: u16,
-    /// RSS hash of the frame. Valid only if the status reports one.
+    /// RSS hash of the frame. Valid only if the status reports an RSS hash.
     pub hash: u32,
 }
 
@@ -64,7 +64,7 @@ fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     AdminCommand::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
-/// Returns command parameters that state a count of one element in the buffer.
+/// Returns the parameters of a command whose buffer holds one element.
 const fn one() -> [u8; 16] {
     let mut parameters = [0; 16];
     parameters[0] = 1;
@@ -86,8 +86,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Turns a device in any state into a working NIC with this MAC address. The VSI number is the only value that the
-    /// driver takes from the responses, because guest memory may be unmapped.
+    /// Brings up a device in any state as a NIC with this MAC address. The VSI number is the only value that the driver
+    /// takes from the responses, because guest memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -108,7 +108,7 @@ impl<B: Bus> Driver<B> {
         self.open_queues();
     }
 
-    /// Creates and enables the queues, as the driver does when its interface comes up.
+    /// Creates and enables the queues, as the kernel driver does when the network interface comes up.
     pub fn open_queues(&mut self) {
         self.interface.transmit_next = 0;
         self.interface.receive_head = 0;
@@ -146,7 +146,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::QtxCommDbell(0), self.interface.transmit_next.into());
     }
 
-    /// Sends a frame in one buffer. `word` holds additional fields of its descriptor.
+    /// Sends a frame in one buffer. `word` holds additional fields of the descriptor.
     pub fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFERS + u64::from(self.interface.transmit_next) * STRIDE;
         self.bus.poke(buffer, frame);

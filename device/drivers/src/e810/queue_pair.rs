@@ -39,7 +39,7 @@ const RING_STRIDE: u64 = RING_LEN as u64;
 /// Offset of the arm word in a shadow area.
 const ARM_WORD: u64 = 32;
 
-/// Consumer state of a ring that the device writes.
+/// Consumer state of a ring written by the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     ring: u64,
@@ -57,7 +57,7 @@ impl Read {
     }
 }
 
-/// Producer state of a ring that the device reads.
+/// Producer state of a ring read by the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     ring: u64,
@@ -162,7 +162,7 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::ManageArp(entry));
     }
 
-    /// Returns the command that creates a completion queue in its own ring.
+    /// Returns the command that creates a completion queue in a ring of its own.
     pub fn cq_command(&self, cqn: Cqn, entries: u32) -> CqCommand {
         CqCommand {
             entries,
@@ -215,7 +215,7 @@ impl<B: Bus> Driver<B> {
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }
 
-    /// Arms a completion queue. Bit 14 of `word` requests an event for the next entry, bit 15 for the next
+    /// Arms a completion queue. Bit 14 of `word` requests an event for the next entry. Bit 15 requests one for the next
     /// solicited entry.
     pub fn arm_cq(&mut self, cqn: Cqn, word: u64) {
         let at = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN + ARM_WORD;
@@ -293,8 +293,8 @@ impl<B: Bus> Driver<B> {
         self.perform(&Operation::ModifyQp(command))
     }
 
-    /// Posts a send WQE, preceded by NOPs if alignment requires them, and rings the doorbell. Returns the
-    /// index of its first quantum.
+    /// Posts a send WQE, preceded by NOPs if alignment requires them, and rings the doorbell. Returns the index of the
+    /// WQE's first quantum.
     pub fn post_send(&mut self, qpn: Qpn, wqe: &[u8]) -> u16 {
         let index = self.put_send(qpn, wqe);
         self.ring_send(qpn);
@@ -306,7 +306,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::UserWqealloc, qpn.get());
     }
 
-    /// Posts a send WQE without ringing the doorbell. Returns the index of its first quantum.
+    /// Posts a send WQE without ringing the doorbell. Returns the index of the WQE's first quantum.
     pub fn put_send(&mut self, qpn: Qpn, wqe: &[u8]) -> u16 {
         const NOP: u64 = 0x0c << 32;
         let quanta = wqe.len() / QUANTUM;
@@ -322,7 +322,7 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Posts a receive WQE with these fragments. Returns the index of its first quantum.
+    /// Posts a receive WQE with these fragments. Returns the index of the WQE's first quantum.
     pub fn post_receive(&mut self, qpn: Qpn, list: &[[u8; 16]]) -> u16 {
         let mut rings = self.interface.queues.qps.get(&qpn).copied().unwrap_or_default();
         let index = rings.receive.next;
@@ -333,8 +333,8 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Writes quanta with their polarity. The first quantum is written last, because the device may read the ring at
-    /// any time.
+    /// Writes the quanta of a WQE and sets their polarity. The first quantum is written last, because the device may
+    /// read the ring at any time.
     fn put(&mut self, ring: &mut Written, wqe: &[u8]) {
         const POLARITY: u8 = 0x80;
         let mut wqe = wqe.to_vec();
@@ -352,7 +352,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Reads the position in a send queue up to which the device has fetched WQEs.
+    /// Reads the position up to which the device has fetched WQEs from a send queue.
     pub fn hardware_tail(&mut self, qpn: Qpn) -> u64 {
         let bytes = self.bus.peek(QP_SHADOWS + u64::from(qpn.get()) * SHADOW_LEN, 8);
         bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))

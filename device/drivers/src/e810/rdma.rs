@@ -23,7 +23,7 @@ pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
 const HOST_CONTEXT: u64 = 0x40_0000;
 /// Bus address of the buffer shared by all operations.
 pub const RDMA_BUFFER: u64 = 0x40_1000;
-/// Bus address of the ring of the control queue.
+/// Bus address of the control queue's ring.
 pub const CQP_RING: u64 = 0x41_0000;
 /// Bus address of the ring of CQ 0.
 pub const CCQ_RING: u64 = 0x44_0000;
@@ -35,7 +35,7 @@ pub const CCQ_SHADOW: u64 = 0x40_3000;
 pub const CEQ_RING: u64 = 0x46_0000;
 /// Number of entries of CEQ 0.
 pub const CEQ_ENTRIES: u32 = 2048;
-/// Bus address of the ring of the AEQ.
+/// Bus address of the AEQ's ring.
 pub const AEQ_RING: u64 = 0x47_0000;
 /// Number of entries of the AEQ.
 pub const AEQ_ENTRIES: u32 = 3072;
@@ -54,7 +54,7 @@ const COMMIT_LEN: u32 = 0xd0;
 /// Driver state of the RDMA half.
 #[derive(Debug, Default)]
 pub struct Rdma {
-    /// Index in the ring for the next operation.
+    /// Ring index of the next operation.
     next: u16,
     polarity: bool,
     /// Number of entries read from CQ 0.
@@ -124,8 +124,8 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If the registers do not report that the operation is complete, or if CQ 0 exists and its next entry is not the
-    /// completion.
+    /// If the registers do not report that the operation is complete, or if CQ 0 exists and its next entry does not
+    /// complete the operation.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
@@ -205,7 +205,7 @@ impl<B: Bus> Driver<B> {
         self.enable_vector(AEQ_VECTOR);
     }
 
-    /// Creates CQ 0 on CEQ 0.
+    /// Creates CQ 0, which reports its events to CEQ 0.
     ///
     /// # Panics
     /// If the operation fails.
@@ -226,8 +226,8 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Requests the numbers of objects that `irdma` requested in the session recorded for the device's tests. Returns
-    /// the segment at which PBLEs start.
+    /// Requests the same numbers of objects as `irdma` in the session that was recorded for the device's tests. Returns
+    /// the segment at which the PBLEs start.
     ///
     /// # Panics
     /// If the operation fails, or the PBLEs do not start at a segment boundary.

@@ -12,7 +12,7 @@ use protocol::ids::{Cqn, Lkey, Pdn, Va};
 /// The protection domain of all objects.
 pub const PD: u32 = 3;
 
-/// Returns a region of 4 KiB pages. Its first byte has address `start` and lies in the page of MTT entry `mtt`.
+/// Returns a region of 4 KiB pages. Its first byte has address `start` and is in the page of MTT entry `mtt`.
 pub fn region(key: u32, mtt: u64, start: u64, length: u64, flags: MptFlags) -> Mpt {
     let blank = Mpt::parse(&[0; Mpt::LEN]).expect("zeros are a region");
     let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));
@@ -31,8 +31,8 @@ pub fn eqc(msix_vector: u16, key: u32, log_entries: u8) -> Eqc {
     Eqc { log_entries, msix_vector, pd: Pdn::new(PD), lkey: Lkey::new(key), ..blank }
 }
 
-/// Returns an RC QP with one CQ and MTU 256. Its send and receive queues each have a length of `len` bytes and consist
-/// of [`SLOT`](super::SLOT)-byte slots. Each starts at the beginning of its region.
+/// Returns an RC QP with one CQ and MTU 256. Its send queue and its receive queue are each `len` bytes long and consist
+/// of [`SLOT`](super::SLOT)-byte slots. Each queue starts at the beginning of its region.
 pub fn qpc(cqn: u32, [sq, rq]: [u32; 2], len: u32) -> Qpc {
     Qpc {
         mtu: 1,

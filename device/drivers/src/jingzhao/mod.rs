@@ -29,7 +29,7 @@ pub const MTT: u64 = 0x180_0000;
 pub const CQC: u64 = 0x200_0000;
 pub const EQC: u64 = 0x240_0000;
 
-/// Log2 of the numbers of table entries that the public driver requests.
+/// Table sizes that the public driver requests, as log2 of the number of entries.
 pub const LOG_QPS: u8 = 16;
 pub const LOG_CQS: u8 = 16;
 pub const LOG_EQS: u8 = 5;
@@ -48,7 +48,7 @@ pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Tpt, MTT, ICM_TPT + MTT),
 ];
 
-/// Returns the layout of section 13 with these numbers of table entries.
+/// Returns the layout of section 13 for tables of these sizes.
 pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     InitHca {
@@ -64,7 +64,7 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
 pub struct JingZhao {
     /// Address of the HCR in BAR 0: 0, as in the public driver, or the documented address.
     pub hcr: u64,
-    /// Whether parameters that a command does not use are set to 0. Otherwise, they hold the mailbox address.
+    /// Whether parameters that a command does not use are set to 0. If false, they hold the mailbox address.
     pub exact: bool,
 }
 
@@ -86,8 +86,8 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table. The EQ table
-    /// gets a single page, which suffices for all its entries.
+    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table except the EQ
+    /// table. The EQ table gets a single page, which has room for all its entries.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {
@@ -110,7 +110,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Registers a region. Its index in the MPT is formed by the low [`LOG_MPTS`] bits of its key.
+    /// Registers a region. The low [`LOG_MPTS`] bits of the key are the index of the region in the MPT.
     pub fn register(&mut self, mpt: &Mpt) {
         self.ok(Op::Sw2HwMpt, 0, mpt.key.get() & ((1 << LOG_MPTS) - 1), &mpt.emit());
     }

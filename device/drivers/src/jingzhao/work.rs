@@ -40,7 +40,7 @@ pub fn signalled(units: &[u8]) -> Vec<u8> {
     wqe
 }
 
-/// Returns a send doorbell for a WQE of `size` units of 16 bytes.
+/// Returns a send doorbell for a WQE of `size` 16-byte units.
 pub fn doorbell(qpn: u32, slot: u32, opcode: u8, size: u32) -> [u32; 2] {
     [(slot * (SLOT / 16)) << 8 | u32::from(opcode), qpn << 8 | size]
 }

@@ -1,4 +1,4 @@
-//! Initial contexts, as `ib_mthca` writes them except for the object numbers.
+//! Initial contexts. Except for the object numbers, they are identical to those that `ib_mthca` writes.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -46,11 +46,11 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Flags of local-access memory that the device may write.
+    /// Flags for local access only, including writes by the device.
     pub const LOCAL: u32 = 0xf002_0d00;
-    /// Flags of local-access memory that the device may only read.
+    /// Flags for local access only, without writes by the device.
     pub const READ_ONLY: u32 = 0xf002_0500;
-    /// Flags of memory with all remote access rights.
+    /// Flags for local access and all types of remote access.
     pub const REMOTE: u32 = 0xf002_7d00;
 
     /// Returns the region of a queue buffer, in protection domain 1.
@@ -109,8 +109,7 @@ impl Cq {
     }
 }
 
-/// Returns the inbox of SW2HW_SRQ for a queue of `1 << log_slots` slots of `16 << log_slot` bytes (section
-/// 6.6).
+/// Returns the inbox of SW2HW_SRQ for a queue with `1 << log_slots` slots of `16 << log_slot` bytes each (section 6.6).
 pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u32, record: u32) -> Vec<u8> {
     words(&[log_slots << 24 | srqn & 0xff_ffff, lkey, record, log_slot << 29 | UAR, 0, 0, pd], 0x30)
 }

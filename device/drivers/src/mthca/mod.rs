@@ -46,7 +46,7 @@ impl CommandEvents {
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether parameters that a command does not use are set to 0. Otherwise, they hold the mailbox address.
+    /// Whether parameters that a command does not use are set to 0. If false, they hold the mailbox address.
     pub exact: bool,
 }
 
@@ -126,7 +126,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.with_inbox(op, inbox, in_modifier), 0, "status of {op:03x}");
     }
 
-    /// Moves the QP of a context from RESET to RTS.
+    /// Moves the QP described by `qpc` from RESET to RTS.
     pub fn connect(&mut self, qpc: &Qpc) {
         for op in [0x019, 0x01a, 0x01b] {
             self.ok(op, &modify(QpAttributes::all(), qpc), qpc.local_qpn.get());

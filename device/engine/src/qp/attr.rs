@@ -19,8 +19,8 @@ pub enum Service {
     /// Initiator of an extended reliable connection (XRC), which only sends. Each request names an SRQ at the
     /// target.
     XrcIni,
-    /// Target of an extended reliable connection (XRC), which only responds. Each request names an SRQ, which
-    /// must belong to the XRC domain of the target.
+    /// Target of an extended reliable connection (XRC), which only responds. Each request names an SRQ in the target's
+    /// XRC domain.
     XrcTgt,
     /// Unreliable connection (UC), IBTA 9.8.2.
     Uc,
@@ -84,7 +84,7 @@ impl Service {
     }
 }
 
-/// Remote operations enabled on a QP, in addition to the permissions of each key.
+/// Remote operations enabled on a QP. An operation must also be permitted by the key that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAccess {
     /// Peers can execute RDMA READs.
@@ -137,12 +137,12 @@ impl GrhArea {
 /// Whether the engine or its owner flushes the requests of a QP after an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
-    /// The engine completes each request, including those posted later.
+    /// The engine completes each request, including requests posted later.
     #[default]
     Each,
     /// The owner of the engine completes the requests. The engine reports only the failed request. It neither fetches
-    /// nor reports later requests, and discards those already fetched. After SQE the queue resumes at the next
-    /// doorbell.
+    /// nor reports later requests, and discards those already fetched. Once the QP leaves SQE, the queue resumes at the
+    /// next doorbell.
     Owner,
 }
 
@@ -160,7 +160,7 @@ pub enum State {
     Err,
 }
 
-/// Formats the state as the specification names it, such as `RTS`.
+/// Formats the state with its name in the specification, such as `RTS`.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -249,11 +249,11 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks for four
-    /// times as long a wait as the previous one, but for at most `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK requests a wait
+    /// four times as long as the previous one, up to `most`.
     pub(crate) fn after(self, others: u8, most: Self) -> Self {
-        /// Number of codes over which the time grows fourfold: the time doubles every two codes. Code 0 means the
-        /// longest time.
+        /// The time doubles every two codes, so a code greater by this number means a time four times as long. Code 0
+        /// means the longest time.
         const FOURFOLD: u8 = 4;
         let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
         match code {
@@ -263,15 +263,15 @@ impl RnrTimer {
         }
     }
 
-    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if there
-    /// is no such timer.
+    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if none
+    /// is long enough.
     pub(crate) fn at_least(self, wait: Duration) -> Self {
         // Code 0 is the longest timer.
         let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);
         if self.duration() >= wait { self } else { longer.unwrap_or(Self(0)) }
     }
 
-    /// Returns how long the requester waits.
+    /// Returns the time for which the requester waits.
     ///
     /// # Spec
     /// IBTA volume 1, table 45 (RNR NAK timer field).
@@ -304,14 +304,14 @@ impl AckTimeout {
         Self { first, doubles: true }
     }
 
-    /// Returns the timeout after `retries` retries without progress. `retries` above 7 count as 7.
+    /// Returns the timeout after `retries` retries without progress. More than 7 retries count as 7.
     pub fn after(self, retries: u8) -> Duration {
         if self.doubles { self.first * (1 << retries.min(7)) } else { self.first }
     }
 }
 
-/// Attributes of a QP that software controls. A front-end keeps its own QP context and derives these attributes from it
-/// at each modification.
+/// Attributes of a QP that software controls. A front-end keeps its own QP context. At each modification, it derives
+/// these attributes from that context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
@@ -327,34 +327,33 @@ pub struct QpAttrs {
     pub max_message_len: u32,
     /// QP number of the connected peer (RC, XRC, UC).
     pub remote_qpn: Qpn,
-    /// Addresses of the connection (RC, XRC, UC). The UDP source port `src_port` distinguishes the flow of
-    /// this QP.
+    /// Addresses of the connection (RC, XRC, UC). The UDP source port `src_port` distinguishes this QP's flow.
     pub path: Encap,
     /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False
     /// if it is unknown which of the port's addresses the peer uses.
     pub own_address: bool,
     /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
-    /// Q_Key that incoming datagrams must carry (UD). If a work request names a controlled Q_Key, outgoing datagrams
-    /// carry this Q_Key instead.
+    /// Q_Key that incoming datagrams must carry (UD). An outgoing datagram also carries this Q_Key if its work request
+    /// names a controlled Q_Key.
     pub qkey: Qkey,
     /// Whether datagrams with any Q_Key are accepted (UD).
     pub any_qkey: bool,
     /// ACK timeout; `None` to wait indefinitely.
     pub ack_timeout: Option<AckTimeout>,
-    /// Retries after timeouts and sequence NAKs without progress, 0 to 7.
+    /// Maximum number of retries after timeouts and sequence NAKs without progress, 0 to 7.
     pub retry_count: u8,
-    /// Retries after RNR NAKs without progress.
+    /// Maximum number of retries after RNR NAKs without progress.
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// Timer code of the longest wait that an RNR NAK requests. Each further RNR NAK for the same packet asks for four
-    /// times as long a wait as the previous one, up to this time. If software sets the timer and relies on its value,
-    /// this code is equal to `min_rnr_timer`.
+    /// Timer code of the longest wait that an RNR NAK requests. Each repeated RNR NAK for a packet requests a wait four
+    /// times as long as the previous one, up to this limit. If software sets the timer and relies on its value, this
+    /// code is equal to `min_rnr_timer`.
     pub max_rnr_timer: RnrTimer,
-    /// Number of READs and atomics that this QP can have outstanding as requester.
+    /// Maximum number of outstanding READs and atomics as the requester.
     pub max_rd_atomic: u8,
-    /// Number of READs and atomics that the peer can have outstanding at this QP.
+    /// Maximum number of READs and atomics that the peer can have outstanding at this QP.
     pub max_dest_rd_atomic: u8,
     /// Remote operations enabled for the peer.
     pub remote: RemoteAccess,
@@ -398,6 +397,6 @@ pub struct QpSnapshot {
     pub unacked_psn: Psn,
     /// Expected PSN of the responder.
     pub recv_psn: Psn,
-    /// Message sequence number: the number of messages completed as responder.
+    /// Message sequence number: the number of messages completed as the responder.
     pub msn: Msn,
 }

@@ -36,8 +36,8 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) icrc: IcrcField,
 }
 
-/// An error that stops the QP. The completion and the NAK that it causes, if any, are already queued. The caller
-/// changes the QP state and flushes the queues.
+/// An error that stops the QP. Any completion and any NAK that it causes are already queued. The caller changes the QP
+/// state and flushes the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FatalError {
     /// A send request failed.
@@ -50,8 +50,8 @@ pub(crate) enum FatalError {
     XrcSrq(Srqn),
 }
 
-/// The resources of a received request: the identity against which its memory accesses are checked, and the
-/// queue of its receive request.
+/// Resources used by a received request: the identity that its memory accesses are checked against, and the queue that
+/// its receive request comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestContext {
     pub(crate) initiator: Initiator,
@@ -84,8 +84,8 @@ pub(crate) enum Step {
     Idle,
 }
 
-/// Returns the distance from `base` to `psn`, modulo 2^24. This gives the order of PSNs in the outstanding range of a
-/// QP.
+/// Returns the distance from `base` to `psn`, modulo 2^24. Distances from the same base give the order of a QP's
+/// outstanding PSNs.
 pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
     Psn::new(psn.get().wrapping_sub(base.get())).get()
 }
@@ -150,7 +150,7 @@ impl<H: Host> Ctx<'_, H> {
     }
 
     /// Reports a completion. Does nothing if the request is flushed and the owner of the engine reports flushed
-    /// requests itself. `srqn` is the XRC SRQ from which the request came, if any.
+    /// requests itself. `srqn` is the XRC SRQ that the request came from, if any.
     pub(crate) fn complete_from(
         &mut self,
         core: &Core,

@@ -1,8 +1,8 @@
 //! Record of the requests that a responder has executed. It is used to detect duplicates, and to replay READs and
 //! atomics.
 //!
-//! A packet whose PSN lies behind the expected PSN is not necessarily a duplicate. It may belong to an earlier
-//! connection between the same QP numbers, or be forged. A packet is a duplicate only if it repeats a request of this
+//! A packet whose PSN is behind the expected PSN is not necessarily a duplicate. It may belong to an earlier connection
+//! between the same QP numbers, or be forged. A packet is a duplicate only if it repeats a request made on this
 //! connection. A READ or atomic is replayed only from its record.
 //!
 //! # Spec
@@ -14,12 +14,12 @@ use protocol::roce::Reth;
 
 use crate::segment::packet_count;
 
-/// Executed requests of one connection. Packets are numbered from the start of the connection; unlike PSNs, these
+/// Requests executed on one connection. Packets are numbered from the start of the connection. Unlike PSNs, these
 /// numbers never wrap.
 #[derive(Debug, Default)]
 pub(crate) struct RequestHistory {
     packets: u64,
-    /// The newest READs and atomics, oldest first (IBTA: responder resources).
+    /// The most recent READs and atomics, oldest first (IBTA: responder resources).
     resources: VecDeque<Resource>,
 }
 
@@ -39,13 +39,13 @@ enum Request {
 }
 
 impl RequestHistory {
-    /// Records that a request of `packets` PSNs was executed.
+    /// Records the execution of a request that takes `packets` PSNs.
     pub(crate) fn advance(&mut self, packets: u32) {
         self.packets += u64::from(packets);
     }
 
-    /// Returns the number of the packet that lies `behind` packets before the expected packet, or `None` if the
-    /// connection has had no such packet.
+    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if the connection
+    /// has had no such packet.
     pub(crate) fn packet(&self, behind: u32) -> Option<u64> {
         self.packets.checked_sub(behind.into())
     }
@@ -67,9 +67,9 @@ impl RequestHistory {
         self.resources.push_back(Resource { first: self.packets, request });
     }
 
-    /// Returns whether `reth` at `packet` repeats all or part of an executed READ. A requester that received
-    /// some responses repeats the request from the first missing response on, with the same key and with the
-    /// address that matches the PSN.
+    /// Returns whether a READ request with `reth`, received as packet number `packet`, repeats all or part of an
+    /// executed READ. A requester that received some responses requests the rest again, starting at the first missing
+    /// response. The repeated request has the same key, and the address that matches its PSN.
     pub(crate) fn covers_read(&self, packet: u64, reth: &Reth, mtu: usize) -> bool {
         self.resources.iter().any(|Resource { first, request }| {
             let (Request::Read(whole), Some(skipped)) = (request, packet.checked_sub(*first)) else {

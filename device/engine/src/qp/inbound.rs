@@ -58,7 +58,7 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// Returns the reason under which to count the packet, and the denied access if that was the cause.
+    /// Returns the reason under which to count the packet, and the denied access, if one was the cause.
     pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
         match self {
             Self::Invalid if service.is_reliable() => (DropReason::InvalidRequest, None),
@@ -95,7 +95,7 @@ impl Inbound {
         self.is_open() && self.srqn != srqn
     }
 
-    /// Returns the number of bytes received of the incomplete message, if there is one.
+    /// If a message is incomplete, returns the number of its bytes received so far.
     pub(crate) fn received(&self) -> Option<u64> {
         self.message.map(|message| match message {
             Message::Send { received } => received,
@@ -126,8 +126,8 @@ impl Inbound {
         }
     }
 
-    /// Executes a SEND or WRITE packet that the opcode sequence permits. Returns whether the packet ended its
-    /// message. If so, the receive request that the message consumed has been completed.
+    /// Executes a SEND or WRITE packet permitted by the opcode sequence. Returns whether the packet ended its message.
+    /// If so, any receive request that the message consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,

@@ -35,10 +35,10 @@ pub(crate) struct Qp {
     notify_drained: bool,
     /// Whether the event for the first packet in RTR has been raised.
     established: bool,
-    /// Whether requests posted to the send queue, and to the receive queue, remain to be flushed.
+    /// Whether posted requests remain to be flushed from the send queue and from the receive queue.
     flush_send: bool,
     flush_recv: bool,
-    /// Whether requests are served before replies in this turn.
+    /// Whether requests are sent before replies in this turn.
     requests_first: bool,
     notifier: Notifier,
     pace: Option<Pace>,
@@ -46,8 +46,8 @@ pub(crate) struct Qp {
     last_packet_at: Option<Instant>,
     /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
-    /// Bookkeeping of the engine: whether the QP is in the ready list, the dirty list and the list of QPs in
-    /// ERR, and its registered deadline.
+    /// The engine's bookkeeping: whether the QP is in the ready list, the dirty list and the list of QPs in ERR, and
+    /// the QP's registered deadline.
     pub(crate) scheduled: bool,
     pub(crate) dirty: bool,
     pub(crate) in_error_list: bool,
@@ -106,8 +106,7 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Returns whether the receive queue must be polled in ERR, because no doorbell announces the receive
-    /// requests to be flushed.
+    /// Returns whether the receive queue must be polled in ERR. No doorbell announces the receive requests to flush.
     pub(crate) fn polls_receives(&self) -> bool {
         !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }
@@ -247,7 +246,8 @@ impl Qp {
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
-        // IBTA 9.6.1.1, 9.6.1.2: service, state, addresses and P_Key. A packet that fails a check causes no response.
+        // IBTA 9.6.1.1, 9.6.1.2: check the service, state, addresses and P_Key. A packet that fails a check causes no
+        // response.
         let admitted = if !service.accepts(packet.bth.opcode) && !notification {
             Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
@@ -328,7 +328,7 @@ impl Qp {
         }
     }
 
-    /// Returns the time of the next [`Qp::handle_timeout`] call.
+    /// Returns the time at which [`Qp::handle_timeout`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let machine = match &self.machines {
             Machines::Reliable(requester, _) if self.core.state.sends() => requester.deadline(),
@@ -354,7 +354,7 @@ impl Qp {
         self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
-    /// Starts a turn. Requests and replies alternate in being served first, so that neither starves the other.
+    /// Starts a turn. Requests and replies take turns at being sent first, so that neither starves the other.
     pub(crate) fn begin_turn(&mut self) {
         self.requests_first = !self.requests_first;
     }
@@ -435,7 +435,8 @@ impl Qp {
         Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// Runs after every input: applies the state transition that an error requires, and reports a drained send queue.
+    /// Runs after every input. Applies the state transition that an error requires, and reports when the send queue is
+    /// drained.
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
             Ok(()) => self.check_drained(ctx),
@@ -488,7 +489,7 @@ impl Qp {
         self.flush(ctx);
     }
 
-    /// Flushes the requests that were announced before software leaves SQE, because they belong to the failed
+    /// Flushes the requests that were announced before software moved the QP out of SQE. They belong to the failed
     /// batch.
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         // Bounded, because a guest can link a request to itself. Any requests that remain are executed
@@ -571,7 +572,7 @@ impl Qp {
         }
     }
 
-    /// Resets everything except the bookkeeping of the engine.
+    /// Resets everything except the engine's bookkeeping.
     fn reset(&mut self, attrs: QpAttrs) {
         let fresh = Self::new(self.core.qpn, attrs, self.window_packets);
         *self = Self {
@@ -607,7 +608,7 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
 /// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path that has
-/// not been resolved yet has no MAC address, so no packet passes this comparison.
+/// not been resolved yet has no MAC address, so no packet passes the MAC comparison.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {

@@ -8,8 +8,8 @@
 //! - Replies go to the address of the connection, never to an address taken from a packet.
 //! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a
 //!   result.
-//! - A READ is answered only with the bytes that it asks for, and only if its key permits the access. If a READ is
-//!   repeated while it is being answered, its responses restart instead of being sent twice.
+//! - The responses to a READ carry only the requested bytes, and are sent only if the key permits the access. If a READ
+//!   is repeated while it is being answered, its responses restart instead of being sent twice.
 //! - Datagrams, and packets that no QP accepts, cause no reply.
 //!
 //! # Spec
@@ -58,7 +58,7 @@ struct ReadReply {
     /// Index of the first response packet. It is greater than 0 if only the last part of the READ was requested again.
     begin: u32,
     msn: Msn,
-    /// Protection domain of the SRQ that the request named (XRC).
+    /// Protection domain of the SRQ named by the request (XRC).
     srq_pd: Option<Pdn>,
     kind: ReplyKind,
 }
@@ -104,7 +104,7 @@ impl Replies {
         self.queue.len() < self.limit(limits::PENDING_REPLIES)
     }
 
-    /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count. Otherwise, the
+    /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count. If they did, a
     /// late copy of a request could cause the rejection of a peer that keeps to its limit.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
@@ -180,8 +180,8 @@ impl Replies {
         }));
     }
 
-    /// Restarts the responses of a pending READ at `psn`, beginning with FIRST or ONLY. Returns false if no
-    /// such READ is pending.
+    /// Restarts the responses to the pending READ that covers `psn`. The first response is then a FIRST or ONLY packet
+    /// with this PSN. Returns false if no pending READ covers `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
@@ -270,7 +270,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never causes a NAK, because it could be forged or a late copy.
+                // A duplicate never causes a NAK, because it could be forged or be a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();
@@ -296,7 +296,7 @@ impl Replies {
 fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     match aeth.syndrome {
         Syndrome::Ack { .. } => {
-            // IBTA 9.7.7.2: a responder on a shared receive queue advertises no credits.
+            // IBTA 9.7.7.2: a responder that uses a shared receive queue advertises no credits.
             let posted = if core.uses_srq() { None } else { ctx.host.posted_receives(core.qpn) };
             let credits = credit_code(posted);
             Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }

@@ -8,14 +8,14 @@
 //! | duplicate of an executed request | SEND, WRITE: ACK the newest PSN; READ: read memory again; atomic: return the saved result |
 //! | behind, but not a duplicate | drop |
 //!
-//! A fatal NAK moves the QP to ERR. The responses that are still pending and the NAK itself are sent nevertheless. Only
-//! a packet with the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so a
-//! forged duplicate cannot tear down the connection.
+//! A fatal NAK moves the QP to ERR. Pending responses and the NAK itself are still sent. Only a packet with the
+//! expected PSN can cause a fatal NAK. A duplicate READ whose key is no longer valid is dropped, so a forged duplicate
+//! cannot tear down the connection.
 //!
 //! Every XRC request names an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ that
 //! does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets name
-//! different SRQs. For these cases, the specification defines the local events but no NAK code. The target sends NAK
-//! Invalid Request. Memory accesses of an accepted request are checked against the protection domain of the SRQ.
+//! different SRQs. In these cases, the target sends NAK Invalid Request. The specification defines the local events,
+//! but no NAK code. Memory accesses of an accepted request are checked against the protection domain of the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and
@@ -56,8 +56,7 @@ const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 pub(crate) struct Responder {
     expected: Psn,
     msn: Msn,
-    /// Whether a NAK for `expected` is outstanding. If so, further NAKs are suppressed until that packet
-    /// arrives.
+    /// Whether a NAK for `expected` is outstanding. If so, no more NAKs are sent until that packet arrives.
     nak_sent: bool,
     /// Number of RNR NAKs sent for the packet with the expected PSN.
     rnr_naks: u8,
@@ -152,7 +151,7 @@ impl Responder {
             0 => self.on_expected(core, ctx, packet),
             1.. => {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::OutOfSequence));
-                // IBTA 9.7.5.2: one sequence NAK per gap. Later packets behind the same gap are dropped silently.
+                // IBTA 9.7.5.2: one sequence NAK per gap. Later packets after the same gap are dropped silently.
                 if !self.nak_sent {
                     self.nak_sent = true;
                     self.replies.push_nak(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
@@ -206,8 +205,8 @@ impl Responder {
         }
     }
 
-    /// Rejects the request with the expected PSN by sending a fatal NAK. If the request has consumed a receive request,
-    /// this receive request is completed too.
+    /// Rejects the request with the expected PSN by sending a fatal NAK. If the rejected request has consumed a receive
+    /// request, that receive request is completed too.
     fn reject<H: Host>(
         &mut self,
         core: &Core,
@@ -291,8 +290,7 @@ impl Responder {
         }
     }
 
-    /// Returns whether the peer has reached `max_dest_rd_atomic`. If so, a further READ or atomic is an invalid
-    /// request.
+    /// Returns whether the peer has reached `max_dest_rd_atomic`. If so, another READ or atomic is an invalid request.
     ///
     /// The specification also allows the responder to execute such a request, as soft-RoCE does. Hardware adapters
     /// reject it. Rejecting it here too ensures that software that works with this device also works with hardware.
@@ -361,7 +359,7 @@ impl Responder {
         Ok(1)
     }
 
-    /// Handles a request whose PSN lies `behind` packets before the expected PSN. IBTA 9.7.4.1.2: duplicate requests.
+    /// Handles a request whose PSN is `behind` packets before the expected PSN. IBTA 9.7.4.1.2: duplicate requests.
     fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
         let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
@@ -420,7 +418,7 @@ impl Responder {
     }
 }
 
-/// Returns the request context: the identity of its memory accesses, and the queue of its receive request.
+/// Returns the request context: the identity for memory accesses, and the queue of the receive request.
 ///
 /// # Errors
 /// Fails if an XRC request names an SRQ that it may not use, or has a reserved opcode and therefore names none.

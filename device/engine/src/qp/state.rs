@@ -72,7 +72,7 @@ mod tests {
 
     const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqe, Sqd, Err];
 
-    /// The table of the JingZhao interface, section 10.2: one row per state, with the states to which a QP can move.
+    /// Table from the JingZhao interface, section 10.2: for each state, the states that a QP can move to.
     #[test]
     fn qp_state_transitions_match_section_10_2_table() {
         let rows = |sqe: &'static [State]| -> [(State, &'static [State]); 7] {

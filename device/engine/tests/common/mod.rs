@@ -59,11 +59,11 @@ impl Node {
 }
 
 pub const PD: u32 = 3;
-/// Key of a 64 KiB region at [`VA`], which exists on both sides with all permissions.
+/// Key of a 64 KiB region at [`VA`]. Both sides have this region, with all permissions.
 pub const KEY: u32 = 0x21;
 pub const VA: u64 = 0x10_0000;
 pub const REGION: usize = 65536;
-/// Key of a region that exists on both sides with local read permission only.
+/// Key of a region that both sides have, with local read permission only.
 pub const LOCKED: u32 = 0x22;
 /// The ACK timeout, code 14.
 pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
@@ -163,7 +163,7 @@ impl Pair {
         bring_up(engine, host, qpn, attrs, psns);
     }
 
-    /// Posts to a QP other than the first.
+    /// Posts a send request to a QP other than the node's first.
     pub fn post_on(&mut self, node: Node, qpn: Qpn, wr: SendRequest) {
         let now = self.now;
         let side = self.side(node);
@@ -344,7 +344,7 @@ impl Side {
         }
     }
 
-    /// Returns the work request and the result of each completion of a queue since the last call.
+    /// Returns the work request and result of each completion reported for a queue since the last call.
     pub fn take(&mut self, queue: Queue) -> Vec<(u64, Result<(), Status>)> {
         let (taken, rest) = self.completions.drain(..).partition(|completion| completion.queue == queue);
         self.completions = rest;

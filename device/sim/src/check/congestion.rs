@@ -47,8 +47,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns how late a due action can be. Simulated time advances from event to event, so only rate limits
-    /// and slow links cause delays.
+    /// Returns the maximum delay of a due action. Simulated time advances from event to event, so only rate limits and
+    /// slow links cause delays.
     pub(super) fn slack(&self, id: SideId) -> Duration {
         if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
             SLOW

@@ -21,7 +21,7 @@ pub(super) enum Role {
     Reader,
 }
 
-/// Position in the series of memory effects expected from the requests of one direction.
+/// Position in the series of memory effects that the requests in one direction are expected to have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
@@ -67,7 +67,7 @@ impl Cursor {
         Err("no request causes this access".to_owned())
     }
 
-    /// Checks that a write of `data` at address `at` of the region with `key` is the next expected one.
+    /// Checks that writing `data` to address `at` in the region with `key` is the next expected effect.
     fn store(
         &mut self,
         ops: &[Op],
@@ -96,12 +96,12 @@ impl Cursor {
     }
 }
 
-/// Returns whether the receive request determines the buffers of a message.
+/// Returns whether the buffers for the message come from a receive request.
 fn is_send(op: &Op) -> bool {
     matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
 }
 
-/// Returns the area of a list that contains byte `offset`, and the offset in that area.
+/// Returns the area in a list that contains byte `offset` of the list, and the offset within that area.
 pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
     let mut skip = offset;
     for &area in areas {
@@ -203,7 +203,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns whether address `at` is in a response buffer of the side's own requests.
+    /// Returns whether address `at` is in a buffer for responses to the side's own requests.
     fn is_returned(&mut self, id: SideId, at: u64) -> bool {
         let pair = self.pair(id);
         let side = self.side_mut(id);

@@ -43,7 +43,7 @@ pub(super) struct Flight {
     /// Number of retries since the last progress. This is a range, because the model cannot always determine
     /// the exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the cause of the next retry precedes the last progress. The requester may then have counted the retry
+    /// Whether the cause of the next retry precedes the last progress. If so, the requester may have counted the retry
     /// before the progress reset the counter.
     retry_optional: bool,
     rnr_until: Option<Instant>,
@@ -58,7 +58,7 @@ struct Limits {
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: AckTimeout,
-    /// Maximum delay with which a due action can occur.
+    /// Maximum delay of a due action.
     slack: Duration,
 }
 
@@ -107,8 +107,7 @@ impl Flight {
         psn.get().wrapping_sub(self.start.get()) & 0xff_ffff
     }
 
-    /// Returns the request to which a sent packet with `psn` belongs, and the index of the packet in the
-    /// request.
+    /// Returns the request that a sent packet with `psn` belongs to, and the index of the packet within that request.
     pub(super) fn find(&self, psn: Psn) -> (Option<usize>, u32) {
         let psn = self.relative(psn);
         let nth = self.ends.partition_point(|&end| end <= psn);

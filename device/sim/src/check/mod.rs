@@ -9,11 +9,11 @@
 //! | RC and XRC send, retry, wait and give up as specified | `flight` |
 //! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
-//! | replies never exceed the requests that cause them | `amplification` |
+//! | no request causes more replies than it may | `amplification` |
 //! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
 //! | the last-WQE event is raised | `side` |
 //! | congestion notifications are sent when due, and take effect | `congestion` |
-//! | UC and UD deliver messages complete or not at all, and only what keys permit | `unreliable` |
+//! | UC and UD deliver messages completely or not at all, and only if the keys permit the access | `unreliable` |
 //!
 //! Every memory access is checked when the engine makes it. The checker therefore detects a byte that is written twice,
 //! too early or too late, even if the final value is right.
@@ -64,7 +64,7 @@ struct SideId {
     side: usize,
 }
 
-/// Checker of one run; see the [module](self).
+/// Checks one simulation run; see the [module](self).
 #[derive(Debug)]
 pub struct Checker<'a> {
     plan: &'a Plan,
@@ -102,7 +102,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Sets the current time, which holds until the next call.
+    /// Sets the current time. It applies until the next call.
     pub fn at(&mut self, now: Instant) {
         self.now = now;
     }
@@ -137,7 +137,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Records that from now on the network delivers nothing to a side.
+    /// Records that the network delivers nothing to a side from now on.
     pub fn on_blackhole(&mut self, pair: usize, side: usize) {
         let now = self.now;
         // The side receives no responses. Its peer receives requests, but no responses either.
@@ -186,7 +186,7 @@ impl<'a> Checker<'a> {
         outcome.map_err(|problem| format!("{id:?}: {event:x?}: {problem}"))
     }
 
-    /// Checks an event reported by a node. `host` is the node's memory at that moment.
+    /// Checks an event reported by a node. `host` holds the node's memory at the time of the event.
     pub fn on_event(&mut self, node: usize, event: &Event, host: &SimHost) -> Result<(), Violation> {
         let outcome = match event {
             Event::Completion(completion) => {
@@ -251,7 +251,7 @@ impl<'a> Checker<'a> {
         self.sides.iter().flatten().all(Side::is_finished)
     }
 
-    /// Describes the progress for the report of a run that does not finish.
+    /// Describes the progress, for the report of a run that does not finish.
     pub fn progress(&self) -> String {
         let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
             sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))

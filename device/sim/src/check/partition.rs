@@ -8,7 +8,7 @@ use protocol::ids::Pkey;
 use super::{Checker, SideId};
 
 impl Checker<'_> {
-    /// Records a new P_Key of a side. A connected pair can then no longer communicate.
+    /// Records that the P_Key of a side has changed. From now on, a connected pair cannot communicate.
     pub fn on_partition(&mut self, pair: usize, side: usize, pkey: Pkey) {
         self.pkeys[pair][side] = pkey;
         self.on_blackhole(pair, side);

@@ -38,7 +38,7 @@ impl Checker<'_> {
         self.queues.entry(srq).or_default().push_back(FetchedRequest { wr_id, srq, area });
     }
 
-    /// Checks that a QP may fetch a request of its shared queue.
+    /// Checks that a QP may fetch a request from its shared queue.
     pub(super) fn on_shared_fetch(
         &mut self,
         node: usize,
@@ -85,8 +85,8 @@ impl Checker<'_> {
         self.side(id).fetched.map(|fetched| fetched.area)
     }
 
-    /// Returns the buffers for the next message of a side. Other QPs first fetch `skip` requests of a shared
-    /// queue.
+    /// Returns the buffers for a side's next message, assuming that other QPs first fetch `skip` requests from the
+    /// shared queue.
     pub(super) fn next_areas(&self, id: SideId, skip: usize) -> Option<Vec<Area>> {
         let side = self.side(id);
         match self.srq(id) {

@@ -44,7 +44,7 @@ pub(super) struct Side {
     received_at: Vec<Instant>,
     /// Time of the transition to ERR.
     broken_at: Option<Instant>,
-    /// Number of packets seen of each send request.
+    /// For each send request, the number of packets seen.
     pub(super) packets: Vec<u32>,
     /// One past the index of the newest send request that has sent a packet.
     started: usize,
@@ -56,7 +56,7 @@ pub(super) struct Side {
     established: bool,
     /// Whether software has moved the QP to ERR or RESET. The QP must not send afterwards.
     muted: bool,
-    /// Time from which packets of the side may fail to reach the peer.
+    /// Time from which packets from the side may fail to reach the peer.
     pub(super) unreachable_since: Option<Instant>,
     /// Whether the side's receive requests come from a shared queue. The next two fields are the request that the side
     /// has fetched, and whether the last-WQE event has been raised.
@@ -67,7 +67,7 @@ pub(super) struct Side {
     flush: Flush,
     /// Whether a receive request was needed when none was posted.
     pub(super) missed_receive: bool,
-    /// Progress in the requests of the peer. The next field has the original values of the atomics executed so far.
+    /// Progress in the peer's requests. The next field holds the original values of the atomics executed so far.
     pub(super) executed: Cursor,
     pub(super) originals: Vec<Option<u64>>,
     /// Progress in the response data for the side's own requests.
@@ -150,7 +150,7 @@ impl Side {
         self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
     }
 
-    /// Returns whether the event for a drained SQD is missing.
+    /// Returns whether the drained event for SQD is missing.
     pub(super) fn missing_drained_event(&self) -> bool {
         self.drain_due && self.sends.done >= self.started
     }
@@ -261,8 +261,8 @@ impl Checker<'_> {
                     side.flight.transmissions()
                 );
                 if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
-                    // The sum of all timeouts, plus the time for packets in flight or an RNR wait when the
-                    // connection was cut.
+                    // The sum of all timeouts, plus the time for packets that were in flight or for an RNR wait when
+                    // the connection was cut.
                     let timeouts: Duration =
                         (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
                     let longest = timeouts
@@ -325,7 +325,7 @@ impl Checker<'_> {
                 let side = self.side(id);
                 let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
                 ensure!(side.sends.done == side.sends.posted, "flushed before the send queue");
-                // Polling, at least every 10 ms, finds a request that is posted late.
+                // Polling finds a request that is posted late. The QP is polled at least every 10 ms.
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;

@@ -19,7 +19,7 @@ use engine::{
     AckTimeout, Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList,
 };
 
-/// Number of nodes of a plan.
+/// Number of nodes in a plan.
 pub(crate) const NODES: usize = 2;
 
 /// Draws the plan of `seed`.
@@ -139,7 +139,8 @@ fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
     groups
 }
 
-/// Returns the buffer size for each shared queue, which is large enough for the longest message of its QPs.
+/// Returns the buffer size for each shared queue. A buffer has room for the longest message to any QP that uses the
+/// queue.
 fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     let mut slots = BTreeMap::new();
     for pair in pairs {
@@ -237,7 +238,7 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Draws a request of an XRC initiator that must fail because of the SRQ that it names.
+/// Draws an XRC initiator's request that must fail because of the SRQ that the request names.
 fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
     loop {
         let (mut op, recv) = reliable::draw_op(rng, pair, 0);
@@ -248,7 +249,7 @@ fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) 
     }
 }
 
-/// Returns the `wr_id` of the `nth` request of a queue in a life.
+/// Returns the `wr_id` of a queue's `nth` request in a life.
 pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
 }

@@ -27,7 +27,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     let (own, theirs) = (side, 1 - side);
     let (op, fails) = match rng.random_range(0..9) {
         8 => {
-            // An invalidation of a region to which a window is bound.
+            // An invalidation of a region that a window is bound to.
             let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
             let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
             let key = valid(pair, own, KeyKind::Fast, area, rights);
@@ -310,7 +310,7 @@ fn local(op: KeyOp) -> Op {
     bare(SendOp::Local(op.into()), list([]))
 }
 
-/// Draws a message, and a receive request of exactly its length.
+/// Draws a message, and a receive request of the same length.
 fn send(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, op: SendOp, len: usize) -> Work {
     let (payload, from) = draw_gather(rng, pair, side, len);
     let shared = pair.shares_receives(1 - side);

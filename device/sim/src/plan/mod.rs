@@ -1,5 +1,4 @@
-//! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run
-//! starts.
+//! Plan of a simulated run: nodes, queue pairs, requests and software actions, all drawn before the run starts.
 //!
 //! A *pair* consists of two queue pairs that are connected to each other; with XRC, these are an initiator and its
 //! target. The time from one connection to the next RESET is a *life*. Each side of a pair has four regions on its
@@ -10,8 +9,9 @@
 //! - HOT: the target of overlapping WRITEs, which reveal wrong ordering;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
-//! In addition, each protection domain of a node has CELLS, which are words for the atomics of all its queue pairs. A
-//! pair also has keys that give access to parts of these regions until a work request or the peer invalidates them.
+//! In addition, each protection domain of a node has CELLS, the words on which all its queue pairs execute atomics. A
+//! pair also has keys that give access to parts of these regions until the keys are invalidated by a work request or by
+//! the peer.
 
 pub(crate) mod draw;
 mod keys;
@@ -49,7 +49,7 @@ pub const HOT: u32 = 3;
 pub const PRIVATE: u32 = 4;
 /// Region number of the atomic cells, which belong to no side.
 pub const CELLS: u32 = 5;
-/// Region number of the slots of a shared receive queue.
+/// Region number of a shared receive queue's slots.
 pub const SHARED: u32 = 6;
 
 /// Number of bytes at the start of a UD receive area that hold the GRH.
@@ -82,16 +82,16 @@ pub struct Op {
     pub len: u32,
     /// Source of the data: local areas or, for a READ, areas of the peer.
     pub from: Vec<Area>,
-    /// Destination of the data: areas of the peer or, for READs and atomics, local areas. Empty if the
-    /// receiver's next request determines the destination (SENDs on UC and UD). For a request that fails, the
-    /// areas may be partly written.
+    /// Destination of the data: areas of the peer or, for READs and atomics, local areas. Empty if the receiver's next
+    /// receive request determines the destination (SENDs on UC and UD). For a request that fails, the areas may be
+    /// partly written.
     pub to: Vec<Area>,
     /// Permitted error statuses. Empty if the request must succeed.
     pub fails: Vec<Status>,
     /// Whether the receiver must reject the message, even though the request completes.
     pub refused: bool,
-    /// XRC: SRQ that replaces the original SRQ of all packets except the first when they arrive. This simulates a
-    /// hostile peer.
+    /// XRC: if set, all packets except the first name this SRQ instead of the original one when they arrive. This
+    /// simulates a hostile peer.
     pub changes_srq: Option<Srqn>,
 }
 
@@ -99,7 +99,7 @@ pub struct Op {
 pub struct Recv {
     /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// Status with which this request must complete if it causes the rejection of its message.
+    /// Status of this request's completion, if the request causes its message to be rejected.
     pub fails: Option<Status>,
 }
 
@@ -120,11 +120,10 @@ pub struct Work {
 pub struct Life {
     /// Requests of each side.
     pub sides: [Work; 2],
-    /// Retry limit for timeouts and sequence NAKs. A limit below 7 can be exhausted by the faults of the
-    /// network.
+    /// Retry limit for timeouts and sequence NAKs. A limit below 7 can be exhausted by network faults.
     pub retry_count: u8,
     pub rnr_retry: RnrRetry,
-    /// Time in nanoseconds for which side 1 stays in RTR.
+    /// Time for which side 1 stays in RTR, in nanoseconds.
     pub late_ns: u64,
 }
 
@@ -211,7 +210,7 @@ pub struct Plan {
     pub faults: Faults,
     /// Time at which the network is healed.
     pub heal_at: Instant,
-    /// Window of the engines in packets.
+    /// Maximum number of unacknowledged packets per QP.
     pub window_packets: u32,
     /// Number of frames that a node's link accepts per microsecond.
     pub frames_per_step: u32,
@@ -220,9 +219,10 @@ pub struct Plan {
     /// Pairs of queue pairs.
     pub pairs: Vec<Pair>,
     pub groups: Vec<Group>,
-    /// Buffer size of the requests in each shared queue that is used, in bytes, by queue number.
+    /// Buffer sizes, in bytes, for the requests in each shared queue, by queue number. Contains only queues that are
+    /// used.
     pub slots: BTreeMap<usize, usize>,
-    /// Actions in order of time.
+    /// Actions, ordered by time.
     pub actions: Vec<(Instant, Action)>,
 }
 
@@ -322,7 +322,7 @@ impl Pair {
         self.ends[side].srq.is_some() || self.service_of(side) == Service::XrcTgt
     }
 
-    /// Returns the key of a region of a side. The slots of XRC SRQs belong to no side.
+    /// Returns the key of a side's region. The slots of XRC SRQs belong to no side.
     pub fn key(&self, side: usize, region: u32) -> u32 {
         match (region, self.ends[side].srq) {
             (CELLS, _) => cells_key(self.pd),
@@ -405,7 +405,7 @@ impl Op {
         matches!(self.request.op, SendOp::Read { .. }) || self.is_atomic()
     }
 
-    /// Returns the key of the peer that the request invalidates.
+    /// Returns the peer's key that the request invalidates.
     pub fn invalidates(&self) -> Option<Rkey> {
         match self.request.op {
             SendOp::SendInvalidate { rkey } => Some(rkey),
@@ -439,7 +439,7 @@ impl Op {
         }
     }
 
-    /// Returns the number of PSNs of the request.
+    /// Returns the number of PSNs that the request takes.
     pub fn packets(&self, mtu: Mtu) -> u32 {
         let refused_at_once = self.fails.iter().any(|fate| {
             matches!(fate, Status::LocalLength | Status::LocalQpOperation) && self.request.op != SendOp::Nop

@@ -51,7 +51,7 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 
-/// Draws an atomic on a cell shared by all QPs of a protection domain. Added values are random, so that each
+/// Draws an atomic on a cell shared by all QPs of a protection domain. Added values are random, so that each value
 /// identifies its request.
 fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let cell = rng.random_range(0..CELLS_BYTES / 8);

@@ -7,16 +7,16 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
-/// Nanoseconds from the RESET of both sides to their next connection. By then, the network has delivered or
-/// lost all earlier packets. On a real network, the time-wait state of a connection manager ensures this.
+/// Nanoseconds from the RESET of both sides to their next connection. By then, the network has delivered or lost all
+/// earlier packets. On a real network, the connection manager's time-wait state ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
-/// What happens to a pair in its first life, besides the faults of the network. Instants are in nanoseconds.
+/// What happens to a pair before it is first torn down, apart from network faults. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    /// Nothing happens besides the faults of the network.
+    /// Nothing happens apart from network faults.
     Plain,
-    /// One request of side 0 fails. If the QP enters SQE, software recovers it.
+    /// One request of side 0 fails. If the QP enters SQE, software recovers the QP.
     Poison,
     /// Few RNR retries are allowed, and receive requests are posted late.
     Unready,
@@ -121,7 +121,7 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Schedules all posts of a life in bursts within `span`. Posts due at `end` or later are omitted.
+/// Schedules all posts for one life of the pair, in bursts within `span`. Posts due at `end` or later are omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

@@ -72,7 +72,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     Op { fails: vec![fails], ..op }
 }
 
-/// Draws receive requests for the messages of the peer. Some are too short, and there may be too few.
+/// Draws receive requests for the peer's messages. Some requests are too short, and there may be too few of them.
 pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     let life = pair.lives.len() - 1;
     let messages = pair.lives[life].sides[1 - side].ops.iter().filter(|op| op.takes_receive()).count();

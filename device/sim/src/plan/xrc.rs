@@ -9,13 +9,13 @@ use super::{Op, PDS, Pair};
 use crate::host::XrcSrq;
 use engine::{SendOp, Status};
 
-/// Number of XRC domains of a node.
+/// Number of XRC domains on a node.
 const DOMAINS: u32 = 2;
 /// Number of SRQs in an XRC domain. They alternate between the protection domains.
 const PER_DOMAIN: u32 = 4;
 /// Number of the first XRC SRQ. Smaller numbers are ordinary shared queues.
 const FIRST: usize = 0x10;
-/// Number of XRC SRQs of a node.
+/// Number of XRC SRQs on a node.
 pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
 
 /// Location of an XRC SRQ, as encoded in its number.
@@ -77,7 +77,7 @@ pub(crate) fn draw_target_srq(rng: &mut ChaCha8Rng, pair: &Pair) -> Srqn {
     *pick(rng, &srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() == pair.pd))
 }
 
-/// Draws an SRQ of the domain for a request. A SEND can use any such SRQ. Other requests also access the
+/// Draws an SRQ in the target's XRC domain for a request. A SEND can use any such SRQ. Other requests also access the
 /// target's memory, so the protection domain must match.
 pub(super) fn draw_srq_for(rng: &mut ChaCha8Rng, pair: &Pair, op: &Op) -> Srqn {
     match op.request.op {
@@ -86,8 +86,7 @@ pub(super) fn draw_srq_for(rng: &mut ChaCha8Rng, pair: &Pair, op: &Op) -> Srqn {
     }
 }
 
-/// Changes the SRQ that a request names so that the request must fail instead of succeeding. Returns false if
-/// the request sends no packets.
+/// Changes the SRQ that a request names, so that the request must fail. Returns false if the request sends no packets.
 pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
     if op.packets(pair.mtu) == 0 {
         return false;

@@ -60,13 +60,13 @@ pub struct DevLim {
     pub max_vl: u8,
     /// Number of ports. Drivers accept only 1.
     pub ports: u8,
-    /// Smallest page of a memory region, in bytes.
+    /// Smallest page size of a memory region, in bytes.
     pub log_min_page: u8,
-    /// Largest number of gather list entries.
+    /// Maximum number of gather list entries.
     pub max_send_sges: u8,
     /// Largest send WQE in bytes.
     pub max_send_wqe_len: u16,
-    /// Largest number of scatter list entries.
+    /// Maximum number of scatter list entries.
     pub max_recv_sges: u8,
     /// Largest receive WQE in bytes.
     pub max_recv_wqe_len: u16,
@@ -210,7 +210,7 @@ impl Adapter {
     /// Length of the outbox in bytes.
     pub const LEN: usize = 0x20;
 
-    /// The identity with the board ID that the public RTL reports.
+    /// Adapter with the board ID that the public RTL reports.
     pub const DEFAULT: Self = Self { board_id: 0x0123_4567_89ab_cdef };
 
     /// Parses an outbox as a driver does.
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use crate::hca::jingzhao::cmd::Op;
 
-    /// The bytes are those of the example in section 14.2.
+    /// Example outbox from section 14.2.
     const DEV_LIM: [u8; 0x40] = [
         0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0e, 0x00, 0x10, 0x10, 0x10, 0x05,
         0x11, //

@@ -83,9 +83,10 @@ pub enum Inbox {
     Bytes(usize),
     /// An inbox of this many bytes if op_modifier is 0, and no inbox otherwise.
     BytesIfUnmodified(usize),
-    /// An inbox of in_modifier entries. Two entries form a group of 20h bytes.
+    /// An inbox with the number of entries given in in_modifier. Two entries form a group of 20h bytes.
     MapIcm,
-    /// An inbox with a header of 20h bytes, followed by in_modifier entries. Four entries form a group of 20h bytes.
+    /// An inbox with a header of 20h bytes, followed by the number of entries given in in_modifier. Four entries form a
+    /// group of 20h bytes.
     WriteMtt,
 }
 
@@ -134,8 +135,8 @@ const QPC: usize = 0xc0;
 const ICM_TABLES: Modifiers = Modifiers::OneOf(&[1, 2]);
 const QP_TEARDOWN: Modifiers = Modifiers::OneOf(&[0, 2, 3]);
 
-/// Command table of section 2, in the order of [`Op`]. MAD_IFC has the form that the hardware implements
-/// (section 3.14). The drivers also contain a form that carries a MAD, but never issue it.
+/// Command table of section 2, in the order of [`Op`]. MAD_IFC has the form that the hardware implements (section
+/// 3.14). The drivers also define a form that carries a MAD, but never issue it.
 pub static COMMANDS: [CommandSpec; 30] = [
     early(outbox(0x40, row(Op::QueryDevLim, 0x003, "QUERY_DEV_LIM"))),
     early(outbox(0x20, row(Op::QueryAdapter, 0x006, "QUERY_ADAPTER"))),
@@ -178,7 +179,7 @@ const _: () = {
 };
 
 impl Op {
-    /// Returns the opcode with this code, or `None`.
+    /// Returns the command with this opcode, or `None` if the opcode is unknown.
     pub fn from_code(code: u16) -> Option<Self> {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
@@ -213,9 +214,9 @@ pub struct Command {
     pub in_param: u64,
     /// Outbox address, nonzero if an outbox is required.
     pub out_param: u64,
-    /// Number of bytes to read at `in_param`; 0 without inbox, at most one page.
+    /// Number of bytes to read at `in_param`, at most one page; 0 if there is no inbox.
     pub inbox_len: usize,
-    /// Number of bytes to write at `out_param`; 0 without outbox.
+    /// Number of bytes to write at `out_param`; 0 if there is no outbox.
     pub outbox_len: usize,
 }
 
@@ -304,8 +305,8 @@ impl Command {
 /// Flag in in_modifier: MAP_EQ unmaps the events.
 const UNMAP_EQ: u32 = 1 << 31;
 
-/// Passes the parameters of a command to the visitor, decoded according to its opcode. The parameters of an unknown
-/// opcode are shown undecoded.
+/// Passes the parameters of a command to the visitor, decoded according to the command's opcode. If the opcode is
+/// unknown, the parameters are shown undecoded.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);

@@ -109,12 +109,12 @@ pub struct Cqc {
 }
 
 impl Cqc {
-    /// Length of the mailbox and of the context in ICM, in bytes.
+    /// Length in bytes of the mailbox and of the context in ICM.
     pub const LEN: usize = 0x40;
-    /// Length of the part in ICM that SW2HW_CQ writes and HW2SW_CQ zeroes, in bytes.
+    /// Length in bytes of the part of the context in ICM that SW2HW_CQ writes and HW2SW_CQ clears.
     pub const STORED_LEN: usize = 56;
 
-    /// Parses the mailbox of SW2HW_CQ. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
+    /// Parses the mailbox of SW2HW_CQ. `max_log_entries` is the limit reported by QUERY_DEV_LIM.
     ///
     /// # Errors
     /// EXCEED_LIM if the number of entries exceeds the limit.
@@ -166,7 +166,7 @@ impl ResizeCq {
     /// Length of the mailbox in bytes.
     pub const LEN: usize = 8;
 
-    /// Parses the mailbox. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
+    /// Parses the mailbox. `max_log_entries` is the limit reported by QUERY_DEV_LIM.
     ///
     /// # Errors
     /// EXCEED_LIM if the number of entries exceeds the limit.

@@ -16,7 +16,7 @@ use crate::roce::{Imm, Opcode};
 pub const LEN: usize = 32;
 /// Offset of the owner byte, which is the last byte of a CQE. The device writes it last.
 pub const OWNER: usize = 31;
-/// Bit of the owner byte that is set while the device owns the entry. The driver sets it after reading the CQE.
+/// Bit of the owner byte that is set while the device owns the entry. The driver sets the bit after reading the CQE.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
 /// Opcode of an error CQE for the send queue.
@@ -47,7 +47,7 @@ pub enum Outcome {
         remote_qpn: Qpn,
         /// LID of the peer, 0 if unknown.
         remote_lid: Lid,
-        /// Whether a GRH occupies the 40 bytes before the payload of a datagram.
+        /// Whether the 40 bytes before the payload of a datagram hold a GRH.
         grh: bool,
         /// Received immediate data; zero if the message has none.
         imm: Imm,
@@ -77,7 +77,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// Parses a CQE as a driver does. `None` if the device owns it.
+    /// Parses a CQE as a driver does. Returns `None` if the device owns it.
     pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
         if entry[OWNER] & HARDWARE_OWNED != 0 {
             return None;
@@ -248,7 +248,8 @@ mod tests {
         }
     }
 
-    /// In table 3-3-2 of the document, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is its bit 7.
+    /// In table 3-3-2 of the document, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is bit 7 of
+    /// `g_mlpath`.
     #[test]
     fn has_grh_is_bit_7_of_mlpath() {
         let mut entry = RECV_IMM;

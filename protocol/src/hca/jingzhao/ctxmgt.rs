@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 use crate::Psn;
 use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qpn};
 
-/// Requests of the command unit (table 3.1).
+/// Requests from the command unit (table 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CeuRequest {
@@ -83,26 +83,26 @@ impl CeuRequest {
     }
 }
 
-/// Requests of the RDMA engine units, each for one QP (tables 2.2 and 3.2).
+/// Requests from the RDMA engine units, each for one QP (tables 2.2 and 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineRequest {
-    /// RD_QP_NPST of Requester Trans Control.
+    /// RD_QP_NPST from Requester Trans Control.
     ReadNpst,
-    /// RD_QP_SST of Doorbell Processing.
+    /// RD_QP_SST from Doorbell Processing.
     ReadSst,
-    /// RD_QP_RST of Execution Engine.
+    /// RD_QP_RST from Execution Engine.
     ReadRst,
-    /// RD_QP_STATE of WQE Parser.
+    /// RD_QP_STATE from WQE Parser.
     ReadState,
-    /// RD_ENCAP of Frame Encap.
+    /// RD_ENCAP from Frame Encap.
     ReadEncap,
-    /// RD_CQ_CST of Requester Recv Control.
+    /// RD_CQ_CST from Requester Recv Control.
     ReadCst,
-    /// WR_QP_UAPST of Requester Recv Control.
+    /// WR_QP_UAPST from Requester Recv Control.
     WriteUapst,
-    /// WR_QP_NPST of Requester Trans Control.
+    /// WR_QP_NPST from Requester Trans Control.
     WriteNpst,
-    /// WR_QP_EPST of Execution Engine.
+    /// WR_QP_EPST from Execution Engine.
     WriteEpst,
 }
 
@@ -124,15 +124,15 @@ impl EngineRequest {
     }
 }
 
-/// Returns the part that both types of header share: type, opcode and a 24-bit number.
+/// Returns the part that is common to both types of header: type, opcode and a 24-bit number.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
 
-/// Response to RD_QP_SST of Doorbell Processing, 256 bits.
+/// Response to the RD_QP_SST request of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN: the QP number of the peer. The table has room for its low 16 bits only.
+    /// DstQPN: the QP number of the peer. Only its low 16 bits fit into the table.
     pub remote_qpn: Qpn,
     /// ST: code of the service type.
     pub service: u8,
@@ -166,7 +166,7 @@ impl DoorbellPayload {
     }
 }
 
-/// Response to RD_QP_STATE of the WQE Parser, 128 bits.
+/// Response to the RD_QP_STATE request of WQE Parser, 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserPayload {
     /// Code of the QP state.
@@ -184,7 +184,7 @@ impl ParserPayload {
     }
 }
 
-/// Response to RD_QP_NPST of Requester Trans Control, 192 bits.
+/// Response to the RD_QP_NPST request of Requester Trans Control, 192 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct TransPayload {
@@ -225,8 +225,8 @@ pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
     [psn.get() << 8 | state as u32 & 0x7, 0, 0, 0]
 }
 
-/// Response to RD_ENCAP of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as the table
-/// specifies.
+/// Response to the RD_ENCAP request of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as
+/// the table specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct EncapPayload {
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// The expected layouts are those of table 3.2.
+    /// The expected layouts come from table 3.2.
     #[test]
     fn payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {

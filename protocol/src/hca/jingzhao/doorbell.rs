@@ -48,7 +48,7 @@ impl UarRegister {
     }
 }
 
-/// Unit of the send queue positions in doorbells and links, which depends on the driver.
+/// Unit of send queue positions in doorbells and links. It depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
     /// 16-byte units. Positions continue past the end of the queue (J-06, J-07).
@@ -97,7 +97,7 @@ impl SendDoorbell {
         [low.into_bits(), high.into_bits()]
     }
 
-    /// Returns the byte offset of the first WQE in a queue of `len` bytes. `None` if the queue is empty.
+    /// Returns the byte offset of the first WQE in a queue of `len` bytes, or `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, log_slot: u8, len: u32) -> Option<u32> {
         let bytes = match unit {
             PositionUnit::Granule => u64::from(self.head) * GRANULE as u64,
@@ -109,17 +109,17 @@ impl SendDoorbell {
 
 describe!(SendDoorbell { qpn, opcode as WqeOpcode::word, size, head, fence });
 
-/// Reduces `bytes` modulo the queue length `len`. `None` if the queue is empty.
+/// Reduces `bytes` modulo the queue length `len`. Returns `None` if the queue is empty.
 pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {
     bytes.checked_rem(len.into()).and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// Returns the CQ number of an ARM_CQ write.
+/// Returns the CQ number in an ARM_CQ write.
 pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }
 
-/// Returns the EQ number of an ARM_EQ write.
+/// Returns the EQ number in an ARM_EQ write.
 pub const fn arm_eq(word: u32) -> Eqn {
     Eqn::new(word & 0xff)
 }

@@ -17,7 +17,7 @@ pub const LEN: usize = 32;
 /// Offset of the owner byte, which is the last byte of an EQE. Ownership works in the same way as for a CQE.
 pub const OWNER: usize = 31;
 
-/// Type of an event. The code is also its bit number in the masks of MAP_EQ.
+/// Type of an event. The type code is also the bit number in the masks of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
     /// 00h: completion. It is always delivered to the EQ of the CQ; event masks do not apply.
@@ -40,7 +40,7 @@ pub enum EventType {
     EqOverflow,
     /// 10h: the responder rejected an invalid request.
     WqInvalidRequest,
-    /// 11h: the responder rejected a request because it lacked access rights.
+    /// 11h: the responder rejected a request that lacked access rights.
     WqAccess,
 }
 
@@ -178,8 +178,8 @@ impl Eqe {
         }
     }
 
-    /// Parses an EQE as a driver does. `None` if the device owns the entry, or if the entry has a type or value that
-    /// this device never writes.
+    /// Parses an EQE as a driver does. Returns `None` if the device owns the entry, or if the entry has a type or value
+    /// that this device never writes.
     pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
         if entry[OWNER] & HARDWARE_OWNED != 0 {
             return None;
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Builds an EQE from its type, its subtype, and the words at 04h, 08h and 0Ch as section 8.4 defines them.
+    /// Builds an EQE from its type, its subtype, and the words at 04h, 08h and 0Ch, as defined in section 8.4.
     fn entry(event_type: u8, subtype: u8, number: [u8; 4], detail: [u8; 4], out_param: [u8; 8]) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[1] = event_type;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_bit_is_event_type_code() {
+    fn mask_bit_position_equals_event_type_code() {
         assert_eq!(EventType::WqAccess.mask(), 1 << 0x11);
         for code in 0..=255 {
             if let Some(event) = EventType::from_code(code) {

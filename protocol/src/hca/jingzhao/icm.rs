@@ -85,7 +85,7 @@ pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
     Ok((entries as usize).div_ceil(2) * size_of::<Group>())
 }
 
-/// Parses the inbox of MAP_ICM. An error in any entry rejects the whole command.
+/// Parses the inbox of MAP_ICM. If any entry is invalid, the whole command is rejected.
 ///
 /// # Errors
 /// BAD_PARAM for an invalid count, an inbox shorter than the count requires, an entry without pages, an ICM address

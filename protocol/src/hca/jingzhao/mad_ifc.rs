@@ -10,8 +10,8 @@ use crate::ids::Lid;
 pub struct MadIfc {
     /// LID of the port.
     pub lid: Lid,
-    /// Whether the link is up. If it is up, the outbox reports port state active (4) and physical state link up (5).
-    /// Otherwise, the outbox reports port state down (1) and physical state polling (2).
+    /// Whether the link is up. If so, the outbox reports port state active (4) and physical state link up (5). If not,
+    /// it reports port state down (1) and physical state polling (2).
     pub link_up: bool,
 }
 

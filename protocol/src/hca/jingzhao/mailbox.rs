@@ -29,7 +29,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. `None` if the command rejects it or has no inbox layout.
+    /// Parses an inbox. Returns `None` if the command rejects the inbox, or has no inbox layout.
     pub fn inbox(op: Op, in_modifier: u32, bytes: &[u8]) -> Option<Self> {
         let fixed = bytes.first_chunk::<0x40>();
         Some(match op {
@@ -48,7 +48,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. `None` if the command has no outbox layout.
+    /// Parses an outbox. Returns `None` if the command has no outbox layout.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryDevLim => Self::DevLim(DevLim::parse(bytes.first_chunk()?)),

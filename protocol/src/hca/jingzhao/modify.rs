@@ -1,15 +1,15 @@
 //! Context changes made by MODIFY_QP commands.
 //!
-//! The public driver sends a whole context image with every command. This driver repeats the initial PSNs and sets
-//! almost no bits of opt_param_mask. Drivers that follow the document set a bit for every attribute that they change,
-//! and can send arbitrary values in other fields. The following rules support both:
+//! The public driver sends a whole context image with every command. It repeats the initial PSNs and sets almost no
+//! bits of opt_param_mask. Drivers that follow the document set a bit for every attribute that they change, and can
+//! send arbitrary values in the other fields. The following rules support both types of driver:
 //!
 //! - RST2INIT copies the whole image.
 //! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.
 //! - An attribute that the transition requires is copied even if its mask bit is clear, unless its value is zero.
-//! - Some fields, mainly those for queues and keys, belong to no attribute of any transition of the service. They are
-//!   copied if they are nonzero, but only until the part of the QP that uses them starts to run: fields of the send
-//!   queue up to RTR2RTS, and all others up to INIT2RTR.
+//! - Some fields, mainly those for queues and keys, belong to no attribute that applies to the service. They are copied
+//!   if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send queue are
+//!   copied up to RTR2RTS, and all others up to INIT2RTR.
 //! - PSNs are copied only by the commands that initialise them.
 //!
 //! # Spec
@@ -31,9 +31,9 @@ const DEFAULT_RNR_RETRY: u8 = 7;
 /// QP context as stored by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredQpc {
-    /// Context image. The caller brings `state` and the PSNs up to date before it applies a command.
+    /// Context image. Before applying a command, the caller updates `state` and the PSNs.
     pub image: Qpc,
-    /// Meaning that this QP's driver gives to the mask bits.
+    /// Numbering of the mask bits that the QP's driver uses.
     numbering: Numbering,
 }
 
@@ -83,7 +83,7 @@ impl StoredQpc {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Copies from `mailbox` the fields that a command other than RST2INIT changes.
+    /// Applies a command other than RST2INIT: copies the fields that the command changes from `mailbox`.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -182,8 +182,8 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PKEY_INDEX => fields!(pkey_index),
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
-        // Table A1-4 of the document also includes some fields in the address vector that have separate mask bits.
-        // These fields follow their separate mask bits.
+        // In table A1-4 of the document, the address vector also includes some fields that have mask bits of their own.
+        // Such fields are copied only according to their own mask bits.
         Attributes::AV => fields!(
             my_lmc,
             rlid,
@@ -477,10 +477,10 @@ mod tests {
         }
     }
 
-    /// In the document, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver, they are the port,
-    /// the timeout and the RNR retry count.
+    /// In the document, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver's numbering, they
+    /// are the port, the timeout and the RNR retry count.
     #[test]
-    fn driver_or_document_numbering_decides_meaning_of_mask_bit() {
+    fn mask_bit_meaning_depends_on_numbering() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
         let given = |before: StoredQpc, bit: u32| {
             let mailbox = Qpc { opt_param_mask: 1 << bit, port: 1, ..Qpc::default() };

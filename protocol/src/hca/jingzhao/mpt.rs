@@ -16,7 +16,7 @@ bitflags! {
     /// MPT flags. Bits without a name are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// Bits 31:28, which the public driver sets in every entry. They do not deny access to the device.
+        /// Bits 31:28, which the public driver sets in every entry. The device can use the entry even if they are set.
         const SW_OWNS = 0xf << 28;
         /// Memory-mapped I/O. Ignored by the device.
         const MIO = 1 << 17;
@@ -24,7 +24,7 @@ bitflags! {
         const BIND_ENABLE = 1 << 15;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
-        /// Memory region rather than window. The public driver always sets it.
+        /// Memory region rather than window. The public driver always sets this flag.
         const REGION = 1 << 8;
         /// Ignored, because local reads are always allowed.
         const LOCAL_READ = 1 << 7;
@@ -56,8 +56,8 @@ impl PageSize {
     /// Smallest page size, 4 KiB.
     pub const MIN: Self = Self { log: 12 };
 
-    /// Decodes the field, which has two encodings. It holds a size in bytes, where 0 means 4 KiB, or a code from 1 to
-    /// 19 for 2^13 to 2^31 bytes. The tests of the public RTL use codes (J-20).
+    /// Decodes the page size field, which has two encodings. It holds either a size in bytes, where 0 means 4 KiB, or a
+    /// code from 1 to 19 for 2^13 to 2^31 bytes. The tests of the public RTL use codes (J-20).
     #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
     pub const fn from_field(field: u32) -> Option<Self> {
         match field {
@@ -85,9 +85,9 @@ impl PageSize {
 pub struct Mpt {
     /// Access rights, and the type of region.
     pub flags: MptFlags,
-    /// Size of the pages to which the MTT entries point.
+    /// Size of the pages that the MTT entries point to.
     pub page_size: PageSize,
-    /// Shared value of L_Key and R_Key. Its low bits are the index of the entry.
+    /// Value of both the L_Key and the R_Key. The low bits are the index of the entry.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -98,7 +98,7 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Length in bytes, both of the mailbox and of the entry in ICM.
+    /// Length in bytes of the mailbox and of the entry in ICM.
     pub const LEN: usize = 0x40;
 
     /// Parses the mailbox of SW2HW_MPT.
@@ -138,7 +138,7 @@ impl Mpt {
         })
     }
 
-    /// Checks that the index given to SW2HW_MPT lies in the table and matches the key.
+    /// Checks that the index given to SW2HW_MPT is in the table and matches the key.
     ///
     /// # Errors
     /// BAD_INDEX if the index is outside the table or does not match the key.
@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. This is the case if [`MptFlags::PHYSICAL`] is set or the
-    /// region covers the whole address space, like the DMA region of the public driver (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is so if [`MptFlags::PHYSICAL`] is set, or if the
+    /// region covers the whole address space, like the public driver's DMA region (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

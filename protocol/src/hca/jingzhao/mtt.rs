@@ -27,7 +27,8 @@ pub struct WriteMtt {
     pub pages: Vec<Iova>,
 }
 
-/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries. At most [`MAX_ENTRIES`] of them count.
+/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries. Entries beyond [`MAX_ENTRIES`] do not
+/// count.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.

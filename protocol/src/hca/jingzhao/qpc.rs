@@ -283,12 +283,12 @@ impl Qpc {
         Recv::new().with_min_rnr_timer(self.min_rnr_timer).with_recv_psn(self.recv_psn.get())
     }
 
-    /// Returns the service type. `None` for an unsupported code.
+    /// Returns the service type, or `None` for an unsupported code.
     pub const fn service(&self) -> Option<ServiceType> {
         ServiceType::from_code(self.service)
     }
 
-    /// Returns the state. `None` for an undefined code.
+    /// Returns the state, or `None` for an undefined code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
@@ -401,7 +401,7 @@ describe!(Qpc {
     wqe_counters as Hex,
 });
 
-/// Decodes an IPv4 address. `None` if the field is 0, which means that it is unset.
+/// Decodes an IPv4 address. Returns `None` if the field is 0, which means that the address is unset.
 fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }

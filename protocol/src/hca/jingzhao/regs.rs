@@ -21,7 +21,7 @@ pub enum Register {
     InitDone,
 }
 
-/// Offsets of the HCR: first the one in the document, then the one that the public driver uses.
+/// Offsets of the HCR: first the one in the document, then the one used by the public driver.
 pub const HCR: [u32; 2] = [0x8_0000, 0];
 /// Offsets of the reset register: first the one in the document, then the one in the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];

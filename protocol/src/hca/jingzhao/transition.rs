@@ -13,8 +13,8 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// QP attributes. Their bits are those of opt_param_mask in the numbering of the document. The public driver uses
-    /// [another numbering](Numbering::Driver).
+    /// QP attributes. The bits are those of opt_param_mask as numbered in the document. The public driver uses [another
+    /// numbering](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// State after the transition.
@@ -43,7 +43,7 @@ bitflags! {
         const RNR_RETRY = 1 << 11;
         /// PSN of the next expected packet.
         const RQ_PSN = 1 << 12;
-        /// Limit of outstanding READs and atomics as requester.
+        /// Maximum number of outstanding READs and atomics as the requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// Alternate path to the peer.
         const ALT_PATH = 1 << 14;
@@ -51,7 +51,7 @@ bitflags! {
         const MIN_RNR_TIMER = 1 << 15;
         /// First PSN to send.
         const SQ_PSN = 1 << 16;
-        /// Limit of outstanding READs and atomics as responder.
+        /// Maximum number of outstanding READs and atomics as the responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// State of path migration.
         const PATH_MIG_STATE = 1 << 18;
@@ -62,7 +62,7 @@ bitflags! {
     }
 }
 
-/// Meaning of the bits of opt_param_mask, which depends on the driver of the QP.
+/// Numbering of the bits in opt_param_mask. It depends on the QP's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Numbering {
     /// The numbering of [`Attributes`] in the document.
@@ -74,8 +74,8 @@ pub enum Numbering {
 
 impl Numbering {
     /// Detects the numbering from the mask of RST2INIT. For all services, this command requires the port, which is bit
-    /// 5 in the document and bit 11 in the driver. In the document, bit 11 applies only to connected QPs and has no
-    /// meaning in this command.
+    /// 5 in the document's numbering and bit 11 in the driver's. In the document's numbering, bit 11 applies only to
+    /// connected QPs and has no meaning in this command.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -85,7 +85,7 @@ impl Numbering {
         }
     }
 
-    /// Returns the attributes that a mask selects.
+    /// Returns the attributes selected by a mask.
     pub fn named(self, mask: u32) -> Attributes {
         use Attributes as A;
         /// Bits in the driver's numbering. Bits 13 (another RNR retry count) and 16 are omitted because the QPC has no
@@ -132,7 +132,7 @@ impl Field for Attributes {
 }
 
 impl Transition {
-    /// Returns the transition that a command requests. `None` for other commands.
+    /// Returns the transition that a command requests, or `None` if it requests none.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
             Op::Rst2Init => Self::Rst2Init,
@@ -167,8 +167,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver must provide. The device cannot verify that they are provided, because
-    /// the public driver sets no mask bits for them.
+    /// Returns the attributes that the driver must provide. The device cannot verify this, because the public driver
+    /// sets no mask bits for them.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);

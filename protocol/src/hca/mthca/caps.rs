@@ -1,6 +1,6 @@
 //! Device capabilities: outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
-//! The mailboxes are mostly empty, and drivers read single fields of them. Each field is therefore written at the
+//! The mailboxes are mostly empty, and drivers read only individual fields. Each field is therefore written at the
 //! offset that the tables of the interface document give.
 //!
 //! # Spec
@@ -107,9 +107,9 @@ pub struct DevLim {
     pub log_max_mtt_segments: u8,
     /// Largest memory region in bytes.
     pub log_max_mr_len: u8,
-    /// Largest number of outstanding READs and atomics as requester.
+    /// Log2 of the maximum number of outstanding READs and atomics as the requester.
     pub log_max_requester_resources: u8,
-    /// Largest number of outstanding READs and atomics as responder.
+    /// Log2 of the maximum number of outstanding READs and atomics as the responder.
     pub log_max_responder_resources: u8,
     /// Local ACK delay, as a timeout code.
     pub ack_delay: u8,
@@ -134,11 +134,11 @@ pub struct DevLim {
     pub log_uar_mib: u8,
     /// Log2 of the smallest page size of a memory region in bytes.
     pub log_min_page: u8,
-    /// Largest number of gather list entries.
+    /// Maximum number of gather list entries.
     pub max_send_sges: u8,
     /// Largest send WQE in bytes.
     pub max_send_wqe_len: u16,
-    /// Largest number of scatter list entries.
+    /// Maximum number of scatter list entries.
     pub max_recv_sges: u8,
     /// Largest receive WQE in bytes.
     pub max_recv_wqe_len: u16,

@@ -12,7 +12,7 @@ use crate::hca::qp::Transition;
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// A command that drivers of a device without local memory use.
+/// A command used by drivers of devices without local memory.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -95,7 +95,7 @@ const fn always(row: Row) -> Row {
     Row { always: true, ..row }
 }
 
-/// Returns the row of a QP command. Its inbox consists of a mask, four unused bytes and a QPC.
+/// Returns the row of a QP command. The command's inbox consists of a mask, four unused bytes and a QPC.
 const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
     inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
 }
@@ -153,7 +153,7 @@ static TABLE: [Row; 48] = [
 ];
 
 impl Op {
-    /// Returns the command with this opcode, or `None`.
+    /// Returns the command with this opcode, or `None` if the opcode is unknown.
     pub fn from_code(code: u16) -> Option<Self> {
         find(code).map(|row| row.op)
     }
@@ -248,7 +248,7 @@ impl Command {
     }
 }
 
-/// Passes the parameters of a command to the visitor, named according to its opcode.
+/// Passes the parameters of a command to the visitor, with names that depend on the command's opcode.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);

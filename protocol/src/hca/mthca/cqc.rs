@@ -40,7 +40,7 @@ impl Cqc {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Parses the inbox of SW2HW_CQ. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
+    /// Parses the inbox of SW2HW_CQ. `max_log_entries` is the limit reported by QUERY_DEV_LIM.
     ///
     /// # Errors
     /// EXCEED_LIM if the CQ has more entries than this limit.
@@ -77,7 +77,7 @@ impl ResizeCq {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Parses the inbox. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
+    /// Parses the inbox. `max_log_entries` is the limit reported by QUERY_DEV_LIM.
     ///
     /// # Errors
     /// EXCEED_LIM if the CQ has more entries than this limit.

@@ -12,8 +12,8 @@ pub const UAR_PAGE: u64 = super::PAGE as u64;
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
 
-/// A doorbell register of a UAR page. It has eight bytes, which drivers write at once or in two halves. Writes to other
-/// offsets are ignored, and the whole page reads 0.
+/// A doorbell register of a UAR page. It has eight bytes, which drivers write in one access or in two halves. Writes to
+/// other offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
     /// 10h: rings the doorbell of a send queue.
@@ -31,7 +31,8 @@ impl UarRegister {
         }
     }
 
-    /// Decodes an offset in a UAR page. Returns the register, and whether the offset is that of its second half.
+    /// Decodes an offset in a UAR page. Returns the register, and whether the offset is that of the register's second
+    /// half.
     pub const fn at(offset: u64) -> Option<(Self, bool)> {
         match offset {
             0x10 => Some((Self::Send, false)),
@@ -138,8 +139,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Parses the last arm request from a doorbell record. `None` if the record has another kind, which is the case
-    /// until the CQ is armed for the first time.
+    /// Parses the last arm request from a doorbell record. Returns `None` if the record has another kind. It has
+    /// another kind until the CQ is armed for the first time.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -172,7 +173,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// Decodes a kind. `None` for a free record or an unknown code.
+    /// Decodes a kind. Returns `None` for a free record or an unknown code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Consumer,
@@ -202,7 +203,7 @@ impl RecordKind {
 pub struct Record {
     /// Number of WQEs that were posted, or of CQEs that were consumed.
     pub counter: u32,
-    /// Kind of the record; `None` if it is free.
+    /// Kind of the record; `None` if the record is free.
     pub kind: Option<RecordKind>,
     /// Number of the queue, including the generation in the bits above the table size.
     pub number: u32,

@@ -49,7 +49,7 @@ impl Field for Interrupt {
 impl Eqc {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
-    /// Largest supported log2 of the number of entries. The driver's EQ for completion events has 2^17 entries.
+    /// Log2 of the maximum number of entries. The driver's EQ for completion events has 2^17 entries.
     pub const MAX_LOG_ENTRIES: u8 = 20;
 
     /// Parses the inbox of SW2HW_EQ.

@@ -21,7 +21,7 @@ pub enum QpEvent {
     Catastrophic,
     /// 10h: the device rejected an invalid request from the peer.
     InvalidRequest,
-    /// 11h: the device rejected a request from the peer that lacked access rights.
+    /// 11h: the device rejected a peer's request that lacked access rights.
     AccessViolation,
     /// 13h: last WQE reached. The QP will take no more receives from the SRQ.
     LastWqeReached,
@@ -85,7 +85,7 @@ impl Describe for Eqe {
 }
 
 impl Eqe {
-    /// Returns the code of the event type, which is also the bit number in the masks of MAP_EQ. Completions are
+    /// Returns the code of the event type. The code is also the bit number in the masks of MAP_EQ. Completions are
     /// delivered to the EQ of their CQ, regardless of the masks.
     pub const fn event_type(&self) -> u8 {
         match self {

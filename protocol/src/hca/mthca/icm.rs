@@ -20,7 +20,7 @@ pub struct Block {
     pub start: IcmAddr,
     /// Bus address of the block, page-aligned.
     pub bus: Iova,
-    /// Length in bytes, a power of two of at least one page.
+    /// Length in bytes: a power of two, at least one page.
     pub length: u64,
 }
 

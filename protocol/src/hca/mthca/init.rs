@@ -25,7 +25,7 @@ pub struct InitHca {
     pub group_buckets: u16,
     /// Log2 of the number of entries in the multicast table.
     pub log_groups: u8,
-    /// Log2 of the length in bytes of the doorbell records that belong to one UAR page.
+    /// Log2 of the total length in bytes of a UAR page's doorbell records.
     pub log_uarc: u8,
     /// ICM address of the first doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
@@ -95,7 +95,7 @@ impl InitHca {
         inbox
     }
 
-    /// Log2 of the largest number of EQs, which is the width of the arm register.
+    /// Log2 of the maximum number of EQs. The arm register has one bit for each EQ.
     const LOG_MAX_EQS: u8 = 6;
 
     /// Returns whether an EQ with this number can exist.
@@ -103,7 +103,7 @@ impl InitHca {
         (eqn.get() as u64) < self.eqc.entries()
     }
 
-    /// Returns the ICM address of doorbell record `index` of a UAR page.
+    /// Returns the ICM address of doorbell record `index` of UAR page `page`.
     pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
         let page = (page as u64).wrapping_shl(self.log_uarc as u32);
         let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN as u64);

@@ -32,7 +32,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. `None` if the command rejects it or has no inbox layout.
+    /// Parses an inbox. Returns `None` if the command rejects the inbox, or has no inbox layout.
     pub fn inbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::InitHca => Self::InitHca(InitHca::parse(bytes.first_chunk()?).ok()?),
@@ -49,7 +49,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. `None` if the command has no outbox layout.
+    /// Parses an outbox. Returns `None` if the command has no outbox layout.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryFw => Self::QueryFw(QueryFw::parse(bytes.first_chunk()?)),

@@ -34,7 +34,7 @@ impl Mgm {
         &self.0
     }
 
-    /// Returns the index of the next entry in the hash chain. `None` at the end of the chain.
+    /// Returns the index of the next entry in the hash chain, or `None` at the end of the chain.
     pub fn next(&self) -> Option<u32> {
         Some(self.raw().next.get() >> 6).filter(|index| *index != 0)
     }

@@ -1,8 +1,7 @@
 //! Context changes made by QP commands.
 //!
-//! The driver builds a new context for every command. Fields that its caller did not set are zero. Every command
-//! therefore has a set of fields that it always copies. All other fields are copied only if their bit in the mask is
-//! set.
+//! The driver builds a new context for every command. Fields that the driver's caller did not set are zero. Therefore,
+//! each command always copies a fixed set of fields, and copies any other field only if its bit in the mask is set.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -16,7 +15,7 @@ use crate::hca::qp::{QpState, ServiceType, Transition};
 use crate::hca::status::CmdError;
 
 bitflags! {
-    /// QP attributes that a command copies in addition to those that it always copies.
+    /// QP attributes that a command copies in addition to its fixed set of fields.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpAttributes: u32 {
         /// Alternate path for path migration.
@@ -35,9 +34,9 @@ bitflags! {
         const RNR_TIMER = 1 << 6;
         /// Address and static rate of the primary path.
         const PRIMARY_PATH = 1 << 7;
-        /// Limit of outstanding READs and atomics as requester.
+        /// Maximum number of outstanding READs and atomics as the requester.
         const REQUESTER_DEPTH = 1 << 8;
-        /// Limit of outstanding READs and atomics as responder.
+        /// Maximum number of outstanding READs and atomics as the responder.
         const RESPONDER_DEPTH = 1 << 9;
         /// State of path migration.
         const MIGRATION = 1 << 10;
@@ -51,7 +50,7 @@ bitflags! {
         const ACK_TIMEOUT = 1 << 14;
         /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 15;
-        /// Scheduling queue to which the send queue belongs.
+        /// Scheduling queue that the send queue belongs to.
         const SCHED_QUEUE = 1 << 16;
         const _ = !0;
     }
@@ -84,14 +83,14 @@ impl Describe for ModifyQp {
     }
 }
 
-/// Code of the largest path MTU that QUERY_DEV_LIM reports, 2048 bytes (section 12, T46).
+/// Code of the largest path MTU, 2048 bytes, as reported by QUERY_DEV_LIM (section 12, T46).
 const MAX_MTU: u8 = 4;
 
 impl ModifyQp {
     /// Length of the inbox in bytes: a mask, an unused word and the context.
     pub const LEN: usize = 8 + qpc::LEN;
 
-    /// Length in bytes of the outbox of QUERY_QP and ERR2RST_QP. The outbox begins like the inbox.
+    /// Length in bytes of the outbox of QUERY_QP and ERR2RST_QP. The outbox begins with the same fields as the inbox.
     pub const OUTBOX_LEN: usize = 0x200;
 
     /// Parses the inbox from its bytes.
@@ -192,7 +191,7 @@ impl Qpc {
         Ok(next)
     }
 
-    /// Copies the attributes that the mask selects.
+    /// Copies the attributes selected by the mask.
     fn copy_named(&mut self, new: &ModifyQp) {
         let ModifyQp { named, qpc: from } = new;
         let is = |bit| named.contains(bit);
@@ -260,12 +259,12 @@ impl Qpc {
         Ok(())
     }
 
-    /// Returns the maximum number of outstanding READs and atomics as requester.
+    /// Returns the maximum number of outstanding READs and atomics as the requester.
     pub const fn requester_depth(&self) -> u8 {
         if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
     }
 
-    /// Returns the maximum number of outstanding READs and atomics as responder.
+    /// Returns the maximum number of outstanding READs and atomics as the responder.
     pub const fn responder_depth(&self) -> u8 {
         1 << self.responder.log_depth()
     }

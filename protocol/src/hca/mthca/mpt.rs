@@ -35,7 +35,7 @@ bitflags! {
         const REMOTE_READ = 1 << 12;
         /// The device can write to the region for local work requests and receives.
         const LOCAL_WRITE = 1 << 11;
-        /// Local reads are allowed. They are allowed even if the flag is not set.
+        /// Local reads are allowed. The device allows them even if this flag is clear.
         const LOCAL_READ = 1 << 10;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
@@ -51,7 +51,7 @@ pub struct Mpt {
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,
-    /// Shared value of L_Key and R_Key.
+    /// Value of both the L_Key and the R_Key.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -134,7 +134,7 @@ mod tests {
 
     const TABLE: Table = Table { base: IcmAddr::new(0x2580_0000), log_entries: 17 };
 
-    /// Example from section 13.3: the region of the driver's PD, which has entry 10h.
+    /// Example from section 13.3: the region of the driver's PD, in MPT entry 10h.
     fn driver_pd() -> [u8; Mpt::LEN] {
         let mut inbox = [0; Mpt::LEN];
         inbox[..0x10].copy_from_slice(&[0xf0, 0x02, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 1]);

@@ -6,8 +6,7 @@
 use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 
-/// Inbox of INIT_IB. Drivers request the values that QUERY_DEV_LIM reports, so the contents do not affect the
-/// device.
+/// Inbox of INIT_IB. Drivers request the values reported by QUERY_DEV_LIM, so the contents do not affect the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitIb;
 

@@ -23,12 +23,12 @@ pub const LEN: usize = 0x100;
 pub enum QpKind {
     /// An ordinary QP with this service type.
     Service(ServiceType),
-    /// QP0 or QP1, which sends MADs whose headers the driver writes.
+    /// QP0 or QP1, which sends MADs with headers written by the driver.
     Mlx,
 }
 
 impl QpKind {
-    /// Returns the kind with this code, or `None`.
+    /// Returns the kind with this code, or `None` if the code is not supported.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             7 => Some(Self::Mlx),
@@ -201,7 +201,7 @@ pub struct Responder {
     pub reads: bool,
     #[bits(5)]
     __: u8,
-    /// Log2 of the maximum number of outstanding READs and atomics that the peer can send.
+    /// Log2 of the maximum number of READs and atomics that the peer can have outstanding.
     #[bits(3)]
     pub log_depth: u8,
     __: u8,
@@ -362,12 +362,12 @@ impl Qpc {
         })
     }
 
-    /// Returns the state. `None` for an undefined code.
+    /// Returns the state, or `None` for an undefined code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Returns the kind. `None` for an unsupported code.
+    /// Returns the kind, or `None` for an unsupported code.
     pub const fn kind(&self) -> Option<QpKind> {
         QpKind::from_code(self.kind)
     }

@@ -13,7 +13,7 @@ use crate::ids::Eqn;
 pub enum Register {
     /// A word of the HCR.
     Hcr(HcrWord),
-    /// Arms EQs. If bit n of the written word is set, the EQ with the contained number plus n is armed.
+    /// Arms EQs. Bit 0 of the written word arms the EQ with this number, bit 1 arms the next EQ, and so on.
     EqArm(Eqn),
     /// Writing this register sets the consumer index of the EQ.
     EqSetCi(Eqn),
@@ -32,15 +32,15 @@ pub const EQS: u32 = 64;
 pub const HCR: u32 = 0x8_0680;
 /// Offset of the EQ arm register, which has 64 bits in big-endian order. Linux writes only its second word.
 pub const EQ_ARM: u32 = 0x8_0a00;
-/// Offset of the EQ consumer index registers. Each has eight bytes, of which the first four are used.
+/// Offset of the EQ consumer index registers. Each register has eight bytes, but only the first four are used.
 pub const EQ_SET_CI: u32 = 0x8_0b00;
 /// Offset of the catastrophic error buffer.
 pub const CATASTROPHE: u32 = 0x8_3000;
 /// Length of the catastrophic error buffer in 32-bit words. If it were 0, the driver would oops on unload.
 pub const CATASTROPHE_DWORDS: u32 = 1;
-/// Offset of the register that deasserts INTx, which has one bit for each of 64 pins.
+/// Offset of the register that deasserts INTx. The register has one bit for each of 64 pins.
 pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
-/// Offset of the reset register, which is fixed in the driver.
+/// Offset of the reset register. The driver hard-codes this offset.
 pub const RESET: u32 = 0xf_0010;
 
 /// Offset, length in bytes and first register of each block, in address order.

@@ -35,12 +35,12 @@ pub struct Srqc {
 describe!(Srqc { log_slots, srqn, lkey, page as Hex, record, log_slot, pd, limit });
 
 impl Srqc {
-    /// Length of the inbox that the driver writes, in bytes.
+    /// Length in bytes of the inbox that the driver writes.
     pub const LEN: usize = 0x30;
-    /// Length of the outbox of QUERY_SRQ in bytes.
+    /// Length in bytes of the outbox of QUERY_SRQ.
     pub const QUERY_LEN: usize = 0x40;
 
-    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` follows from the limits that QUERY_DEV_LIM reports.
+    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` follows from the limits reported by QUERY_DEV_LIM.
     ///
     /// # Errors
     /// EXCEED_LIM if the SRQ has more slots than this limit.
@@ -108,7 +108,7 @@ struct Stride {
     log_stride: u8,
 }
 
-/// Protection domain and EQ number. The driver always writes the same EQ number, which is not the number of the EQ that
+/// Protection domain and EQ number. The driver always writes the same EQ number, which differs from that of the EQ that
 /// receives the events.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,4 +1,4 @@
-//! Send and receive WQEs, and the segments of which they consist.
+//! Send and receive WQEs, and the segments that they consist of.
 //!
 //! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in the
 //! [`NextSegment`] of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Rate of an unlimited flow, in bytes per second (25 Gbit/s). The first notification reduces the rate from
-/// this value, and a flow that reaches it again is no longer limited. If the link is slower, a few more
-/// notifications, one per 50 us, are needed to reduce the rate to that of the link.
+/// Rate of an unlimited flow, in bytes per second (25 Gbit/s). The first notification reduces the rate from this value,
+/// and a flow that reaches it again is no longer limited. On a slower link, a few more notifications (one per 50 us)
+/// are needed to reduce the rate to that of the link.
 const LINE_RATE: u64 = 3_125_000_000;
 
-/// Minimum rate in bytes per second: 100 Mbit/s, whatever the peer reports.
+/// Minimum rate in bytes per second: 100 Mbit/s, however many notifications the peer sends.
 const MIN_RATE: u64 = 12_500_000;
 
 /// Additive increase per period: 40 Mbit/s, in bytes per second.
@@ -22,10 +22,10 @@ const PERIOD: Duration = Duration::from_micros(55);
 /// target rate.
 const FAST_PERIODS: u32 = 5;
 
-/// Number of periods after which every flow is back at [`LINE_RATE`]; a flow at [`MIN_RATE`] needs 623.
+/// Number of periods after which every flow is back at [`LINE_RATE`]. From [`MIN_RATE`], 623 periods are enough.
 const PERIODS: u32 = 1024;
 
-/// Maximum burst in bytes, large enough that the pause after it exceeds the resolution of timers.
+/// Maximum burst in bytes, large enough that the pause after it exceeds the timer resolution.
 const BURST: u64 = 32 * 1024;
 
 /// Longest pause after a burst, in microseconds. A pause also delays READ responses. At low rates, this limit keeps
@@ -43,7 +43,7 @@ const GAIN_SHIFT: u32 = 8;
 /// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets the target
 /// to the current rate and cuts the rate by half the congestion estimate. The estimate grows with notifications and
 /// decays without them. For every 55 us without a notification, the rate moves halfway to the target. From the sixth
-/// such period on, the target also rises by 40 Mbit/s. At 25 Gbit/s, the limiter is removed.
+/// such period on, the target also rises by 40 Mbit/s per period. At 25 Gbit/s, the limiter is removed.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.9.3, requires a rate reduction and leaves the algorithm to the implementation.
@@ -115,7 +115,7 @@ impl Pace {
         self.paused &= now < self.burst_from;
     }
 
-    /// Returns the time at which the burst has drained at the current rate.
+    /// Returns the time by which a link with the current rate would have sent the burst.
     fn due(&self) -> Instant {
         self.burst_from + Duration::from_nanos(self.burst * 1_000_000_000 / self.rate)
     }

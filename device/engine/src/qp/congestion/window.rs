@@ -1,10 +1,10 @@
-//! Congestion window of a QP: the number of packets that can be unacknowledged.
+//! Congestion window of a QP: the maximum number of unacknowledged packets.
 //!
 //! The underlying UDP sockets may buffer only a few dozen full frames. With a fixed window, the same packets
 //! would be lost again in every round trip. The window follows additive increase, multiplicative decrease:
 //!
 //! - it starts at the configured window, which is also its maximum;
-//! - a loss (sequence NAK, implied NAK, timeout) halves it, once per round trip, down to
+//! - a loss (sequence NAK, implied NAK, timeout) halves it, at most once per round trip, down to
 //!   [`MIN_WINDOW`](limits::MIN_WINDOW);
 //! - it widens by one packet whenever a full window of packets has been acknowledged.
 
@@ -26,7 +26,7 @@ impl Window {
         Self { packets: cap, cap, credit: 0, recovering: 0 }
     }
 
-    /// Returns the number of packets that can be unacknowledged.
+    /// Returns the maximum number of unacknowledged packets.
     pub(crate) fn packets(&self) -> u32 {
         self.packets
     }

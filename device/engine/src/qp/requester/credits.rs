@@ -1,16 +1,16 @@
-//! End-to-end message level flow control: the number of receive requests that the responder advertises in its ACKs.
+//! End-to-end message level flow control. The responder advertises the number of its posted receive requests in ACKs.
 //!
-//! The messages that an ACK completes, plus the credits that it grants, form a limit. Messages up to this limit can be
-//! sent freely. Only messages that consume a receive request count. Beyond the limit, a single packet with AckReq can
-//! be sent as a probe: the first packet of a SEND, or the last packet of a WRITE with immediate. If the probe is
+//! An ACK sets a limit: the last message that it completes, plus the credits that it grants. Only messages that consume
+//! a receive request count. Messages up to the limit can be sent freely. Beyond the limit, a single packet with AckReq
+//! can be sent as a probe: the first packet of a SEND, or the last packet of a WRITE with immediate. If the probe is
 //! accepted, the message has its receive request and continues.
 //!
-//! The specification expresses the limit in message sequence numbers (MSN, SSN). This code counts the messages
-//! completed by the acknowledged PSN instead, because the responder counts a READ that is split into chunks as several
+//! The specification expresses the limit in message sequence numbers (MSN, SSN). This code instead counts the messages
+//! completed up to the acknowledged PSN, because the responder counts a READ that is split into chunks as several
 //! messages. Apart from this difference, the two counts are equal.
 //!
-//! The requester is not limited if the responder advertises no credits. It is not limited before the first ACK either,
-//! because the worst outcome of sending is an RNR NAK.
+//! The requester is not limited if the responder advertises no credits, nor before the first ACK. In both cases, the
+//! worst outcome of sending is an RNR NAK.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.
@@ -39,7 +39,7 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    /// Applies the credit `code` of an ACK that completes message `done`. A late ACK never lowers the limit.
+    /// Applies the credit `code` of an ACK whose last completed message is `done`. A late ACK never lowers the limit.
     pub(super) fn update(&mut self, code: u8, done: u32) {
         let given = TABLE.get(usize::from(code)).map(|credits| done.wrapping_add(*credits));
         self.limit = match (given, self.limit) {
@@ -48,7 +48,7 @@ impl Credits {
         };
     }
 
-    /// Returns by how many messages `message` exceeds the limit; 0 or less if `message` is within the limit.
+    /// Returns the number of messages by which `message` exceeds the limit; 0 or less if `message` is within the limit.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }

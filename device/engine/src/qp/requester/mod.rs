@@ -1,6 +1,6 @@
 //! Requester of a reliable connection (RC, XRC initiator): fetches send requests, segments them into packets, and
-//! retransmits until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles what the
-//! responder returns.
+//! retransmits the packets until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles
+//! what the responder returns.
 //!
 //! Requests are queued in posting order, each with its range of PSNs. A READ takes one PSN per response packet. Three
 //! PSNs describe the whole state:
@@ -10,10 +10,10 @@
 //!                    ^ unacked              ^ cursor        ^ high
 //! ```
 //!
-//! - `unacked`: the oldest unacknowledged PSN. It always lies in the front request, because requests complete in order
+//! - `unacked`: the oldest unacknowledged PSN. It is always in the front request, because requests complete in order
 //!   and leave the queue on completion. For a READ, it is the PSN of the next response packet.
 //! - the cursor: the next packet to send. A retry (go-back-N) moves it back to `unacked`.
-//! - `high`: one past the newest PSN ever sent. Responses at or beyond it are ghosts and are dropped.
+//! - `high`: one past the newest PSN ever sent. Responses with this PSN or a later one are ghosts and are dropped.
 //!
 //! Packets are not buffered: a retransmission gathers the payload from guest memory again.
 //!
@@ -50,18 +50,17 @@ struct Request {
     first: Psn,
     /// Number of PSNs; 0 for a NOP, a local operation or a request that has failed validation.
     packets: u32,
-    /// For requests without packets: whether the request has been executed, so that a retry must not execute
-    /// it again.
+    /// For requests without packets: whether the request has been executed. If so, a retry must not execute it again.
     executed: bool,
-    /// For a READ: index of the response packet at which the newest request packet starts.
+    /// For a READ: index of the first response packet requested by the newest request packet.
     chunk_start: u32,
     /// For a READ: chunk size in packets, a power of two; 0 before the first request packet.
     chunk_packets: u32,
-    /// For a READ: whether it was requested in chunks or more than once. Response sequences can then start
-    /// and end inside the message.
+    /// For a READ: whether it was requested in chunks or more than once. If so, response sequences can start and end
+    /// inside the message.
     is_chunked: bool,
-    /// Sequence number among messages that consume a receive request. Any other message has the number of the
-    /// last such message.
+    /// Sequence number among messages that consume a receive request. Any other message has the number of the last such
+    /// message before it.
     recv_seq: u32,
     /// If set, the request cannot be executed. It completes with this status once all earlier requests are done.
     failure: Option<Status>,
@@ -90,7 +89,8 @@ enum StallReason {
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
-    /// The cursor: `cursor` is the index of the next request to send, and `next` is the index of its next packet.
+    /// The cursor: `cursor` is the index of the next request to send, and `next` is the index of that request's next
+    /// packet.
     cursor: usize,
     next: u32,
     unacked: Psn,
@@ -180,7 +180,7 @@ impl Requester {
         self.unacked == self.high && !self.has_started(0)
     }
 
-    /// Returns the time of the next [`Requester::handle_timeout`] call.
+    /// Returns the time at which [`Requester::handle_timeout`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.rnr_state.deadline().or(self.ack_deadline)
     }
@@ -212,14 +212,14 @@ impl Requester {
         (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Returns how many requests can be outstanding. A QP that is denied further slots cannot stall: it has requests in
-    /// flight, and their completion triggers the next fetch.
+    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall: it has
+    /// requests in flight, and their completion triggers the next fetch.
     fn request_limit(pooled: PooledSlots) -> usize {
         if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }
 
-    /// Fetches the next request from the send queue. Returns false if the queue is empty or no further request can
-    /// start.
+    /// Fetches the next request from the send queue. Returns false if the queue is empty or no more requests can be
+    /// outstanding.
     fn fetch<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<bool, FatalError> {
         let most = Self::request_limit(ctx.pooled);
         if !self.may_have_posted || core.state != State::Rts || self.queue.len() >= most {
@@ -300,8 +300,8 @@ impl Requester {
             ctx.stats.request_time.record(ctx.now.saturating_since(since));
             ctx.complete_send(core, wr_id, op, len);
         }
-        // Local operations behind the front request have already been executed, and have been waiting to
-        // complete in order.
+        // Local operations queued after the front request have already been executed, and have been waiting to complete
+        // in order.
         while self.queue.front().is_some_and(|request| request.executed) {
             self.complete_front_local(core, ctx);
         }
@@ -330,8 +330,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there
-    /// is progress, because packets behind a refused one are dropped.
+    /// Handles an RNR NAK for the front request: the request is retried at `until`. After that, only a few packets are
+    /// sent until there is progress, because the responder drops packets that follow a refused one.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -384,7 +384,7 @@ impl Requester {
         }
     }
 
-    /// Executes the request at the cursor, which has no packets, and moves to the next.
+    /// Executes the request at the cursor, which has no packets, and moves the cursor to the next request.
     fn execute_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         let Some(request) = self.queue.get_mut(self.cursor) else { return };
         if let (SendOp::Local(op), false) = (&request.wr.op, request.executed)

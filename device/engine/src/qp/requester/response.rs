@@ -1,9 +1,10 @@
 //! Handles acknowledgements, READ responses and atomic results.
 //!
 //! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are ghosts and
-//! are dropped. A response to a later PSN acknowledges all earlier SENDs and WRITEs. If an earlier READ or atomic still
-//! lacks its data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a
-//! retry only if there has been progress since the last retry. Otherwise, the loss is recovered by the ACK timeout.
+//! are dropped. A response acknowledges all SENDs and WRITEs before its PSN. If an earlier READ or atomic still lacks
+//! its data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
+//! only if there has been progress since the last retry. If there has been none, the loss is recovered by the ACK
+//! timeout.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
@@ -64,8 +65,8 @@ impl Requester {
                 // IBTA 9.7.5: an ACK covers every SEND and WRITE packet up to its PSN.
                 let done = self.acknowledge(core, ctx, psn.advance(1));
                 self.update_credits(aeth);
-                // A duplicate SEND before a READ is acknowledged with the newest PSN, which can be that of
-                // the READ. This does not indicate a gap.
+                // The responder acknowledges a duplicate SEND with its newest PSN. That PSN can belong to a READ after
+                // the SEND. Such an ACK does not indicate a gap.
                 let behind = self
                     .queue
                     .front()
@@ -93,15 +94,15 @@ impl Requester {
                 // IBTA 9.7.5.2: a responder sends one NAK per gap. Another NAK for the same PSN is a late or
                 // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
-                // After a packet is refused with an RNR NAK, the packets in flight behind it can cause a sequence NAK.
+                // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK.
                 // That NAK must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK
                 // is late.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
-                // The NAK lies behind an unanswered READ. Treat it as an implied NAK, because otherwise each NAK in
-                // flight would count as a retry.
+                // A READ before the NAK's PSN is still unanswered. Treat the NAK as an implied NAK, so that the NAKs in
+                // flight do not each count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
@@ -201,7 +202,7 @@ impl Requester {
         self.store_response(core, ctx, 0, &original.to_le_bytes())
     }
 
-    /// Applies the credits of an ACK, after the messages that it completes have left the queue. Returns whether the
+    /// Applies the credits of an ACK. The messages completed by the ACK must have left the queue. Returns whether the
     /// syndrome is a positive ACK.
     fn update_credits(&mut self, aeth: Aeth) -> bool {
         let Syndrome::Ack { credits } = aeth.syndrome else { return false };
@@ -238,9 +239,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Acknowledges all packets before `to` that need no response data. Returns true if `to` is now the
-    /// oldest unacknowledged PSN. Returns false if a READ or atomic still needs its data; that request is
-    /// then at the front.
+    /// Acknowledges all packets before `to` that need no response data. Returns true if `to` is now the oldest
+    /// unacknowledged PSN. Returns false if a READ or atomic still needs its data. In that case, the READ or atomic is
+    /// the front request.
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;

@@ -11,8 +11,8 @@ pub(super) enum RnrState {
     Waiting { until: Instant },
     /// The wait is over, but nothing has been sent since.
     Expired,
-    /// The request was sent again. Only a few packets are sent until the responder answers, because packets behind a
-    /// refused one are dropped.
+    /// The request was sent again. Only a few packets are sent until the responder answers, because the responder drops
+    /// packets that follow a refused one.
     Probing,
 }
 
@@ -22,7 +22,7 @@ impl RnrState {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Returns whether an RNR NAK must be ignored, because it is a copy of the RNR NAK already handled or answers a
+    /// Returns whether an RNR NAK must be ignored. Such an RNR NAK is a copy of the one already handled, or answers a
     /// packet sent before the wait.
     pub(super) fn ignores_rnr_nak(self) -> bool {
         matches!(self, Self::Waiting { .. } | Self::Expired)

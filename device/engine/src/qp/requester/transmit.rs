@@ -92,8 +92,8 @@ impl Requester {
         let mut older = self.queue.iter().take(self.cursor);
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
-            // Older requests may be retransmitted, and their data gathered again through this key, until they
-            // are done.
+            // Until older requests are done, they may be retransmitted. Their data is then gathered again through this
+            // key.
             _ if matches!(request.wr.op, SendOp::Local(LocalOp { wait_for_older: true, .. })) => {
                 Some(StallReason::Invalidation)
             }
@@ -152,9 +152,9 @@ impl Requester {
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
-    /// Sends the next request packet of a READ. A READ that fits the window takes one request packet. A
-    /// longer one is split into chunks of half a window with at most two outstanding, so that responses
-    /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
+    /// Sends the next request packet of a READ. A READ that fits the window takes one request packet. A longer READ is
+    /// split into chunks of half a window, and at most two chunks are outstanding, so that responses cannot overrun the
+    /// buffers on the path. To the responder, each chunk is a separate READ.
     ///
     /// Chunks end at multiples of their size, and the size only changes by halving. Therefore, the responder has
     /// executed either all packets of a repeated chunk or none of them. A partly executed chunk would be neither new
@@ -188,7 +188,7 @@ impl Requester {
         self.send_headers_only(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, packets)
     }
 
-    /// Returns the part of the READ at the cursor that its next request packet asks for.
+    /// Returns the part of the current READ that the next request packet will request.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
         // A READ that has received no response is repeated unchanged, because a burst of responses cannot have caused
@@ -206,7 +206,8 @@ impl Requester {
         ReadChunk { unit, packets: end - next }
     }
 
-    /// Returns which limit on packets in flight blocks the next packet at the cursor, which takes `packets` PSNs.
+    /// Returns the limit on packets in flight that blocks the packet at the cursor, if any. The packet takes `packets`
+    /// PSNs.
     pub(super) fn flight_limit(&self, core: &Core, request: &Request, packets: u32) -> Option<WaitReason> {
         let (in_flight, most) = (self.in_flight(), self.window());
         let full = match request.wr.op {
@@ -294,14 +295,14 @@ impl Requester {
         }
     }
 
-    /// Returns the number of packets that can be unacknowledged.
+    /// Returns the maximum number of unacknowledged packets.
     fn window(&self) -> u32 {
         let window = self.window.packets();
         if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Returns whether a packet in the middle of a message needs AckReq. This is the case four times per window, and
-    /// for the last packet that the window permits. Otherwise, a message longer than the window would stall.
+    /// Returns whether a packet in the middle of a message needs AckReq. At least four packets per window and the last
+    /// packet that the window permits request an ACK. Without that, a message longer than the window would stall.
     fn needs_ack_req(&self, in_flight: u32) -> bool {
         let window = self.window();
         self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window

@@ -1,5 +1,5 @@
-//! Determines why a requester sends nothing. Mirrors the decisions of [`transmit`](super::transmit) without
-//! sending.
+//! Determines why a requester sends nothing. Makes the same decisions as [`transmit`](super::transmit), but sends
+//! nothing.
 
 use super::rnr::RnrState;
 use super::{Requester, StallReason};

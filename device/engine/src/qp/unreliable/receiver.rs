@@ -93,8 +93,8 @@ impl Receiver {
         self.finish(core, ctx, packet, result)
     }
 
-    /// Ends the handling of a packet. A bad packet is dropped and its receive request is used for the next message.
-    /// Only an unusable receive request or queue is fatal.
+    /// Finishes handling a packet. A bad packet is dropped, and its receive request is used for the next message. Only
+    /// an unusable receive request or queue is fatal.
     fn finish<H: Host>(
         &mut self,
         core: &Core,

@@ -14,11 +14,12 @@ pub const RECV_VALID: u8 = 1 << 5;
 
 /// Marks a data unit that the driver has not rewritten since the device consumed the slot's previous WQE. A unit that
 /// the driver has written cannot have this length, because lengths have 31 bits. It cannot have this address either,
-/// because no data starts at the last address of the address space. Only the key of a written unit can have this value.
+/// because no data starts at the last address of the address space. In a written unit, only the key can have this
+/// value.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
-/// Like [`UNTOUCHED`], for drivers without a valid bit. Its length and key are those of the [`TERMINATOR`] with which
-/// such drivers mark a free unit; only its address differs.
+/// Like [`UNTOUCHED`], for drivers without a valid bit. Such drivers mark a free unit with a [`TERMINATOR`]. `CONSUMED`
+/// has the same length and key as the terminator, but a different address.
 pub const CONSUMED: [u8; GRANULE] = {
     let mut unit = UNTOUCHED;
     let mut at = 0;
@@ -63,18 +64,19 @@ impl RecvWqe {
     }
 
     /// Returns whether a slot is posted although its valid bit is clear. `first_pass` is true if no slot of the queue
-    /// has been used since the QP left RESET. In the first pass, the data of a slot shows that it is posted, even if
+    /// has been used since the QP left RESET. In the first pass, a slot that contains data counts as posted, even if
     /// its [`NextUnit`] was never written (J-23).
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        // Drivers write the address as the last word of a unit, so the unit is complete if its address is written.
+        // Drivers write the address as the last word of a unit. Therefore, a unit is complete if its address is
+        // written.
         let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// Returns the part of a slot that the driver has written. `is_key` returns whether a key belongs to a region. If
-    /// the key of a unit equals that of [`UNTOUCHED`], the key counts as written only if it belongs to a region.
+    /// Returns the part of a slot that the driver has written. `is_key` returns whether a key belongs to a region. A
+    /// key with the value in [`UNTOUCHED`] counts as written only if it belongs to a region.
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
@@ -83,8 +85,8 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            // A terminator counts only once its address is written. Otherwise a late store could modify a slot that has
-            // already been consumed and cleared.
+            // A terminator counts only once its address is written. Without this check, a late store could modify a
+            // slot that has already been consumed and cleared.
             if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
             }
@@ -128,7 +130,7 @@ fn units(slot: &[u8]) -> &[RawData] {
 
 /// Returns whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
-    /// Key of a terminator, if it is not 0.
+    /// Key of a terminator, if the key is not 0.
     const INVALID_LKEY: u32 = 0x100;
     unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }

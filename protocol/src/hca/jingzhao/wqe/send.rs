@@ -14,7 +14,7 @@ use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 /// Largest send WQE in granules.
 pub const MAX_SIZE: u8 = 64;
 
-/// Length in bytes of the header of an inline unit.
+/// Length in bytes of an inline unit's header.
 const INLINE_HEAD: usize = 4;
 
 /// Operation of a send WQE.
@@ -83,7 +83,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { next, operation, data })
     }
 
-    /// Returns the WQE in wire format, whose length is a whole number of granules.
+    /// Returns the WQE in wire format. Its length is a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = Vec::new();
         let imm = match self.operation {

@@ -32,7 +32,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Returns the byte offset of the next WQE in a queue of `len` bytes. `None` if the queue is empty.
+    /// Returns the byte offset of the next WQE in a queue of `len` bytes, or `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, len: u32) -> Option<u32> {
         let unit = match unit {
             PositionUnit::Granule => GRANULE as u64,

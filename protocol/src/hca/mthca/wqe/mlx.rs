@@ -1,4 +1,4 @@
-//! Send WQEs of QP0 and QP1, for which the driver writes the packet headers.
+//! Send WQEs of QP0 and QP1, whose packet headers are written by the driver.
 //!
 //! # Spec
 //! mthca interface, section 8.3.
@@ -21,7 +21,7 @@ const ICRC_LEN: u32 = 4;
 pub struct MlxWqe {
     /// Whether to send on VL 15, which is for SMPs.
     pub vl15: bool,
-    /// Whether to send the source LID in the header unchanged. This is for the permissive LID of a directed route.
+    /// Whether to send the source LID in the header unchanged, as directed-route SMPs with the permissive LID require.
     pub keep_source_lid: bool,
     /// Service level, four bits.
     pub service_level: u8,

@@ -53,7 +53,7 @@ fn send_has_next_segment_and_data() {
 }
 
 #[test]
-fn write_and_read_hold_remote_address() {
+fn rdma_write_and_read_wqes_contain_remote_address() {
     let data = || WqeData::Segments(smallvec![DATA]);
     let parts: [&[u8]; 3] = [&NEXT_BYTES, &REMOTE_BYTES, &DATA_BYTES];
     let write = |imm| Operation::Write { remote: REMOTE, imm };
