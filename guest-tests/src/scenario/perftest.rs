@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_best_and_latency_mean_of_measured_values() {
+    fn bandwidth_is_best_value_and_latency_is_mean() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_of_expected_test_results_is_well_formed() {
+    fn known_results_are_well_formed() {
         KNOWN.check();
     }
 }

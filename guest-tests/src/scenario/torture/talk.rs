@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn undisturbed_end_must_report_no_error() {
+    fn undisturbed_end_reports_no_error() {
         report(&[], 12).is_undisturbed().unwrap();
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_loss_must_fail_one_request_and_flush_later_ones() {
+    fn peer_loss_fails_one_request_and_flushes_the_rest() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);
