@@ -1,4 +1,4 @@
-//! rdma-core's own device tests with `ib_mthca`, and the list of tests that this hardware cannot run or cannot pass.
+//! Runs rdma-core's own device tests with `ib_mthca`, and lists the tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result};
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::limits::Limit;
 
-/// Length of the file, none of which is allocated.
+/// Length of the file. None of its blocks are allocated.
 const LEN: u64 = 1 << 20;
 
 /// A full tmpfs in the mount namespace of a process. It exists as long as the process.
