@@ -1,5 +1,5 @@
 //! HCAs on three hosts, connected through a VXLAN or WireGuard. The maximum frame length of a VXLAN limits the path
-//! MTU. Over WireGuard, packets with a larger path MTU are fragmented.
+//! MTU. Over WireGuard, packets that exceed the tunnels' MTU are fragmented.
 //!
 //! The three hosts and the network between them are network namespaces. The network of the machine that runs this
 //! scenario is not changed.

@@ -46,7 +46,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the process with eight HCAs exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
-/// All stations of the fabric, the last of which is the NIC.
+/// All stations of the fabric and their daemons. The last station is the NIC.
 struct Mesh {
     stations: Vec<Station>,
     specs: [HcaSpec; HCAS],

@@ -43,7 +43,7 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// The address that a side's peer uses to reach it.
+/// The address at which a side is reached by its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),

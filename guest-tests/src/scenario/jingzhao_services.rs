@@ -1,4 +1,4 @@
-//! UC, UD and atomics between two guests, with checks of the contexts in the guests' memory and of the effects of
+//! Tests UC, UD and atomics between two guests. Also checks the contexts in the guests' memory, and the effects of
 //! packet loss.
 
 mod atomics;

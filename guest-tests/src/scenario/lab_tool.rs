@@ -369,7 +369,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Tests the root file system commands. They use a separate cache, so the user's guests stay unchanged.
+/// Tests the root file system commands. The commands use a separate cache, so the user's guests stay unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;

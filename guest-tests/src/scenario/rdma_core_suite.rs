@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit for one test. For the first test, it includes loading all modules.
+/// Time limit for one test. For the first test, this includes the time to load all modules.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
@@ -79,9 +79,9 @@ pub(super) struct Known {
     pub(super) turns: &'static [&'static str],
 }
 
-/// The suite's tests, as "module.Class.method", that need delays, because they do not wait until their messages have
-/// been sent. They shrink the completion queue below the number of SENDs in flight. A later completion would then not
-/// fit, whatever the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// The suite's tests, as "module.Class.method", that need delays, because they do not wait for their messages to
+/// complete. They shrink the completion queue below the number of SENDs in flight. Without delays, a later completion
+/// does not fit, whatever the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
 /// Prepares a guest for the suite. The disk that follows those of the root file system must contain the tests, and the

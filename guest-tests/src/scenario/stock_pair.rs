@@ -1,6 +1,6 @@
 //! Two guests with a Debian root file system. Each guest has an HCA with a stock kernel driver, and an Ethernet NIC
-//! that is connected to the other guest's NIC. Tools use the Ethernet for out-of-band communication. For comparison,
-//! soft-RoCE runs on the Ethernet.
+//! that is connected to the other guest's NIC. Tools use this Ethernet for out-of-band communication, and soft-RoCE
+//! runs on it for comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Has the drivers initialise the device repeatedly (mlx5 interface, sections 4 and 18).
+//! Makes the drivers initialise the device repeatedly (mlx5 interface, sections 4 and 18).
 //!
 //! One guest with two CPUs has two ConnectX cards behind root ports.
 
@@ -71,7 +71,7 @@ const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 pub(in super::super) enum Extent {
     /// All tests, but only a few cycles.
     Core,
-    /// Only 50 cycles that unload and load the drivers.
+    /// Load and unload cycles only, 50 of them.
     Reloads,
 }
 

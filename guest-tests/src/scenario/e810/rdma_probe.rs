@@ -1,4 +1,4 @@
-//! Has `irdma` initialise the RDMA half of an E810 repeatedly. The RDMA device's port must become active, tools must
+//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. The RDMA device's port must become active, tools must
 //! show the device, and the device must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15
 //! and 17.2).
 

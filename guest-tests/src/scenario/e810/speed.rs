@@ -104,7 +104,7 @@ impl Card {
     }
 }
 
-/// The measured quantities, for all of which higher is better.
+/// The measured quantities. For all of them, higher is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Tcp { streams: u32, back: bool },

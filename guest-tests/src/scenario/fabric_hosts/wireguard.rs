@@ -24,7 +24,7 @@ const HCA_PORT: u16 = 4791;
 /// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
-/// Tunnels between the hosts, which are removed on drop.
+/// Tunnels between the hosts. The tunnels are removed on drop.
 #[derive(Debug)]
 pub(super) struct Tunnels {
     /// The user-space programs, or none if the kernel supports WireGuard.

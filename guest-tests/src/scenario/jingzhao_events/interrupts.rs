@@ -88,7 +88,7 @@ async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<
     eq.destroy(driver).await
 }
 
-/// Checks that masking one vector does not affect others.
+/// Checks that masking one vector does not affect other vectors.
 async fn others_go_on(driver: &mut impl Driver, mask: Mask) -> Result<()> {
     let eq = Watch::create(driver, OTHER, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;

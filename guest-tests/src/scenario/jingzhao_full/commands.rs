@@ -57,7 +57,7 @@ fn plain(row: &Row) -> RawCommand {
     }
 }
 
-/// Returns all commands to try before INIT_HCA, and INIT_HCA and CLOSE_HCA themselves.
+/// Returns all commands to try before INIT_HCA, as well as INIT_HCA and CLOSE_HCA themselves.
 pub(super) fn uninitialised() -> Script {
     const INIT_HCA: u16 = 0x007;
     const CLOSE_HCA: u16 = 0x008;
@@ -139,7 +139,7 @@ pub(super) fn generic(device: &Device) -> Script {
     script
 }
 
-/// Returns commands with all opcodes that no document defines.
+/// Returns one command for each opcode that no document defines.
 pub(super) fn undefined() -> impl Iterator<Item = RawCommand> {
     let defined = |op: &u16| {
         SECTION_2.iter().any(|row| row.op == *op)

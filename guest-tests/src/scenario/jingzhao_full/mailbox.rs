@@ -69,7 +69,7 @@ pub(super) fn init_hca() -> Mailbox {
 /// A run of ICM pages, given by its first ICM address, its first bus address, and its number of pages.
 pub(super) type IcmRun = (u64, u64, u64);
 
-/// Returns the mailbox of MAP_ICM (3.5), in which entries are swapped in pairs.
+/// Returns the mailbox of MAP_ICM (3.5), in which the two entries of each pair are swapped.
 pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     let mailbox = Mailbox::new(runs.len().div_ceil(2) * 0x20);
     runs.iter().enumerate().fold(mailbox, |mailbox, (i, &(virt, bus, pages))| {

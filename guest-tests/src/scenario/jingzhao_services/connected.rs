@@ -102,8 +102,8 @@ impl Link {
     /// Fails if a message does not arrive even though no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE causes no completion at the receiver. An empty message is therefore sent after it, whose completion
-        // shows that the WRITE has been processed.
+        // A WRITE causes no completion at the receiver. The WRITE is therefore followed by an empty message. The
+        // completion of that message shows that the WRITE has been processed.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;

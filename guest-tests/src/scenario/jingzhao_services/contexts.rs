@@ -1,5 +1,5 @@
 //! Contexts in memory that a guest has mapped for the device. The guest reads how states and PSNs change while the
-//! device works.
+//! device processes requests.
 //!
 //! # Spec
 //! JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN and next

@@ -10,7 +10,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
-/// Time limit for the interface to join the broadcast group after it is brought up.
+/// Time limit for the interface to join the broadcast group after being brought up.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 const LIMIT: Duration = Duration::from_secs(60);
 /// Ports on which iperf3 and perftest listen.

@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Command lines. The options for the device and the content check are added to each of them. They cover every service,
-/// with and without events and a GID, and messages of one packet and of many packets.
+/// Command lines. The options for the device and the content check are added to each of them. The command lines cover
+/// every service, with and without events and a GID, and messages of one packet and of many packets.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -s 1 -n 2000 -e",

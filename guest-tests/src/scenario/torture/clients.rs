@@ -274,8 +274,8 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Replaces the queues by new ones, for a new connection. If the memory registration was lost, also registers
-    /// memory again.
+    /// Replaces the queues with new ones, for a new connection. If the client has no registered memory, also registers
+    /// memory.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

@@ -108,9 +108,9 @@ impl Report {
         Ok(())
     }
 
-    /// Returns whether this end has detected the loss of its peer and all its requests have completed. The oldest
-    /// request must have failed because its retries were exhausted, and all others must have been flushed (IBTA volume
-    /// 1, sections 9.9.2.1.1 and 10.8.3.2.4).
+    /// Returns whether this end has detected the loss of its peer, and all of this end's requests have completed. The
+    /// oldest request must have failed because its retries were exhausted, and all others must have been flushed (IBTA
+    /// volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
     pub(super) fn has_detected_peer_loss(&self) -> Result<bool> {
         ensure!(self.wrong.is_none(), "{self:?}");
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };

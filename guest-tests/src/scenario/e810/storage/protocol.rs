@@ -116,7 +116,7 @@ pub(super) const ISER: Protocol = Protocol {
         "Rounding down aligned max_sectors",
         "db_root: cannot open",
         "MODE SENSE: unimplemented",
-        // This message says that the device does not support T10 signatures.
+        // This message says that the device does not support T10 protection information.
         "T10-PI",
         // The kernel prints this for the largest 32-bit number of blocks.
         "Optimal transfer size",

@@ -158,7 +158,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the furthest PSN that counts as ahead of the expected one. It is less than half the PSN space ahead (IBTA
+/// Checks the furthest PSN that counts as ahead of the expected one. Its distance is less than half the PSN space (IBTA
 /// 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
