@@ -1,4 +1,4 @@
-//! Tests the lab itself, including kernel, initramfs, agent, modules and root file system.
+//! Tests the lab itself: its kernel, initramfs, agent, modules and root file system.
 
 use agent::wire::Info;
 use anyhow::{Result, ensure};
@@ -29,7 +29,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("one guest with a Debian root filesystem", &hint, debian(lab, &run)).await
 }
 
-/// Checks that the tools used by scenarios exist and start, and that modules are found with their dependencies.
+/// Checks that modules load with their dependencies, that the tools used by the scenarios are installed, and that
+/// pyverbs can be imported.
 async fn debian(lab: &Lab, run: &RunDir) -> Result<()> {
     let image = lab.debian_image(run).await?;
     let begun = Instant::now();

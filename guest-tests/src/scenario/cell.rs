@@ -1,5 +1,5 @@
-//! One cell of a table of tests. It transfers a message of one size with one operation between two endpoints, and
-//! checks all bytes.
+//! One cell of a test table. It transfers a message of a given size between two endpoints with a given operation, and
+//! checks every byte.
 
 use std::net::IpAddr;
 
@@ -15,8 +15,7 @@ pub(super) struct Cell {
     pub(super) service: Service,
     pub(super) operation: Operation,
     pub(super) len: u32,
-    /// Seed of the data. It is unique within a run, so that data from an earlier cell cannot be mistaken for this
-    /// cell's.
+    /// Seed of the data. Every cell of a run has a different seed, so stale data from an earlier cell is detected.
     pub(super) seed: u64,
 }
 
@@ -27,21 +26,21 @@ pub(super) enum Operation {
     Write,
     WriteImm,
     Read,
-    /// Compare and swap with a compare value that matches.
+    /// An atomic compare-and-swap whose compare value matches.
     Swap,
-    /// Compare and swap with a compare value that does not match.
+    /// An atomic compare-and-swap whose compare value does not match.
     NoSwap,
     FetchAdd,
 }
 
-/// Offsets of messages in the memory of requester and responder. Both are unaligned.
+/// Unaligned offsets of messages in the requester's and the responder's memory.
 const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
 const RESPONDER_OFF: u64 = 2 * 4096 + 777;
 /// Size of an atomic operand.
 const ATOMIC: u32 = 8;
 /// Aligned offset of the operand in the responder's memory.
 const ATOMIC_OFF: u64 = 4096;
-/// Number of bytes on each side of a message that must stay unchanged.
+/// Number of guard bytes before and after a message. Guard bytes must stay unchanged.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
 /// Immediate data that contains no zero bytes.
@@ -126,7 +125,7 @@ impl Cell {
             let imm = self.operation.has_imm().then_some(IMM);
             expected.push(Completion { received: true, bytes: self.len + grh, imm });
         } else if self.service == Service::Uc {
-            // The arrival of a WRITE can be observed only through a later message.
+            // On UC, the arrival of a WRITE can be observed only through a later message.
             messages.push(Message { op: SendOp::Send, len: 0, remote: None, ..messages[0] });
             receives.push((RESPONDER_OFF, 0));
             expected.push(Completion { received: true, bytes: 0, imm: None });
@@ -161,16 +160,16 @@ impl Cell {
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
         let remote = needs_remote.then(|| match responder.remote(off) {
-            // The key of an empty request is not checked (IBTA C9-88). Soft-RoCE stores key 0 for an empty READ, and
-            // does not answer a retransmission that has a different key.
+            // The responder does not check the key of an empty request (IBTA C9-88). For an empty READ, soft-RoCE
+            // stores key 0, and it does not answer a retransmission with any other key.
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// Executes and checks an atomic operation. Before the operation, the operand contains the pattern of this cell's
-    /// seed. If the operation changes the operand, the operand then contains the pattern of the next seed.
+    /// Executes and checks an atomic operation. The operand initially contains the pattern of this cell's seed. An
+    /// operation that changes the operand must leave the pattern of the next seed in it.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;
@@ -203,7 +202,7 @@ async fn guard(at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
     at.fill(off - GUARD, len + 2 * GUARD, GUARD_SEED).await
 }
 
-/// Checks the GRH area. An IPv6 header fills its 40 bytes, and an IPv4 header is in the last 20 bytes (IBTA annex A17,
+/// Checks the 40-byte GRH area. An IPv6 header fills the area; an IPv4 header is in the last 20 bytes (IBTA annex A17,
 /// section A17.4.5.1).
 fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) -> Result<()> {
     const UDP: u8 = 17;

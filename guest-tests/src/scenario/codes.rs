@@ -1,4 +1,4 @@
-//! Codes of the JingZhao interface that test cases expect.
+//! JingZhao interface codes that the test cases expect.
 
 /// State codes of queue pairs (section 10.1).
 pub(super) mod state {

@@ -11,21 +11,21 @@ use anyhow::{Result, ensure};
 use super::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// Attributes of a connection. Apart from the PSNs and the paths, they are the same at both ends.
+/// Attributes of a connection. Both ends use the same attributes, except for PSNs and paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
     pub(super) qkey: u32,
-    /// First PSN sent by guest a, and first PSN sent by guest b.
+    /// First PSNs sent by guest a and by guest b, in that order.
     pub(super) psn: [u32; 2],
     pub(super) timeout: u8,
     pub(super) retry: u8,
     /// Number of retries after RNR NAKs.
     pub(super) rnr_retry: u8,
-    /// Timer code in the RNR NAKs that are sent.
+    /// Timer code placed in RNR NAKs.
     pub(super) rnr_timer: u8,
-    /// The path from guest a to guest b, and the path from guest b to guest a.
+    /// Paths from guest a to guest b and from guest b to guest a, in that order.
     pub(super) path: [Path; 2],
 }
 
@@ -65,8 +65,8 @@ impl Connection {
         Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
     }
 
-    /// Creates queue pairs with these parameters in guests a and b, and moves both to RTS. The completion queues in the
-    /// parameters are replaced by new ones.
+    /// Creates queue pairs with the given parameters in guests a and b, and moves both to RTS. The completion queues
+    /// named in `shapes` are ignored; each queue pair gets a new one.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -77,7 +77,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Creates queue pairs in RESET and their completion queues, with these parameters.
+    /// Creates queue pairs and their completion queues with the given parameters. The queue pairs stay in RESET.
     pub(super) async fn create_unwired(
         pair: &mut Pair,
         shapes: [CreateQp; 2],
@@ -157,7 +157,7 @@ impl End {
         self.to(vm, rts).await
     }
 
-    /// Executes a transition of the queue pair.
+    /// Applies a state transition to the queue pair.
     pub(super) async fn to(&self, vm: &mut Vm, transition: Transition) -> Result<()> {
         vm.call(ModifyQp { qp: self.qp.id, transition }).await.map(drop)
     }
@@ -180,14 +180,15 @@ impl End {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
 
-    /// Fails unless the device reports this state for the queue pair.
+    /// Fails unless the device reports that the queue pair is in state `expected`.
     pub(super) async fn expect_state(&self, vm: &mut Vm, expected: u8) -> Result<()> {
         let state = self.query(vm).await?.state;
         ensure!(state == expected, "the QP of guest {} is in state {state}, expected {expected}", vm.name());
         Ok(())
     }
 
-    /// Fails unless exactly these completions arrive. An expected completion is either a success or an error syndrome.
+    /// Fails unless exactly the expected completions arrive. `None` stands for success, and `Some` for an error
+    /// syndrome.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,
@@ -216,7 +217,7 @@ pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }
 
-/// Fails unless a part of a region contains the pattern that `part` describes.
+/// Fails unless a region contains the pattern specified by `part`.
 pub(super) async fn expect_stream(vm: &mut Vm, part: Verify, what: &str) -> Result<()> {
     let verified = vm.call(part).await?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Guests in which the stock drivers `mlx5_core` and `mlx5_ib` use a ConnectX. Debian's RDMA tools test the device.
+//! Guests that use a ConnectX with the stock drivers `mlx5_core` and `mlx5_ib`, and test it with Debian's RDMA tools.
 
 pub(super) mod cm;
 pub(super) mod errors;
@@ -15,7 +15,7 @@ use crate::daemon::HcaSpec;
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests with a ConnectX each, in strict mode.
+/// Starts two guests, each with a ConnectX in strict mode.
 async fn start(lab: &Lab, scenario: &str) -> Result<StockPair> {
     let strict = |spec| HcaSpec { strict: true, ..spec };
     StockPair::start_of(Device::ConnectxIb, lab, lab.new_run(scenario)?, strict).await

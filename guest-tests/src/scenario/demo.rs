@@ -1,5 +1,5 @@
-//! The demo. It runs all operations and sizes between two guests and prints a table, then does the same with stock
-//! guests.
+//! The demo. It runs every operation and size between two guests, then runs a ping-pong and bandwidth tests between two
+//! stock guests, and prints the results of both.
 
 use anyhow::Result;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use crate::lab::Lab;
 use crate::qemu::Accelerator;
 use crate::report::line;
 
-/// Text printed at the end. The word `guest-lab` is replaced by the command that started this program.
+/// Text printed at the end. In the printed text, `guest-lab` is replaced by the command that started this program.
 const SHOWN: &str = "\
 What you saw:
   1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
@@ -29,10 +29,11 @@ See device/book/src/quick-start.md for these commands, and 'guest-lab help' for 
 
 const HEADING: &str = "operation       size  messages        bytes        time        rate  verified";
 
-/// Boots two guests, runs all operations and sizes once, repeats this with stock guests, and prints the results.
+/// Boots two guests and runs every operation and size once. Then boots two stock guests and runs stock tools. Prints
+/// all results.
 ///
 /// # Errors
-/// A guest does not boot, or data arrives late, wrong or not at all.
+/// Fails if a guest does not boot, or if data is lost, late or wrong.
 pub async fn run(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     let accelerator = match lab.accelerator() {
@@ -145,7 +146,7 @@ fn size(len: u32) -> String {
     }
 }
 
-/// Returns a rate as text: bytes per second for large messages, and messages per second for small ones.
+/// Formats a rate, in bytes per second for large messages and in messages per second for small ones.
 fn rate(moved: &Transfer) -> String {
     let seconds = moved.time.as_secs_f64().max(1e-9);
     if moved.bytes / moved.messages.max(1) < 4096 {
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggested_commands_use_path_by_which_program_was_started() {
+    fn shown_commands_use_program_path() {
         let text = shown("target/release/guest-lab");
         assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
         assert!(text.contains("'target/release/guest-lab help'"), "{text}");

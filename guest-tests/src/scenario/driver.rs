@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::vm::Vm;
 
 pub(super) trait Driver {
-    /// Executes a step. If the step fails, the error contains its failure, which `downcast_ref` can extract.
+    /// Executes a step. If the step fails, `downcast_ref` can extract the step's failure from the error.
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer>;
 }
 
@@ -17,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// The driver of a function behind a socket. This process acts as the VMM, and there is no guest.
+/// A driver for a device that is reached through a socket. This process acts as the VMM, and there is no guest.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

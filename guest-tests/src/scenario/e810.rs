@@ -1,4 +1,5 @@
-//! Guests in which the stock drivers `ice` and `irdma` use an E810. Debian's network, RDMA and storage tools test it.
+//! Guests that use an E810 with the stock drivers `ice` and `irdma`, and test it with Debian's network, RDMA and
+//! storage tools.
 
 mod answers;
 mod bridge;

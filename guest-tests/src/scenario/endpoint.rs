@@ -1,4 +1,4 @@
-//! Verbs users on one fabric. All have the same interface, regardless of their drivers, so scenarios can connect any
+//! Verbs users on one fabric. They all implement the same trait, whatever their drivers, so scenarios can connect any
 //! two of them.
 
 pub(super) mod jingzhao;
@@ -17,7 +17,7 @@ pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
 
 /// ACK timeout code for 67 ms, which is close to rxe's timer resolution.
 const ACK_TIMEOUT: u8 = 14;
-/// Retry limit for both kinds of retries. For RNR retries, 7 means unlimited.
+/// Limit for retries after timeouts, and for retries after RNR NAKs. For the latter, 7 means unlimited.
 const RETRIES: u8 = 7;
 /// RNR timer code for 1.28 ms.
 const RNR_TIMER: u8 = 14;
@@ -66,8 +66,8 @@ pub(super) trait Endpoint {
     /// Returns the endpoint's address on the fabric. Packets use the IP version of this address.
     fn ip(&self) -> IpAddr;
 
-    /// Returns whether the IP header of a datagram is written before the data, as in RoCE. On InfiniBand, that area is
-    /// filled only if a GRH arrived.
+    /// Returns whether the device writes a datagram's IP header into the GRH area, as RoCE devices do. InfiniBand
+    /// devices fill that area only if a GRH arrived.
     fn writes_ip_header(&self) -> bool {
         true
     }
@@ -81,10 +81,10 @@ pub(super) trait Endpoint {
     /// Moves the queue pair to RTS.
     async fn connect(&mut self, link: &Link) -> Result<()>;
 
-    /// Fills a part of the region with the pattern of a seed.
+    /// Fills a part of the region with the pattern of `seed`.
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
 
-    /// Fails unless a part of the region contains the pattern of a seed from byte `position` on.
+    /// Fails unless a part of the region contains the pattern of `seed`, starting at the pattern's byte `position`.
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
 
     /// Reads a few bytes of the region.

@@ -1,4 +1,4 @@
-//! How much of a scenario runs. A scenario that needs minutes has a shorter form, which `ci/test` runs each time.
+//! How much of a scenario to run. A scenario that takes minutes also has a shorter form, which `ci/test` always runs.
 
 /// Selects the form of a scenario. Each form has its own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(super) enum Extent {
 }
 
 impl Extent {
-    /// Returns the value that belongs to this extent.
+    /// Returns the value for this extent.
     pub(super) const fn select<T: Copy>(self, core: T, full: T) -> T {
         match self {
             Self::Core => core,

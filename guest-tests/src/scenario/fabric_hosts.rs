@@ -1,8 +1,8 @@
-//! HCAs of three hosts that are connected through a VXLAN or WireGuard. The maximum frame length on that network
-//! determines the path MTU.
+//! HCAs on three hosts, connected through a VXLAN or WireGuard. The maximum frame length of a VXLAN limits the path
+//! MTU. Over WireGuard, packets that exceed the tunnels' MTU are fragmented.
 //!
-//! The hosts and the network between them are network namespaces of this scenario. The host's own network is not
-//! changed.
+//! The three hosts and the network between them are network namespaces. The network of the machine that runs this
+//! scenario is not changed.
 
 mod site;
 mod wireguard;
@@ -78,7 +78,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         .await
 }
 
-/// Tests HCAs on tap interfaces that a VXLAN connects.
+/// Tests HCAs on tap interfaces that are connected by a VXLAN.
 async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16) -> Result<()> {
     site.join_by_vxlan(frames).await?;
     let mut hosts = Host::start_all(lab, run, site, |spec| {
@@ -108,7 +108,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     let before = site.fragments().await?;
     talk(&mut hosts, path_mtu).await?;
     let made = site.fragments().await? - before;
-    // Packets must be fragmented if, and only if, the path MTU exceeds the MTU of the tunnel.
+    // Packets must be fragmented if, and only if, the path MTU exceeds the tunnels' MTU.
     let is_cut = path_mtu > tunnels.mtu();
     ensure!(
         (made > 0) == is_cut,
@@ -152,7 +152,7 @@ impl Host {
     }
 }
 
-/// Makes every pair of endpoints exchange all messages in both directions.
+/// Makes every pair of hosts exchange all messages in both directions.
 async fn talk(hosts: &mut [Host], path_mtu: u16) -> Result<()> {
     let mut seed = u64::from(path_mtu) << 40;
     for first in 0..hosts.len() {

@@ -2,7 +2,7 @@
 //! within one process.
 //!
 //! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE. The NIC
-//! is connected to only one HCA, which forwards its frames.
+//! is connected to only one HCA, which forwards the NIC's frames.
 
 mod churn;
 mod congestion;
@@ -46,7 +46,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the process with eight HCAs exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
-/// All stations of the fabric, the last of which is the NIC.
+/// All stations of the fabric and their daemons. The last station is the NIC.
 struct Mesh {
     stations: Vec<Station>,
     specs: [HcaSpec; HCAS],

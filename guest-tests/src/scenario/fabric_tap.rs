@@ -1,6 +1,6 @@
 //! HCAs on tap interfaces: on a bridge with each other and the host, and across a VXLAN.
 //!
-//! All interfaces are in network namespaces of this scenario. The host's own network is not changed.
+//! All interfaces are in network namespaces created by this scenario. The host's own network is not changed.
 //!
 //! ```text
 //!   namespace near                                namespace far
@@ -23,7 +23,7 @@ use agent::wire::Service;
 
 /// MTU of all tap interfaces. It leaves room for a path MTU of 4096 and the packet headers.
 const MTU: &str = "4200";
-/// MTU of the network below the VXLAN. It also leaves room for the headers of the VXLAN.
+/// MTU of the network below the VXLAN. It also leaves room for the VXLAN headers.
 const OUTER_MTU: &str = "4300";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -142,7 +142,8 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each HCA answers all pings from a namespace, whose kernel must first resolve the HCA's MAC address.
+/// Checks that each HCA answers all pings from a namespace. The namespace's kernel must first resolve the HCA's MAC
+/// address.
 async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let before = host.daemon.counter("/port/echo").await?;

@@ -43,7 +43,7 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// The address by which a side is known to its peer.
+/// The address at which a side is reached by its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),
@@ -64,7 +64,7 @@ impl PeerAddress {
     }
 }
 
-/// Properties of a side that can be requested.
+/// Options for opening a side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SideOptions {
     pub(super) device: &'static str,

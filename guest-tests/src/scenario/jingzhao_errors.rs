@@ -19,7 +19,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::vm::Vm;
 
-/// Opcode field of error completions of send queues (JingZhao interface, section 7.2).
+/// Opcode field of a send queue's error completions (JingZhao interface, section 7.2).
 const OPCODE_SEND_ERROR: u8 = 0xff;
 /// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
@@ -60,7 +60,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// The defect of a remote address or key.
+/// What is wrong with a remote address or key.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Key,
@@ -81,7 +81,7 @@ impl Fault {
         }
     }
 
-    /// Returns the access rights of the region. In the case of [`Fault::Right`], they lack the right that `op` needs.
+    /// Returns the region's access rights. For [`Fault::Right`], the right required by `op` is missing.
     fn access(self, op: SendOp) -> Access {
         match (self, op) {
             (Self::Right, SendOp::Read) => Access { remote_read: false, ..Access::ALL },
@@ -92,7 +92,7 @@ impl Fault {
 
     fn remote(self, target: &MrInfo, len: u32) -> Remote {
         match self {
-            // This key has a different index into the key table and different upper bits.
+            // This key differs from the valid one in its index into the key table and in its upper bits.
             Self::Key => Remote { rkey: target.key ^ 0x8000_0101, ..target.remote(0) },
             Self::Bounds => target.remote(target.len + 1 - u64::from(len)),
             Self::Right => target.remote(0),
@@ -100,8 +100,8 @@ impl Fault {
     }
 }
 
-/// Checks an access error (JingZhao interface, sections 7.4, 9.5 and 10.5): memory at both ends is unchanged, and other
-/// queue pairs continue.
+/// Checks that an access error leaves the memory at both ends unchanged, and does not affect other queue pairs
+/// (JingZhao interface, sections 7.4, 9.5 and 10.5).
 async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Result<()> {
     const SEED: u64 = 5;
     let other = Connection::create(pair, &Attributes::default()).await?;
@@ -175,8 +175,8 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     expect_duration(took, 3 * interval)
 }
 
-/// Checks that the first transmission and each retry wait 4.096 us x 2^code for an answer (JingZhao interface, section
-/// 10.6).
+/// Checks that the requester waits 4.096 us x 2^code for an answer after the first transmission and after each retry
+/// (JingZhao interface, section 10.6).
 async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     // The timeout is 268.4 ms.
     let attributes = Attributes { timeout: 16, retry, ..Attributes::default() };
@@ -188,7 +188,8 @@ async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     expect_duration(took.await?, interval * (u32::from(retry) + 1))
 }
 
-/// Sends one message from guest a after calling `prepare_b`. Returns the time until the message failed with `expected`.
+/// Sends one message from guest a after calling `prepare_b`. Returns the time until the message failed with syndrome
+/// `expected`.
 async fn fails_with(
     pair: &mut Pair,
     attributes: &Attributes,
@@ -211,8 +212,8 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is at least `computed`. The upper limit allows for the delays of two busy emulated guests
-/// and for the timer's resolution.
+/// Checks that the duration is at least `computed`, and not much longer. The upper limit allows for the delays of two
+/// busy emulated guests and for the timer's resolution.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     let latest = computed + computed / 2 + Duration::from_secs(1);
     ensure!(
@@ -222,7 +223,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the daemon notices when its guest is killed, and accepts another guest on the same socket.
+/// Checks that the daemon notices when its guest is killed, and then accepts another guest on the same socket.
 async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     const LEN: u32 = 65536;
     let connection = Connection::create(pair, &Attributes::default()).await?;

@@ -1,5 +1,4 @@
-//! Checks that events of each type are delivered through MSI-X, and compares them byte by byte. Also tests masks,
-//! overflow and arming.
+//! Checks every byte of each type of event, and its delivery through MSI-X. Also tests masks, overflow and arming.
 
 mod commands;
 mod completions;
@@ -14,7 +13,7 @@ use super::pair::Pair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Number of MSI-X vectors of the device (JingZhao interface, section 1).
+/// Number of the device's MSI-X vectors (JingZhao interface, section 1).
 const VECTORS: u16 = 64;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

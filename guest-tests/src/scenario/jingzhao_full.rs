@@ -1,6 +1,6 @@
-//! The whole command interface: every opcode in its valid form and in all invalid forms, and every QP transition from
-//! every state. The tables of the interface are included as data ([`spec`], [`expected`], [`transitions`]). The
-//! devices' answers must match the tables, and every row of the tables must be tested.
+//! Tests the whole command interface: every opcode in all its valid and invalid forms, and every QP transition from
+//! every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]). The devices'
+//! answers must match the tables, and every row of the tables must be tested.
 
 mod answers;
 mod attributes;
@@ -79,7 +79,7 @@ async fn every_command(pair: &mut Pair) -> Result<()> {
     answers::judge(&[a, b])
 }
 
-/// Returns all answers of one device.
+/// Issues all commands to one device, and returns the answers.
 async fn answers(node: &mut Node) -> Result<Answers> {
     const COMMAND_EVENTS: u64 = 1 << 0x0a;
     let mut answers = Answers::new();

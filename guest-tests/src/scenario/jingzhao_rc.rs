@@ -10,7 +10,7 @@ use super::transfer::{Plan, Planned, exchange, transfer};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Operations, with the names under which they are printed.
+/// Operations and their printed names.
 pub(super) const OPS: [(&str, SendOp); 5] = [
     ("SEND", SendOp::Send),
     ("SEND_IMM", SendOp::SendImm),
@@ -18,7 +18,7 @@ pub(super) const OPS: [(&str, SendOp); 5] = [
     ("WRITE_IMM", SendOp::WriteImm),
     ("READ", SendOp::Read),
 ];
-/// Message sizes: zero, one byte, odd numbers, and up to thousands of packets.
+/// Message sizes in bytes: zero, one, odd numbers, and sizes of up to thousands of packets.
 pub(super) const SIZES: [u32; 8] = [0, 1, 17, 256, 4096, 65536, 1 << 20, 16 << 20];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -71,7 +71,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A plan to execute in each of the given directions on each of several connections.
+/// A plan that is executed on several connections, in each of the given directions.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     plan: Plan,
@@ -136,7 +136,7 @@ impl Case {
     }
 }
 
-/// Makes both ends of a connection requester and responder at the same time.
+/// Makes each end of a connection act as requester and responder at the same time.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

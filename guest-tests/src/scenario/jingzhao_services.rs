@@ -1,4 +1,4 @@
-//! UC, UD and atomics between two guests, with checks of the contexts in the guests' memory and of the effects of
+//! Tests UC, UD and atomics between two guests. Also checks the contexts in the guests' memory, and the effects of
 //! packet loss.
 
 mod atomics;
@@ -38,7 +38,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A counter of a daemon, together with its earlier value.
+/// A daemon's counter, together with an earlier value of that counter.
 struct Growth {
     place: &'static str,
     before: u64,

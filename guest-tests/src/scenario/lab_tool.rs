@@ -1,4 +1,4 @@
-//! Tests of `guest-lab` itself. They run its commands as a user would type them, mostly on two guests with `ib_mthca`.
+//! Tests `guest-lab` itself, by running its commands as a user would type them, mostly on two guests with `ib_mthca`.
 
 mod user;
 
@@ -16,7 +16,7 @@ use crate::report::Report;
 
 /// Mount point of a shared host directory in the guests.
 const SHARE: &str = "/t";
-/// A stock kernel module that no other test uses. It is used in place of a user's own module.
+/// A stock kernel module that no other test uses. It stands in for a user's own module.
 const MODULE: &str = "rdma_rxe";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -200,7 +200,7 @@ async fn copies(user: &User, folder: &Path) -> Result<()> {
     user.run(&["cp", "x", "y"]).await?.failed(&["neither path is in a guest"])
 }
 
-/// Writes a user's module that prints a number.
+/// Writes the source of a user's module that prints `number` when it is loaded.
 fn own_module(folder: &Path, number: u32) -> Result<()> {
     let code = format!(
         "#include <linux/module.h>\n\
@@ -333,7 +333,7 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Checks that errors of the lab and failed tests have different exit statuses.
+/// Checks that errors in the lab have a different exit status than failed tests.
 async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let from = shared.display().to_string();
     let ci = async |more: &[&str]| {
@@ -349,7 +349,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     fs::File::create(large.join("file"))?.set_len(257 << 20)?;
     let outcome = user.run(&["ci", "rxe", "--folder", &large.display().to_string(), "--", "true"]).await?;
     outcome.failed(&["half of each guest's memory"])?;
-    // A CI system cancels a job by first sending SIGTERM.
+    // To cancel a job, a CI system first sends SIGTERM.
     let mut running = user.start(&[
         "ci",
         "rxe",
@@ -369,7 +369,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Tests the commands for the root file system, with a separate cache, so that the user's guests stay unchanged.
+/// Tests the root file system commands. The commands use a separate cache, so the user's guests stay unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;

@@ -11,7 +11,7 @@ use crate::vm::Vm;
 
 /// Base page size of x86 guests, in KiB.
 const PAGE_KIB: u64 = 4;
-/// Median loss per batch from which a leak is reported, in KiB.
+/// Smallest median loss per batch, in KiB, that is reported as a leak.
 const LEAK_KIB: i64 = 1 << 10;
 
 /// A command that is repeated in batches.
@@ -22,12 +22,13 @@ pub(super) struct Cycles<'a> {
     pub(super) batches: u32,
     /// Number of repetitions in a batch.
     pub(super) batch: u32,
-    /// Time limit of a batch.
+    /// Time limit for a batch.
     pub(super) timeout: Duration,
 }
 
 impl Cycles<'_> {
-    /// Returns the same cycles in fewer and smaller batches, which detect only larger leaks per cycle.
+    /// Returns the same cycles in fewer and smaller batches. With smaller batches, only a larger leak per cycle is
+    /// detected.
     pub(super) const fn fewer(self) -> Self {
         Self { batches: 5, batch: 2, ..self }
     }

@@ -67,7 +67,7 @@ const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// The endpoints, and their daemons.
+/// The endpoints and their daemons.
 struct Fabric {
     mthca: Stock,
     jingzhao: Jingzhao<Node>,

@@ -499,7 +499,7 @@ impl Scenario {
     /// Runs all cases of the scenario. An error that prevents them from running counts as one failed case.
     ///
     /// # Errors
-    /// An outcome cannot be printed.
+    /// Fails if an outcome cannot be printed.
     pub async fn run(&self, lab: &Lab, report: &mut Report) -> Result<()> {
         report.begin(self.name);
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Guests in which the stock driver `ib_mthca` uses the HCA. Debian's RDMA tools test the HCA.
+//! Guests that use an HCA with the stock driver `ib_mthca`, and test it with Debian's RDMA tools.
 
 mod counters;
 pub(super) mod doorbells;
@@ -14,7 +14,7 @@ pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 
-/// Violations that occur when programs temporarily have no queue (section 12, T55).
+/// Violations that occur when a program temporarily has no queue (section 12, T55).
 pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",

@@ -77,8 +77,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Some processes in the namespace may not have ended yet. The kernel frees the namespace when the last process
-        // ends.
+        // Processes in the namespace may still be running. The kernel frees the namespace when the last of them ends.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }

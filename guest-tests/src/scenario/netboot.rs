@@ -20,8 +20,8 @@ use crate::vm::{Image, Vm};
 /// Directory that the server serves by TFTP.
 const TFTP_ROOT: &str = "/srv/tftp";
 const TFTP_TAG: &str = "tftp";
-/// First three bytes of the network's addresses. The server's address ends in 1, and DHCP assigns addresses from 100
-/// on.
+/// First three bytes of the network's addresses. The server's address ends in 1, and DHCP assigns addresses that end in
+/// 100 to 200.
 const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,7 +54,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A guest that serves DHCP and TFTP, and a guest that boots from it.
+/// A server that provides DHCP and TFTP, and a client that boots from the server.
 #[derive(Debug)]
 struct Network {
     card: Card,
@@ -104,8 +104,8 @@ impl Network {
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the other guest. The agent is in the initramfs that this guest fetches over the network, so an answer from
-    /// the agent shows that everything has arrived.
+    /// Boots the client. The client fetches the initramfs, which contains the agent, over the network. An answer from
+    /// the agent therefore shows that everything has arrived.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {

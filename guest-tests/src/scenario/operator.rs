@@ -237,7 +237,7 @@ fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -
     })
 }
 
-/// Returns an entry for `devices` in the configuration, for an `ib_mthca` device on the same fabric.
+/// Returns an entry for the configuration's list of devices. It describes an `ib_mthca` device on the same fabric.
 fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }

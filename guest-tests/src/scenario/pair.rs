@@ -1,4 +1,4 @@
-//! Two guests with one HCA each, which are connected over UDP. Each HCA has its own daemon.
+//! Two guests with one HCA each. The HCAs are connected over UDP, and each HCA has its own daemon.
 
 use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcaInfo, HcrBase, OpenHca};
 use anyhow::{Context, Result};
@@ -61,8 +61,8 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts the pair and initialises both HCAs. One driver uses the command register (HCR) at the public driver's
-    /// location. The other driver uses the HCR at the interface document's location.
+    /// Starts the pair and initialises both HCAs. One driver uses the command register (HCR) at the location used by
+    /// the public driver. The other uses the HCR at the location given in the interface document.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }

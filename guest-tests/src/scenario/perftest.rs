@@ -11,8 +11,8 @@ use crate::vm::Vm;
 /// Port on which servers wait for their clients, unless they connect through `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Maximum number of times that a program is run. If a program is interrupted while it calibrates CPU cycles against
-/// the clock, it computes a clock rate of zero and an infinite result.
+/// Maximum number of attempts to get a finite result from a program. A program that is interrupted while it calibrates
+/// CPU cycles against the clock computes a clock rate of zero and an infinite result.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on one network. The server runs in guest b.
@@ -40,9 +40,9 @@ pub(super) struct Device {
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
-    /// Number of messages for a fast device, and number of messages for a slow device.
+    /// Numbers of messages for a fast device and for a slow device, in that order.
     messages: [u32; 2],
-    /// Required ratio between the figure of an HCA and that of soft-RoCE.
+    /// Required ratio of an HCA's figure to soft-RoCE's.
     pub(super) bound: Option<Bound>,
     rounds: usize,
     estimate: Estimate,
@@ -219,7 +219,7 @@ pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
     table_row(&figure.row(), values)
 }
 
-/// Returns a row of the same table with any title.
+/// Returns a row of the same table with the given title.
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_best_and_latency_mean_of_measured_values() {
+    fn bandwidth_is_best_value_and_latency_is_mean() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);

@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit for one test. For the first test, it includes loading all modules.
+/// Time limit for one test. For the first test, this includes the time to load all modules.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
@@ -71,21 +71,21 @@ pub(super) struct Known {
     /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
-    /// Tests that are expected to skip themselves. All lists are searched in order, and the first entry that names a
-    /// test applies to it.
+    /// Tests that are expected to skip themselves. The lists are searched in order. If several entries name a test, the
+    /// first one applies.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Methods of the suite, as "module.Class.method", that must not run in two processes at the same time. They would
-    /// trigger races in the driver's own source code.
+    /// The suite's methods, as "module.Class.method", that must not run in two processes at the same time, because they
+    /// would trigger races in the driver's own source code.
     pub(super) turns: &'static [&'static str],
 }
 
-/// Tests of the suite, as "module.Class.method", that need delays, because they do not wait for the messages that they
-/// have sent. They resize the completion queue to fewer entries than there are SENDs in flight. With any device, a
-/// later completion then does not fit (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// The suite's tests, as "module.Class.method", that need delays, because they do not wait for their messages to
+/// complete. They shrink the completion queue below the number of SENDs in flight. Without delays, a later completion
+/// does not fit, whatever the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
-/// Prepares a guest for the suite. The disk after those of the root file system contains the tests, and the RDMA device
-/// already exists.
+/// Prepares a guest for the suite. The disk that follows those of the root file system must contain the tests, and the
+/// RDMA device must already exist.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     // Some tests need huge pages even before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
@@ -94,7 +94,7 @@ pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
 
-/// Runs the suite, with one case for each of its modules. Its output goes to `log`.
+/// Runs the suite, with one case per module. The suite's output goes to `log`.
 pub(super) async fn run(
     vm: &mut Vm,
     known: Known,
@@ -141,7 +141,7 @@ struct Suite<'a> {
     known: Known,
     program: ProgramId,
     log: File,
-    /// First result of the module that will be checked next.
+    /// The next result, which has not been checked yet.
     next: Option<Verdict>,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Suite<'a> {
 }
 
 impl Known {
-    /// Returns how the result of a test differs from the known result.
+    /// Describes how a test's result differs from the known result, if it does.
     fn surprise(&self, verdict: &Verdict) -> Option<String> {
         let Verdict { test, outcome, text } = verdict;
         let differs = |expected: &str| Some(format!("{test}: {outcome:?}, {expected}: {text}"));
@@ -220,7 +220,7 @@ impl Known {
         }
     }
 
-    /// Checks that all entries name modules that are run, and that they give a reason.
+    /// Checks that every entry names a module that is run, and gives a reason.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let known = |test: &str| MODULES.contains(&module(test));

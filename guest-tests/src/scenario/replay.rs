@@ -24,9 +24,9 @@ use crate::report::{Report, line};
 pub(super) enum Extent {
     /// One session with each driver, including its trace.
     Core,
-    /// Sessions of ten devices with random programs, for a minute each.
+    /// One-minute sessions of ten devices with random programs.
     Random,
-    /// The sessions that the device's own tests replay. The scenario records new versions of them.
+    /// New recordings of the sessions that the device's own tests replay.
     Kept,
 }
 
@@ -90,7 +90,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     Ok(())
 }
 
-/// Records ten sessions of a minute each under loss.
+/// Records ten one-minute sessions under loss, and replays them.
 async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     let seed = match lab.chance().seed {
         Some(seed) => seed,
@@ -136,7 +136,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     line(&format!("      {programs} programs"))
 }
 
-/// Replays a record, and compares its trace if `traced` is set.
+/// Replays a record. If `traced` is set, also compares the traces.
 async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {

@@ -1,7 +1,8 @@
 //! A JingZhao HCA that communicates with unmodified soft-RoCE in a stock guest. Neither the transport nor the tools in
 //! that guest are part of this project.
 //!
-//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, and each frame is one UDP datagram.
+//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, and each frame is sent as one UDP
+//! datagram.
 
 pub(super) mod loss;
 mod matrix;
@@ -25,7 +26,7 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Selects which part of the matrix runs.
+/// Selects which part of the matrix to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Every operation in every role with every path MTU, but only with some sizes.

@@ -11,11 +11,11 @@ use super::Scenario;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Runs up to `side_by_side` of the `scenarios` at a time. Then runs the scenarios that must run alone, one after
-/// another. If `side_by_side` is 1, all scenarios run one after another in the given order.
+/// Runs the `scenarios` that may run in parallel, up to `side_by_side` at a time. Then runs those that must run alone,
+/// one after another. If `side_by_side` is 1, all scenarios run one after another in the given order.
 ///
 /// # Errors
-/// An outcome cannot be printed.
+/// Fails if an outcome cannot be printed.
 pub async fn run(
     scenarios: &[&'static Scenario],
     side_by_side: NonZeroUsize,

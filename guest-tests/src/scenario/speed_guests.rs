@@ -28,7 +28,7 @@ const NAME: &str = "speed-guests";
 const ROUNDS: usize = 5;
 /// Columns of the table. The last device is the reference for the others.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
-/// Minimum ratio of the rate of an E810 to the rate of an HCA with `ib_mthca`.
+/// Minimum ratio of an E810's rate to that of an HCA with `ib_mthca`.
 const E810_OF_MTHCA: f64 = 0.7;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
@@ -39,8 +39,8 @@ const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// The measured values of a figure for each device. The list for a device is empty if the figure was not measured on
-/// it.
+/// The measured values of a figure, for each device. A device's list is empty if the figure was not measured on that
+/// device.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],

@@ -1,6 +1,6 @@
-//! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC that is
-//! connected to the other guest's NIC. Tools use Ethernet for their out-of-band communication, and soft-RoCE runs on it
-//! for comparison.
+//! Two guests with a Debian root file system. Each guest has an HCA with a stock kernel driver, and an Ethernet NIC
+//! that is connected to the other guest's NIC. Tools use this Ethernet for out-of-band communication, and soft-RoCE
+//! runs on it for comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub(super) struct StockNode {
     /// The HCA, with the driver that the guest loads for it.
     hca: kind::Device,
     place: Place,
-    /// Number of kernel warnings that have been checked already.
+    /// Number of kernel warnings that have already been checked.
     old_warnings: usize,
 }
 
@@ -151,12 +151,12 @@ impl StockPair {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
 
-    /// Returns the pair's guests for perftest.
+    /// Returns the pair's guests as the ends of perftest runs.
     pub(super) fn ends(&mut self) -> perftest::Ends<'_> {
         perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns the HCA that both guests have, for perftest.
+    /// Returns perftest's description of the HCA that both guests have.
     pub(super) fn perftest_device(&self) -> Device {
         Device {
             title: match self.a.hca {
@@ -276,7 +276,7 @@ impl StockNode {
         self.set_up().await
     }
 
-    /// Brings the Ethernet interface up. Kernel warnings before this are unrelated to RDMA, and are ignored.
+    /// Brings the Ethernet interface up. Kernel warnings logged before this are unrelated to RDMA and are ignored.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -289,7 +289,7 @@ impl StockNode {
         load(&mut self.vm, self.hca).await
     }
 
-    /// Waits for a state of the port, which is given in sysfs notation.
+    /// Waits until the port is in the given state, such as `4: ACTIVE`.
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
         port_is(&mut self.vm, self.hca, state).await
     }
@@ -329,11 +329,11 @@ impl StockNode {
     }
 }
 
-/// Returns whether a line reports that a management datagram arrived at a port without an agent to answer it. Every ten
-/// seconds, the subnet manager of each HCA queries NodeInfo of all others (IBTA 14.2.5.3), as any subnet manager does.
-/// `ib_core` opens QP0 before it adds the port's agents, and removes the agents before it closes QP0. A request that
-/// arrives while QP0 has no agent is lost, and the kernel prints this message. No sender can avoid this, and it also
-/// happens on real fabrics.
+/// Returns whether a line reports that a management datagram arrived at a port that had no agent to answer it. Every
+/// ten seconds, each HCA's subnet manager queries the NodeInfo of all other HCAs (IBTA 14.2.5.3), as any subnet manager
+/// does. `ib_core` opens QP0 before it adds the port's agents, and removes the agents before it closes QP0. A request
+/// that arrives while QP0 has no agent is lost, and the kernel prints this message. Senders cannot avoid this, and it
+/// also happens on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband ") && line.contains("Unable to find port agent")
 }

@@ -1,5 +1,5 @@
-//! Disturbs daemons, machines and guests at random and simultaneously, under traffic whose messages are all checked.
-//! Only the affected party may notice a disturbance.
+//! Disturbs daemons, machines and guests at random, several of them at a time. Meanwhile, traffic runs, and every
+//! message is checked. A disturbance may affect only its own target.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b
@@ -9,14 +9,14 @@
 //! hcad-d   HCA d -'         stock guests c and d
 //! ```
 //!
-//! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of HCAs c
-//! and d are also killed and stopped. HCAs c and d are connected by a ring in shared memory. HCAs e and f send as fast
-//! as they can, and are also connected by a ring if the seed is even. All other HCAs use UDP.
+//! The first process never ends, and a disturbance of one of its HCAs must not affect the other HCAs. The daemons of
+//! HCAs c and d are also killed and stopped. HCAs c and d are connected by a ring in shared memory. HCAs e and f send
+//! as fast as they can, and are also connected by a ring if the seed is even. All other HCAs use UDP.
 //!
 //! Disturbances run in lanes: one lane for each pair of guests, one for the clients, and one for the first process. A
 //! lane executes a plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A disturbance has a defined
-//! effect on the connection of its lane: either none, or the loss of an end, which the peer must then report. Any other
-//! effect is a failure, regardless of its cause.
+//! effect on the connection of its lane: either none, or the loss of one end. In the latter case, the peer must report
+//! the loss. Any other effect is a failure, regardless of its cause.
 
 mod account;
 mod clients;
@@ -46,7 +46,7 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// Code of the ACK timeout of all connections. It means 1.07 s.
+/// ACK timeout code of all connections, for a timeout of 1.07 s.
 const ACK_TIMEOUT: u8 = 18;
 /// Time for which a peer may stay silent with this ACK timeout and 7 retries.
 const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
@@ -112,8 +112,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
-/// All pairs of guests and clients, which are connected and exchange messages, and the process that serves most of
-/// their HCAs.
+/// All pairs of guests and of clients, and the process that serves most of their HCAs. The ends of each pair are
+/// connected and exchange messages.
 struct All<'a> {
     seed: u64,
     guests: [Pair<'a>; 2],
@@ -274,8 +274,8 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Switches the capture on for the given time. The capture file is large, and its content is checked by other tests, so
-/// it is deleted.
+/// Switches the capture on for the given time. The capture file is then deleted, because it is large, and because other
+/// tests check the content of captures.
 async fn switch_capture(
     ground: &LaneContext<'_>,
     name: &str,

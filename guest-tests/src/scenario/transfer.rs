@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of bytes before the first slot and after the last one. They must stay unchanged.
+/// Number of guard bytes before the first slot and after the last one. Guard bytes must stay unchanged.
 const GUARD: u64 = 64;
 /// Seed of the guard bytes.
 const GUARD_SEED: u64 = 0x6775_6172_6400;
@@ -92,7 +92,7 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// Number of messages and bytes in a transfer, and the time that they took.
+/// The numbers of messages and bytes in a transfer, and the time it took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,
@@ -115,7 +115,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
         memory.push(prepare(pair, planned).await?);
     }
 
-    // The requester's flow of a direction runs in one guest, and the responder's flow runs in the other.
+    // For each plan, the requester's flow runs in one guest, and the responder's flow runs in the other.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {

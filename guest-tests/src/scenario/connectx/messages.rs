@@ -1,4 +1,4 @@
-//! Kernel messages about a ConnectX that do not indicate an error (mlx5 interface, sections 1, 2.1 and 18.2).
+//! Expected kernel messages about a ConnectX (mlx5 interface, sections 1, 2.1 and 18.2).
 
 use anyhow::{Result, ensure};
 
@@ -39,15 +39,15 @@ const RECOVERY: &[&str] = &[
     "health recovery succeeded",
 ];
 
-/// Part of the message that a driver logs before it unloads itself.
+/// Substring of the message that a driver logs before it unloads itself.
 pub(super) const GIVES_UP: &str = "Driver is in error state. Unloading";
 
-/// Parts of further expected messages. The driver logs them when it unloads itself after a second failure within the
-/// grace period of its first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c), and when it is then removed
-/// (`mlx5_uninit_one`, main.c).
+/// Substrings of messages that are expected when a driver unloads itself. It does so after a second failure within the
+/// grace period of its first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c). The last message appears when the
+/// driver is removed afterwards (`mlx5_uninit_one`, main.c).
 const UNLOAD: &[&str] = &[GIVES_UP, "mlx5_uninit_one: interface is down, NOP"];
 
-/// Fails if there is an unexpected message that concerns the device, or an unexpected warning.
+/// Fails if a message about the device, or any warning, is unexpected.
 pub(super) fn judge(lines: &[String], warnings: &[String]) -> Result<()> {
     judge_others(lines, warnings, &[])
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_messages_other_than_listed_ones_fail_scenario() {
+    fn judge_rejects_unlisted_kernel_messages() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let usual = lines(&["mlx5_core 0000:01:00.0: firmware version: 16.35.3006", "virtio_net: other"]);
         judge(&usual, &[]).unwrap();

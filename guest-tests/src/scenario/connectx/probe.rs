@@ -20,22 +20,22 @@ use crate::vm::{Image, Vm};
 
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x15b3, 0x1017);
-/// Drivers, and modules for tools: verbs, management datagrams and connections in user space.
+/// The drivers, and the modules through which user-space tools access verbs, management datagrams and `rdma_cm`.
 const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// Number of CPUs, each of which has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
-/// Kernel messages of this level or more severe are checked.
+/// Kernel log level of warnings. More severe messages have lower levels.
 const WARNING: u8 = 4;
 /// Time limit for loading the drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit from the start of the driver until its port is active.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit from the device's failure to the end of the recovery. The driver polls every two seconds.
+/// Time limit for the driver to recover from a device failure. The driver polls the device's health every two seconds.
 const RECOVERY: Duration = Duration::from_secs(40);
 /// A grace period in milliseconds that outlasts the scenario.
 const LONG_GRACE_PERIOD: u32 = 86_400_000;
-/// Interval between two polls for the end of the recovery.
+/// Interval between polls for an expected kernel message.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Expected values in `ibv_devinfo -v`.
@@ -53,7 +53,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("phys_state", "LINK_UP (5)"),
 ];
 
-/// Load and unload cycles with one device. They are slow in an emulated guest, because the interrupt of a command takes
+/// Load and unload cycles with one device. They are slow in an emulated guest: each command's interrupt takes
 /// milliseconds, and Linux 6.12 destroys 6,100 keys one by one (trap M-17).
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r mlx5_ib mlx5_core && modprobe mlx5_ib && \
@@ -63,28 +63,28 @@ const CYCLES: Cycles<'static> = Cycles {
     timeout: Duration::from_secs(600),
 };
 const MANY_CYCLES: Cycles<'static> = Cycles { batches: 7, batch: 7, ..CYCLES };
-/// Time limit of all cycles.
+/// Time limit for all cycles together.
 const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 
-/// Selects which part of the tests runs.
+/// Selects which tests to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// All tests, but only a few cycles.
     Core,
-    /// Unloads and loads the drivers 50 times, and tests nothing else.
+    /// Load and unload cycles only, 50 of them.
     Reloads,
 }
 
-/// The guest, and its two devices.
+/// The guest and its two devices.
 #[derive(Debug)]
 struct Probe {
     vm: Vm,
     daemon: Daemon,
     /// Numbers of the devices on the fabric, which are also their LIDs.
     ids: [u16; 2],
-    /// PCI addresses of the devices, in the order of the numbers.
+    /// PCI addresses of the devices, in the same order as `ids`.
     functions: [String; 2],
-    /// Numbers of kernel messages and of warnings that have been checked already.
+    /// How many kernel messages, and how many warnings, have already been checked.
     judged: (usize, usize),
     image: Image,
 }
@@ -243,7 +243,7 @@ impl Probe {
             let name = format!("mlx5_async0@pci:{function}");
             let line = text.lines().find(|line| line.contains(&name));
             let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-            // The line contains the interrupt number, followed by a count for each CPU.
+            // The line starts with the interrupt number, followed by a count for each CPU.
             let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
             let count: u64 = counts.sum();
             ensure!(count >= 100, "{name} occurred {count} times");
@@ -252,7 +252,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Takes the port down and up as an operator would. An event notifies the driver.
+    /// Takes the port down and brings it back up, as an operator would. An event notifies the driver.
     async fn link_flap(&mut self) -> Result<()> {
         let function = self.functions[0].clone();
         for _ in 0..3 {
@@ -264,7 +264,7 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Makes the driver reinitialise without being unloaded.
+    /// Reinitialises each device through devlink, without unloading the driver.
     async fn devlink_reload(&mut self) -> Result<()> {
         for function in self.functions.clone() {
             let line = format!("devlink dev reload pci/{function}");
@@ -285,13 +285,13 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Writes the function's address to the driver's file `bind` or `unbind`.
+    /// Writes the function's address to the driver's `bind` or `unbind` file.
     async fn driver(&mut self, function: &str, file: &str) -> Result<()> {
         let line = format!("echo {function} > /sys/bus/pci/drivers/mlx5_core/{file}");
         self.vm.run_within(LOAD_TIMEOUT, &["sh", "-c", &line]).await.map(drop)
     }
 
-    /// Resets the function while it is unbound, because its driver does not handle resets that it did not request.
+    /// Resets an unbound function. The driver does not handle resets that it did not initiate.
     async fn function_reset(&mut self) -> Result<()> {
         let function = self.functions[0].clone();
         self.driver(&function, "unbind").await?;
@@ -301,8 +301,8 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Checks that the driver detects the failure when it polls the health buffer, and then restarts the device. The
-    /// other device must not be affected.
+    /// Makes a device fail. The driver must detect the failure when it polls the health buffer, and must then restart
+    /// the device. The other device must not be affected.
     async fn recovers(&mut self) -> Result<()> {
         self.set_grace_period(0).await?;
         for device in [0, 1, 0] {
@@ -316,8 +316,8 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Checks that the driver unloads itself if a failure occurs within the grace period of its last recovery, and that
-    /// it works again after it is rebound.
+    /// Checks that the driver unloads itself if the device fails within the grace period of the driver's last recovery,
+    /// and that the device works again after the driver has been rebound.
     async fn gives_up(&mut self) -> Result<()> {
         self.set_grace_period(LONG_GRACE_PERIOD).await?;
         let function = self.functions[0].clone();
@@ -332,8 +332,9 @@ impl Probe {
         messages::judge_unload(&lines, &warnings)
     }
 
-    /// Sets the time in milliseconds after a recovery in which a further failure makes the driver give up. The default
-    /// is a minute (`mlx5_fw_fatal_reporter_pf_ops`, health.c). The setting lasts until the function is unbound.
+    /// Sets the grace period in milliseconds. If the device fails again within this time after a recovery, the driver
+    /// gives up. The default is one minute (`mlx5_fw_fatal_reporter_pf_ops`, health.c). Unbinding the function restores
+    /// the default.
     async fn set_grace_period(&mut self, milliseconds: u32) -> Result<()> {
         for function in self.functions.clone() {
             let line =
@@ -361,7 +362,7 @@ impl Probe {
         }
     }
 
-    /// Unloads the driver before or while it detects the failure.
+    /// Unloads the driver immediately after a device failure, whether or not the driver has detected the failure.
     async fn unloads_failed(&mut self) -> Result<()> {
         self.set_grace_period(0).await?;
         self.fail(1).await?;
@@ -375,8 +376,8 @@ impl Probe {
         self.vm.run_within(LOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await.map(drop)
     }
 
-    /// Unloads and loads the drivers repeatedly, and checks that the port becomes active each time. The second device
-    /// is left out to save time.
+    /// Unloads and loads the drivers repeatedly, and checks that the port becomes active each time. To save time, the
+    /// second device does not take part.
     async fn cycles(&mut self, cycles: Cycles<'_>) -> Result<()> {
         let second = self.functions[1].clone();
         let bound_by =
@@ -391,7 +392,7 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Restarts the guest while the drivers are in use.
+    /// Restarts the guest without unloading the drivers first.
     async fn restarts(&mut self) -> Result<()> {
         self.vm.reboot(&self.image).await?;
         self.judged = self.count_messages().await?;
@@ -409,7 +410,7 @@ impl Probe {
         messages::judge(&lines, &warnings)
     }
 
-    /// Returns the kernel messages since the last call, and those of level warning or more severe.
+    /// Returns two lists of kernel messages since the last call: all of them, and those at warning level or above.
     async fn new_messages(&mut self) -> Result<(Vec<String>, Vec<String>)> {
         let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
         let mut warnings = self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
@@ -430,7 +431,7 @@ impl Probe {
     }
 }
 
-/// Returns a path pattern for a file of the port, which matches any name of the RDMA device.
+/// Returns a glob pattern for the path of one of the port's sysfs files, whatever the RDMA device is called.
 fn port_file(function: &str, file: &str) -> String {
     format!("/sys/bus/pci/devices/{function}/infiniband/*/ports/1/{file}")
 }

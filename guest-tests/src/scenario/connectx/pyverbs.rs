@@ -1,4 +1,4 @@
-//! rdma-core's own device tests with `mlx5_ib`, and the list of tests that this hardware cannot run or cannot pass.
+//! Runs rdma-core's own device tests with `mlx5_ib`, and lists the tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,7 +22,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Checks that all new warnings come from a test that resizes a CQ to fewer entries than are unread (trap M-30).
+/// Checks that all new warnings come from the test that tries to shrink a CQ below its number of unread entries (trap
+/// M-30).
 async fn only_rejected_sizes(node: &mut StockNode) -> Result<()> {
     let mut lines = node.new_warnings().await?;
     lines.retain(|line| !line.contains("MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size"));
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_test_results_name_module_and_reason() {
+    fn known_results_are_well_formed() {
         KNOWN.check();
     }
 }

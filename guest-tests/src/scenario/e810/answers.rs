@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::probe::Probe;
 
-/// Name of each case, its command with the placeholders `{device}` and `{function}`, and the expected parts of its
-/// output. White space is normalised.
+/// The cases. Each consists of a name, a command with the placeholders `{device}` and `{function}`, and substrings that
+/// the command must print. White space in the output is normalised.
 pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     (
         "ethtool",
@@ -76,7 +76,7 @@ pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Runs the command, and checks that its output contains the parts.
+/// Runs a command, and checks that its output contains all expected substrings.
 pub(super) async fn check(probe: &mut Probe, line: &str, expected: &[&str]) -> Result<()> {
     let fill = |text: &str| text.replace("{device}", &probe.device).replace("{function}", &probe.function);
     let parts: Vec<String> = expected.iter().map(|part| fill(part)).collect();

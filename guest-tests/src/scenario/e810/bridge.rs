@@ -1,4 +1,4 @@
-//! Hosts behind a station: one behind a macvlan and one behind a bridge, each in its own network namespace.
+//! Hosts that are reached through a macvlan or a bridge on a station. Each host is a network namespace.
 
 use anyhow::Result;
 
@@ -9,18 +9,18 @@ use crate::scenario::e810::station::carrier;
 
 /// Offset between a station's number and the number of the host behind it.
 const BEHIND: u16 = 100;
-/// Network namespace of the host behind a station.
+/// Network namespace that acts as the host behind a station.
 const SPACE: &str = "behind";
 
-/// Checks that station a can reach a host behind a macvlan of station b. The host has its own MAC address, which the
-/// NIC accepts.
+/// Checks that station a can reach a host behind a macvlan on station b. The host has its own MAC address, which the
+/// NIC must accept.
 pub(super) async fn macvlan(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!("ip link add link {device} name inside type macvlan mode bridge");
     reached(a, b, &make, wire).await
 }
 
-/// Checks that station a can reach a host behind a bridge of station b. The bridge makes the NIC promiscuous.
+/// Checks that station a can reach a host behind a bridge on station b. The bridge puts the NIC into promiscuous mode.
 pub(super) async fn bridge(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!(
@@ -42,7 +42,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
          ip -n {SPACE} address add {ipv4}/24 dev inside && \
          ip -n {SPACE} address add {ipv6}/64 dev inside nodad && ip -n {SPACE} link set inside up"
     );
-    // Flush the entry of the previous host, which had the same IP addresses but a different MAC address.
+    // Flush the neighbour entries of the previous host, which had the same IP addresses but a different MAC address.
     let device = a.device.clone();
     a.sh(&format!("ip neighbour flush dev {device}")).await?;
     let result = async {

@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
 
-/// Returns the programs to run for a pair of client and server. The full extent runs all programs. The core extent runs
-/// all programs over untagged IPv4 in the forward direction, and a few programs in all other cases.
+/// Returns the programs to run between a client and a server. The full extent runs all programs. The core extent runs
+/// all of them over untagged IPv4 in the forward direction, and only a few otherwise.
 const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
     match (extent, network, back) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,
@@ -21,7 +21,7 @@ const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Pro
     }
 }
 
-/// Pairs of client and server: two E810s, and an E810 with soft-RoCE in either role.
+/// Pairs of client and server: two E810s, and an E810 with soft-RoCE as either the client or the server.
 const PAIRS: &[(&str, Side, Side, bool)] = &[
     ("E810 to E810", Side::A, Side::B, false),
     ("E810 to soft-RoCE", Side::A, Side::C, false),

@@ -13,9 +13,9 @@ use crate::tools::{Ready, stop, wait};
 const FILE: &str = "/dev/shm/file";
 const LEN_MIB: u64 = 256;
 const PORT: u16 = 5555;
-/// Time limit of the transfer, which includes computing checksums on emulated CPUs.
+/// Time limit for the transfer, which includes computing checksums on emulated CPUs.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Time limit of the transfer if TCP must recover from losses.
+/// Time limit for the transfer over the lossy link, where TCP must recover from losses.
 const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ pub(super) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<Stri
     a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
 }
 
-/// Returns the time limit of [`send`].
+/// Returns the time limit for [`send`].
 pub(super) const fn limit(wire: Wire) -> Duration {
     match wire {
         Wire::Good => LIMIT,

@@ -1,5 +1,5 @@
-//! Tests DPDK's driver `net_ice`. In one guest, `testpmd` forwards frames between two E810s. These E810s are connected
-//! to two guests that use Linux's driver.
+//! Tests DPDK's driver `net_ice`. In one guest, `testpmd` forwards frames between two E810s. Each of them is connected
+//! to the E810 of another guest, which uses Linux's driver.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::vm::Vm;
 /// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
-/// Time limit for `testpmd` to start, because it probes every PCI device and sets up both ports.
+/// Time limit for `testpmd` to start. It probes every PCI device and sets up both ports, which takes a while.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,7 @@ const STREAMS: &[(&str, Streams)] = &[
     ("8 UDP streams", stream(Protocol::Udp, 8, false, false)),
 ];
 
-/// Behaviour of `net_ice` that violates the interface.
+/// Known violations of the interface by `net_ice`.
 const EXPLAINED: &[Explained] = &[Explained {
     rule: "doorbell_no_queue",
     why: "net_ice clears the tail of a transmit queue before it adds the queue",

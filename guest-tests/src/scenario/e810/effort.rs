@@ -1,5 +1,5 @@
-//! CPU time and number of wake-ups of guests and daemons. Unlike rates, these depend little on the load of the host,
-//! and they show where time is spent.
+//! CPU time and wake-ups of guests and daemons. Unlike rates, these depend little on the host's load, and they show
+//! where time is spent.
 
 use std::fs;
 use std::ops::{Add, Sub};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 /// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Resources that a set of threads has used since the threads started.
+/// Resources that a set of threads has used since the start of each thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
     /// Time that the threads spent on a CPU.
@@ -59,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// Returns the increase since `before`. A value that has decreased, because threads have ended, counts as zero.
+/// Computes the increase since `before`. A value can decrease when threads end; its increase is then zero.
 impl Sub for Effort {
     type Output = Self;
 
@@ -80,7 +80,7 @@ fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
     for task in tasks {
         let folder = task?.path();
         let read = |name: &str| fs::read_to_string(folder.join(name));
-        // Skip threads that have ended in the meantime.
+        // Skip threads that have ended since they were listed.
         let (Ok(name), Ok(schedstat), Ok(status)) = (read("comm"), read("schedstat"), read("status")) else {
             continue;
         };
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sleeps_are_parsed_from_proc() {
+    fn cpu_times_and_wakeups_are_parsed_from_proc() {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
         let effort = Effort::parse("1500 300 4\n", status).unwrap();
         let nanos = Duration::from_nanos;

@@ -1,5 +1,5 @@
 //! Checks that errors are reported as section 14 of the interface specifies: by a completion status, an asynchronous
-//! event, or a kernel message with the code and source of the device's event.
+//! event, or a kernel message that gives the device event's code and source.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const LONG: u32 = 4 << 20;
 /// Number of long requests posted at once. Half a gigabyte is in flight when the next command arrives.
 const MANY: usize = 120;
 
-/// An asynchronous event of the device, given by its code and source (section 14.1).
+/// A device event, identified by its code and source (section 14.1).
 type DeviceEvent = (u16, u8);
 const KEY_INBOUND: DeviceEvent = (0x102, 9);
 const KEY_SEND: DeviceEvent = (0x102, 5);
@@ -41,7 +41,7 @@ struct Pair {
     b: Station,
 }
 
-/// A verbs program in each guest, with queue pairs that are connected to each other.
+/// A verbs program in each guest. Their queue pairs are connected to each other.
 struct Ends {
     a: Side,
     b: Side,
@@ -63,7 +63,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("no receive request, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
     report.case("the peer's QP does not exist", &hint, peer_gone(&mut pair)).await?;
     report.case("CQ overflow", &hint, overrun(&mut pair)).await?;
-    // Each of the following cases transfers half a gigabyte.
+    // Each of the following cases transfers half a gigabyte, which is too much to capture.
     pair.capture(false).await?;
     report
         .case("the peer deregisters its region during traffic", &hint, target_deregistered(&mut pair))
@@ -132,7 +132,7 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// Connects the ends after applying `change` to the attributes of guest a.
+    /// Connects the ends after applying `change` to guest a's attributes.
     async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
@@ -147,7 +147,7 @@ impl Ends {
         self.b.verbs.close(&mut pair.b.vm).await
     }
 
-    /// Returns a WRITE from guest a to the first bytes of guest b's region.
+    /// Returns a WRITE of `len` bytes from guest a to the start of guest b's region.
     fn write(&self, len: u32) -> StockSend {
         self.a.write(self.b.region.addr, self.b.region.rkey, len)
     }
@@ -172,7 +172,7 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
 }
 
 /// Checks that requests posted after an error are flushed (IBTA volume 1, section 10.3.1.8). The program does not move
-/// the QP to the error state, which would make libirdma request the flush (section 14.2).
+/// the QP to the error state itself, because libirdma would then request the flush (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;
@@ -234,13 +234,13 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Returns whether the kernel is 6.12. Its driver offers different features (section 15.2) and reports errors
-/// differently (section 14.1).
+/// Returns whether guest a runs kernel 6.12. Its driver differs from later ones in its features (section 15.2) and in
+/// how it reports errors (section 14.1).
 async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// Checks the error that is reported if the receiver is not ready. The reported status depends on the driver and on
+/// Checks the error reported after the RNR retries are exhausted. The completion status depends on the driver and on
 /// libirdma (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
@@ -307,7 +307,7 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Unbinds a window while WRITEs use its key, and checks that later WRITEs fail. The key changes with each binding, so
+/// Unbinds a memory window while WRITEs use its key, and checks that later WRITEs fail. Each binding has a new key, so
 /// the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
@@ -334,7 +334,7 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// Waits until more packets from guest a have arrived.
+/// Waits until guest b has received at least 1000 more packets.
 async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
@@ -363,8 +363,8 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[RETRIES], &[]).await
 }
 
-/// Kills the client of a WRITE test. The server has no outstanding requests, but notices that the connection to the
-/// client ends.
+/// Kills the client of a WRITE test. The server has no outstanding requests, but must exit with an error because its
+/// connection to the client is closed.
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
@@ -388,8 +388,8 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Checks that queue pairs survive while the interface is down, and that packets in flight are retransmitted (section
-/// 14.4).
+/// Checks that queue pairs survive when the interface goes down, and that lost packets are retransmitted once it is
+/// back up (section 14.4).
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;
     let device = pair.a.device.clone();
@@ -401,8 +401,8 @@ async fn interface_down(pair: &mut Pair) -> Result<()> {
     still_works(pair).await
 }
 
-/// Removes the device by running `line`. The program receives a fatal event for its device, and the peer's requests
-/// fail because retries are exhausted.
+/// Removes guest a's device by running `line`. The program in guest a must receive a fatal device event, and its peer's
+/// requests must fail after exhausting their retries.
 async fn device_removed(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

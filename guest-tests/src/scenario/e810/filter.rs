@@ -1,4 +1,4 @@
-//! Frame filters of a NIC: its own address, groups, and promiscuous mode.
+//! A NIC's receive filters: its own address, multicast groups, and promiscuous mode.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const ARRIVAL_SECONDS: u32 = 10;
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
-/// An unknown unicast address, for which a switch floods frames.
+/// A unicast address that no station has. A switch floods frames sent to it.
 const NOBODY: &str = "02:00:00:00:77:77";
 
-/// Marks that identify frames by their destination.
+/// Marks carried by the test frames. Each destination has its own mark.
 const TO_IT: u32 = 1;
 const TO_EVERYBODY: u32 = 2;
 const TO_GROUP: u32 = 3;
@@ -33,7 +33,8 @@ const TO_NOBODY: u32 = 5;
 /// Mark of the last frame, which guest b always accepts.
 const END: u32 = 99;
 
-/// The receive modes of guest b. For each mode, the marks of the frames that guest b must accept.
+/// Guest b's receive modes. Each consists of a name, the membership to add, and the marks of the frames that guest b
+/// must accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
     ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),

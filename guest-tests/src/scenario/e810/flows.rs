@@ -33,26 +33,26 @@ async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
         let name = format!("ice-{device}-TxRx-{queue}");
         let line = text.lines().find(|line| line.trim_end().ends_with(&name));
         let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-        // A line contains the queue number, followed by a count for each CPU.
+        // The line starts with the interrupt number, followed by a count for each CPU.
         counts.push(line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok()).sum());
     }
     Ok(counts)
 }
 
-/// Checks packet counters and interrupts to verify that flows from random ports use all queues of guest b. The streams
-/// of other cases have consecutive ports, which could all hash to the same queue.
+/// Checks, using packet counters and interrupts, that flows from random ports use all queues of guest b. Streams in
+/// other cases have consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     const FLOWS: u32 = 64;
     const DATAGRAMS: u32 = 16;
-    /// Minimum share of the packets for each queue, in percent. A queue is expected to receive 32 flows. The
-    /// probability that it receives fewer than 13 is below one in a million.
+    /// Minimum share of the packets that each queue must receive, in percent. On average, a queue receives 32 flows.
+    /// The probability that it receives fewer than 13 is below one in a million.
     const LEAST_SHARE: u64 = 20;
     let device = b.device.clone();
     let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
     let address = b.address(0).ipv4;
     let numbers = [PORT, FLOWS, DATAGRAMS].map(|number| number.to_string());
     a.vm.run(&["python3", "-c", PROGRAM, &address, &numbers[0], &numbers[1], &numbers[2]]).await?;
-    // An answer to this ping shows that all earlier packets have arrived.
+    // A reply to this ping shows that all earlier packets have arrived.
     ping::one_size(a, &address, 56, Wire::Good).await?;
     let (packets_then, raised_then) =
         (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
@@ -77,11 +77,11 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the counters of NIC, kernel and daemon since the E810's creation are consistent.
+/// Checks that the NIC's counters are consistent with the kernel's, and that neither shows an error.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
-    // Read the kernel's counters before the NIC's. The kernel counts a frame after the NIC does, and frames may arrive
-    // or leave between the two readings, so the kernel's counters are never higher.
+    // Read the kernel's counters first. The kernel counts a frame after the NIC does, and traffic between the two
+    // readings can only raise the NIC's counters. The kernel's counters are therefore never higher than the NIC's.
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
     let nic = statistics(&mut station.vm, &device).await?;
@@ -93,8 +93,8 @@ pub(super) async fn counted(station: &mut Station) -> Result<()> {
         let value = links.pointer(&format!("/0/stats64/{place}")).and_then(Value::as_u64);
         value.with_context(|| format!("{place} is missing in {links}"))
     };
-    // These counters count frames on the wire. One packet of the kernel may become several frames, but never the
-    // reverse. Received frames are counted before they are merged.
+    // The NIC counts frames on the wire, so its counts can exceed the kernel's: a packet may be sent as several frames,
+    // and received frames are counted before they are merged.
     let sent = nic_count(&["tx_unicast.nic", "tx_multicast.nic", "tx_broadcast.nic"])?;
     let received = nic_count(&["rx_unicast.nic", "rx_multicast.nic", "rx_broadcast.nic"])?;
     let (sent_kernel, received_kernel) = (kernel_count("tx/packets")?, kernel_count("rx/packets")?);

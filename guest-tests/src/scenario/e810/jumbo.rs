@@ -16,8 +16,8 @@ const USUAL: u32 = 1500;
 const IPV4_ECHO: u32 = 28;
 const IPV6_ECHO: u32 = 48;
 
-/// Checks that packets of exactly the MTU pass in both directions, that longer packets are rejected locally, and that
-/// streams arrive.
+/// Checks that MTU-sized packets pass in both directions, that longer packets are rejected locally, and that streams
+/// arrive.
 pub(super) async fn mtu(a: &mut Station, b: &mut Station, mtu: u32, wire: Wire) -> Result<()> {
     set(a, mtu).await?;
     set(b, mtu).await?;

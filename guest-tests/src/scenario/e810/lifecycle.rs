@@ -1,4 +1,4 @@
-//! Events in the life of a NIC: link changes, resets, driver reloads and changes of ring sizes.
+//! Events in the life of a NIC: link changes, resets, driver reloads and ring size changes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::package::Package;
 use super::probe::Probe;
 use crate::scenario::leak::Cycles;
 
-/// Cycles that load and unload the driver of one function.
+/// Cycles that load the driver for one function and unload it again.
 pub(super) const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe ice && ip link set eth0 up && modprobe -r ice",
     batches: 7,
@@ -23,7 +23,7 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Takes the port down and up as an operator would. An event notifies the driver.
+/// Takes the port down and brings it back up, as an operator would. An event notifies the driver.
 pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     for _ in 0..3 {
         probe.daemon.control(&["port", "down"]).await?;
@@ -35,7 +35,7 @@ pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Takes the interface down and up in the guest.
+/// Takes the guest's interface down and brings it back up.
 pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for _ in 0..3 {
@@ -51,7 +51,7 @@ pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Makes the driver reinitialise without being unloaded.
+/// Reinitialises the device through devlink, without unloading the driver.
 pub(super) async fn devlink_reload(probe: &mut Probe) -> Result<()> {
     let line = format!("devlink dev reload pci/{}", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
@@ -61,7 +61,7 @@ pub(super) async fn devlink_reload(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Resets the function without involving the driver, which must recover.
+/// Resets the function without involving the driver. The driver must recover.
 pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     let line = format!("echo 1 > /sys/bus/pci/devices/{}/reset", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
@@ -70,10 +70,10 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Makes the driver reset its function, the core and the whole device, and checks that it recovers. The driver of
+/// Makes the driver reset its function, the core and the whole device, and checks that it recovers. The driver in
 /// kernel 6.12 does not support this.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
-    /// Components that the functions of a card share, as named by `ethtool`.
+    /// The components shared by a card's functions, as named by `ethtool`.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";
     let device = probe.device.clone();
     let resets = [
@@ -103,7 +103,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Sets different numbers of queues, and ring sizes from the smallest to the largest.
+/// Sets different numbers of queues, and the smallest and largest ring sizes.
 pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for change in ["-L {} combined 1", "-L {} combined 2", "-G {} rx 64 tx 64", "-G {} rx 8160 tx 8160"] {
@@ -118,7 +118,7 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
 }
 
 /// Unloads and loads the driver repeatedly, and checks that the link comes up each time. To save time, the guest's
-/// other function is left out.
+/// other function does not take part.
 pub(super) async fn cycles(probe: &mut Probe, repeated: Cycles<'_>) -> Result<()> {
     let function = probe.function.clone();
     let others = |driver: &str| {

@@ -1,5 +1,5 @@
-//! Large configurations of one E810, all used at once between two guests: many neighbours, 16 GiB of registered memory,
-//! and NVMe over RDMA with four controllers that have a queue for each of eight CPUs.
+//! Tests one E810 with several large configurations at once: many neighbours, 16 GiB of registered memory, and four
+//! NVMe over RDMA controllers. Each controller has eight I/O queues, one per CPU.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::tools;
 
 /// The program that registers memory regions.
 const PROGRAM: &str = include_str!("../../../guest/registrations.py");
-/// Number of the client's CPUs, and thus of I/O queues per controller.
+/// Number of CPUs in the client, which is also the number of I/O queues per controller.
 const CPUS: u32 = 8;
 const CONTROLLERS: u32 = 4;
 const NEIGHBOURS: u64 = 1000;
@@ -25,11 +25,11 @@ const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
 /// Size of each disk's content in MiB.
 const CONTENT_MIB: u32 = 2;
-/// Time limit of each step.
+/// Time limit for each step.
 const LIMIT: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Exports a file on tmpfs through each of several subsystems.
+/// Script that creates several NVMe subsystems, each of which exports a file on tmpfs.
 const SERVE: &str = "modprobe -a nvmet nvmet-rdma
     mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
     cd /sys/kernel/config/nvmet
@@ -48,8 +48,8 @@ const SERVE: &str = "modprobe -a nvmet nvmet-rdma
         ln -s /sys/kernel/config/nvmet/subsystems/hcad$i ports/1/subsystems/hcad$i
     done";
 
-/// The keep-alive timeout is a day, because the clock of an emulated guest on a busy host can run up to twenty times
-/// too fast during boot.
+/// Script that connects to all subsystems. The keep-alive timeout is a day, because the clock of an emulated guest on a
+/// busy host can run up to twenty times too fast during boot.
 const CONNECT: &str = "modprobe nvme-rdma
     for i in $(seq {controllers}); do
         nvme connect -t rdma -a {server} -s 4420 -n hcad$i --nr-io-queues={queues} --keep-alive-tmo=86400
@@ -85,7 +85,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     );
     report.case_within(LIMIT * 2, &name, &hint, everything(&mut pair)).await?;
     let stop = async {
-        // At each end, NVMe messages about the shutdown of the other end are expected.
+        // NVMe messages about the shutdown of the other end are expected in both guests.
         pair.client.no_warnings_but(&["nvme"]).await?;
         pair.server.no_warnings_but(&["nvmet"]).await?;
         pair.client.stop().await?;
@@ -109,7 +109,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
         let rows = control.ask(&["cqp"]).await?;
         let known =
             rows.pointer("/0/neighbours").and_then(Value::as_u64).with_context(|| rows.to_string())?;
-        // The real neighbours are included in the count.
+        // The count includes the real neighbours.
         if known >= NEIGHBOURS {
             return Ok(());
         }
@@ -118,8 +118,8 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Runs NVMe while all regions are registered. NVMe then uses the last entries of the page list, and its peer is the
-/// last neighbour.
+/// Runs NVMe while all regions are registered. NVMe therefore uses the last entries of the page list, and its peer is
+/// the last neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();
@@ -148,7 +148,7 @@ async fn nvme(pair: &mut Pair) -> Result<()> {
             "until [ -b /dev/nvme{controller}n1 ]; do sleep 0.1; done; cat /sys/class/nvme/nvme{controller}/queue_count"
         );
         let queues = pair.client.within(LIMIT, &line).await?;
-        // One additional queue is for administration.
+        // The additional queue is the admin queue.
         ensure!(queues.trim() == (CPUS + 1).to_string(), "controller {controller} has {queues} queues");
         let write = format!(
             "set -e; dd if=/dev/urandom of=/dev/shm/content bs=1M count={CONTENT_MIB} status=none; \

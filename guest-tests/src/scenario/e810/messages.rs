@@ -1,5 +1,4 @@
-//! Kernel messages about an E810 that have level warning or above but do not indicate an error (E810 interface,
-//! sections 6.2 and 17.4).
+//! Expected kernel messages about an E810 at warning level or above (E810 interface, sections 6.2 and 17.4).
 
 use anyhow::{Result, ensure};
 
@@ -8,7 +7,7 @@ const NORMAL: &[&str] = &[
     // The root bus has no link speed.
     "available PCIe bandwidth",
     "FW logging is not supported",
-    // The driver looks up a device-specific package before the common one.
+    // The driver tries to load a device-specific package before the common one.
     "firmware: failed to load intel/ice/ddp/ice-",
     "Direct firmware load for intel/ice/ddp/ice-",
     "Failed to apply Tx scheduling configuration",
@@ -17,22 +16,22 @@ const NORMAL: &[&str] = &[
     "into aggregator",
     "Unable to turn off FW logging",
     "Unable to unregister FW logging",
-    // irdma of kernel 7.3 unlinks a CQ, then destroys it, and only then removes its events from the CEQ. An interrupt
-    // in the meantime finds these events.
+    // In kernel 7.3, irdma unlinks a CQ, then destroys it, and only then removes its events from the CEQ. An interrupt
+    // that arrives in between finds these events.
     "Stale CEQE for CQ",
 ];
 
-/// Substrings of expected messages when there is no package.
+/// Substrings of messages that are expected if there is no package.
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",
-    // The kernel prints once where firmware is available.
+    // The kernel prints, once, a message saying where to get the firmware.
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",
     // In safe mode, the driver does not support RDMA.
     "RDMA is not supported on this device",
-    // The driver of kernel 6.12 keeps only two interrupt vectors.
+    // In kernel 6.12, the driver keeps only two interrupt vectors.
     "not enough device MSI-X vectors",
 ];
 

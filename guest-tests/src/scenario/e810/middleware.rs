@@ -1,5 +1,5 @@
-//! Middleware over RDMA: Debian's UCX, libfabric and Open MPI between two E810s with `irdma`. MPI and `fi_pingpong`
-//! check all data, but the UCX program does not.
+//! Middleware over RDMA: Debian's UCX, libfabric and Open MPI between two E810s with `irdma`. The MPI program and
+//! `fi_pingpong` check all data; `ucx_perftest` does not.
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 const SHELL_PORT: u16 = 5140;
 
-/// Setting without which UCX drops datagrams over IPv4 on an E810. UCX checks the destination GID in the header that
-/// precedes a datagram. It takes the length of this header from the field `sl` of the completion
-/// (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries set this field. `irdma_process_cqe` in
-/// libirdma's `uverbs.c` does not.
+/// Setting that disables UCX's GID check, which would drop all datagrams over IPv4 on an E810. The check reads the
+/// destination GID from the header that precedes a datagram. UCX takes the length of this header from the completion's
+/// `sl` field (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries set this field;
+/// `irdma_process_cqe` in libirdma's `uverbs.c` does not.
 const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 
-/// Arguments for tests of UCX's transports. `ud_verbs` supports only active messages.
+/// Arguments for UCX transport tests. `ud_verbs` supports only active messages.
 const TRANSPORT: &[&str] = &["-t am_lat -D zcopy -s 2048 -n 500", "-t am_bw -D bcopy -s 2048 -n 2000"];
 
-/// Arguments for more tests of UCX's transports, with the remaining copy methods.
+/// Arguments for more UCX transport tests, with the remaining copy methods.
 const MORE_TRANSPORT: &[&str] = &["-t am_lat -D short -s 8 -n 500", "-t am_lat -D bcopy -s 2048 -n 500"];
 
-/// Arguments for tests of UCX's protocols over the same transport.
+/// Arguments for UCX protocol tests over the same transport.
 const PROTOCOL: &[&str] =
     &["-t tag_lat -s 65536 -n 50", "-t ucp_put_bw -s 65536 -n 50", "-t ucp_get -s 65536 -n 20"];
 
-/// Arguments for more tests of UCX's protocols, with the remaining protocols and sizes.
+/// Arguments for more UCX protocol tests, with the remaining protocols and sizes.
 const MORE_PROTOCOL: &[&str] = &[
     "-t tag_lat -s 8 -n 500",
     "-t tag_bw -s 65536 -n 200",
@@ -44,17 +44,17 @@ const MORE_PROTOCOL: &[&str] = &[
     "-t stream_bw -s 65536 -n 100",
 ];
 
-/// Providers and endpoint types of libfabric. The third value is the size of the largest message, as `fi_pingpong`
-/// prints it.
+/// libfabric's providers and endpoint types. The third value is the size of the largest message, as printed by
+/// `fi_pingpong`.
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
-/// Settings that select Open MPI's transport to the other guest. Each permits only one transport.
+/// Settings that select Open MPI's transport to the other guest. Each setting permits only one transport.
 ///
-/// With libfabric, Open MPI also loads UCX, which must not monitor the program's memory. Otherwise UCX would replace
-/// libc's `sbrk` with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI, which notifies libfabric, would then
-/// fail to notice that the heap shrinks. As a result, libfabric would use stale registrations, and data received into
-/// the affected pages would be lost. This affects every card for which libfabric caches registrations.
+/// With libfabric, Open MPI also loads UCX. UCX must not monitor the program's memory, because it would replace libc's
+/// `sbrk` with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI would then not notice when the heap shrinks,
+/// and would not notify libfabric. libfabric would keep using stale registrations, and data received into the affected
+/// pages would be lost. This problem affects every card for which libfabric caches registrations.
 const MPI: &[(&str, &str)] = &[
     (
         "UCX",
@@ -118,7 +118,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
-/// Runs `ucx_perftest` on both sides, sending datagrams to this GID.
+/// Runs `ucx_perftest` on both sides, using GIDs of the given kind.
 async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<()> {
     let (of_a, of_b) = (gid_index(a, gid).await?, gid_index(b, gid).await?);
     let program = |gid: usize| {
@@ -126,14 +126,14 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
             "env UCX_TLS=ud_verbs UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={gid} {NO_GID_CHECK} ucx_perftest -P 0"
         )
     };
-    // The client informs the server of the test, but not of the transport. Without the option `-P 0`, client and server
-    // would run as MPI ranks, because their input is not a terminal.
+    // The server learns from the client which test to run, but not which transport to use. Without the option `-P 0`,
+    // client and server would run as MPI ranks, because their input is not a terminal.
     let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
     let server = format!("{} {transport}", program(of_b));
     let client = format!("{} {} {test} -f", program(of_a), b.address(0).ipv4);
     let exchange = Exchange { server, client, ready: Ready::Tcp(UCX_PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
-    // Result lines consist of numbers: messages, times and rates.
+    // A result line consists of eight numbers: the number of messages, times and rates.
     let result = |line: &str| {
         line.split_whitespace().count() == 8
             && line.split_whitespace().all(|word| word.parse::<f64>().is_ok())
@@ -147,9 +147,10 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
     Ok(())
 }
 
-/// Checks that UCX does not offer reliable connections. It offers them only on devices with shared receive queues:
-/// `uct_rc_verbs_query_tl_devices` in its `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, which means a `max_srq`
-/// above 0. `irdma` does not support shared receive queues on an E810. libfabric's messages nevertheless use RC.
+/// Checks that UCX does not offer reliable connections. UCX offers them only on devices with shared receive queues:
+/// `uct_rc_verbs_query_tl_devices` in UCX's `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, which is set if
+/// `max_srq` is above 0. `irdma` does not support shared receive queues on an E810. The libfabric tests cover RC
+/// instead.
 async fn no_rc(station: &mut Station) -> Result<()> {
     let text = station.sh("ucx_info -d").await?;
     let device = format!("{DEVICE}:1");

@@ -1,5 +1,5 @@
-//! Network traffic of an E810 with another E810 and with an emulated NIC, on a link without loss and on a link that
-//! loses 1% of the frames.
+//! Network traffic between two E810s, and between an E810 and an emulated NIC. The link either is lossless or loses 1%
+//! of the frames.
 
 use anyhow::{Context, Result, ensure};
 
@@ -28,7 +28,7 @@ pub(in super::super) enum Extent {
     Good,
     /// Two E810s and a virtio NIC on a lossy link.
     Lossy,
-    /// Two virtio NICs without a daemon. If something fails here too, the E810 is not at fault.
+    /// Two virtio NICs without a daemon. If a case fails here as well, the E810 is not at fault.
     Control,
 }
 
@@ -42,7 +42,7 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link. They are applied at station a, and thus affect its traffic with all peers.
+/// Impairments of the lossy link. They are applied at station a, and thus affect station a's traffic with all peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
@@ -110,7 +110,7 @@ impl Bench {
             }
             Extent::Good | Extent::Lossy => {
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
-                // The NIC of guest c is connected only to the E810 of guest a, which forwards the NIC's frames.
+                // Guest c's NIC is connected only to guest a's E810, which forwards the NIC's frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_e810(lab, run, &image, &a, Vec::new()),
@@ -139,7 +139,7 @@ impl Bench {
         loss.clear(self.daemon()?).await
     }
 
-    /// Runs the cases that concern queues and counters.
+    /// Runs the queue and counter cases.
     async fn queues(&mut self, report: &mut Report, hint: &str) -> Result<()> {
         let Self { a, peers } = self;
         let Some((_, b)) = peers.first_mut() else { return Ok(()) };
@@ -148,7 +148,7 @@ impl Bench {
         report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
-    /// Runs all packet cases with all peers, on a link with or without loss.
+    /// Runs all packet cases with every peer, on a link with or without loss.
     async fn packets(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         for (kind, b) in &mut *peers {

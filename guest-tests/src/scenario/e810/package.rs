@@ -27,9 +27,9 @@ const DISK: &str = "/dev/vdc";
 const MOUNT: &str = "/tmp/package";
 /// Program that converts hexadecimal text to bytes. It is needed because requests to the agent can contain only text.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
-/// Time limit of the program that writes the file.
+/// Time limit for the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time allowed for the answer in addition to [`LIMIT`].
+/// Extra time for the agent's answer, in addition to [`LIMIT`].
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Package {

@@ -1,5 +1,5 @@
 //! Paths between two E810s with `irdma`, and connections whose paths change. The cases cover GIDs, traffic classes and
-//! flow ports, and changes of addresses, MTUs, links and drivers (E810 interface, sections 13.9 and 14.4).
+//! flow ports, and changes to addresses, MTUs, links and drivers (E810 interface, sections 13.9 and 14.4).
 
 mod changes;
 mod gids;
@@ -16,11 +16,11 @@ use super::station::{Station, bring_up};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Number of a second network on the same wire, in which the same devices have additional addresses.
+/// Number of a second network on the same wire. The same devices have additional addresses in this network.
 const SECOND: u16 = 50;
 /// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;
-/// VLAN priority mapping for packets of the checked traffic class.
+/// VLAN egress mapping for the priority of packets in the tested traffic class.
 const PRIORITIES: &str = "egress-qos-map 2:5";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

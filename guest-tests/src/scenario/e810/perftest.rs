@@ -1,6 +1,6 @@
-//! perftest between two E810s with `irdma`. Every operation, service and size must complete, also over connections set
-//! up by `rdma_cm`. The same guests have an HCA for `ib_mthca`, and soft-RoCE on virtio-net, for the comparison in
-//! `speed-guests`.
+//! Runs perftest between two E810s with `irdma`. Every operation, service and size must work, including over
+//! connections set up by `rdma_cm`. For the comparison in `speed-guests`, each guest also has an HCA for `ib_mthca`,
+//! and soft-RoCE on virtio-net.
 
 use anyhow::{Context, Result, anyhow, ensure};
 
@@ -17,7 +17,7 @@ use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
 
-/// Programs with their arguments, and the number of message sizes for which each program prints a result.
+/// Command lines, each with the number of message sizes for which it prints a result.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -a -n 10", 23),
@@ -29,7 +29,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_read_bw -s 65536 -n 100 -b", 1),
     ("ib_send_bw -s 4096 -n 1000 -q 4 -b", 1),
     ("ib_write_bw -s 64 -n 5000 -I 64", 1),
-    // 101 bytes is the maximum of inline data (E810 interface, section 13.4).
+    // At most 101 bytes can be sent inline (E810 interface, section 13.4).
     ("ib_send_bw -s 101 -n 5000 -I 101", 1),
     ("ib_send_bw -s 4096 -n 1000 -e", 1),
     ("ib_read_bw -s 4096 -n 1000 -e", 1),
@@ -65,7 +65,7 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_lat -R -a -n 20", 23),
 ];
 
-/// Number of the virtio NICs' network; the E810s' network has number 0.
+/// Number of the virtio NICs' network. The E810s' network has number 0.
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
@@ -144,7 +144,7 @@ impl Bench {
         Ok([mthca, Device { title: "soft-RoCE", names, server, slow: true }])
     }
 
-    /// Returns the device name and the index of the GID for the IPv4 address, in each guest.
+    /// Returns, for each guest, the device name followed by the option that selects the IPv4 GID.
     async fn by_gid(&mut self, device: &str) -> Result<[String; 2]> {
         let mut names = Vec::new();
         for station in [&mut self.a, &mut self.b] {

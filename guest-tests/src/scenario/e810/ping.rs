@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 use super::net::Wire;
 use super::station::{Address, Station};
 
-/// Payload lengths: zero, one byte, lengths around the limit of a 1500-byte frame for IPv6 and IPv4, and lengths with
-/// many fragments.
+/// Payload lengths: zero, one byte, lengths around the longest that fits a 1500-byte frame (for IPv6 and for IPv4), and
+/// lengths that need many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// A selection of lengths, for stations between which all lengths have already been tested.
+/// A few of these lengths, for pairs of stations that have already been tested with all of them.
 const SOME: &[u32] = &[56, 1473, 20_000];
 /// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time limit for packets that a busy guest has not counted yet.
+/// Time limit for a busy guest to count all packets that have arrived.
 const LATE: Duration = Duration::from_secs(60);
 /// Number of requests of each length.
 const COUNT: u32 = 5;
@@ -23,8 +23,9 @@ const COUNT: u32 = 5;
 const LOSSY_COUNT: u32 = 20;
 
 /// Shell functions that send echo requests and print the number of replies. Their parameters are SIZE COUNT [OPTION...]
-/// ADDRESS. If `ping` has received a reply, it waits only two round trips for the last one, but a busy guest may take
-/// longer. `echo_all` requires a reply to every request, and therefore polls the kernel's counters for up to a minute.
+/// ADDRESS. Once `ping` has received a reply, it waits only two round-trip times for the last reply, but a busy guest
+/// may take longer. `echo_all` must count a reply to every request, so it polls the kernel's counters for up to a
+/// minute.
 const FUNCTIONS: &str = r#"
 counted() { nstat -asz IcmpInEchoReps Icmp6InEchoReplies | awk '!/^#/ { n += $2 } END { print n + 0 }'; }
 send() { size=$1 count=$2; shift 2; ping -n -q -c $count -i 0.02 -W 5 -s $size "$@" 2>&1; }
@@ -69,7 +70,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
     Ok(())
 }
 
-/// Sends pings of one length, which must not be fragmented. On a link without loss, all must be answered.
+/// Sends pings of one length, without fragmentation. On a link without loss, every ping must be answered.
 pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let script = format!("{FUNCTIONS}{} {size} {count} -M do {address}", echo(wire));
@@ -104,7 +105,7 @@ pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<
 
 /// Checks that all members of a group answer, each from its own address.
 pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -> Result<()> {
-    /// A busy guest may answer after `ping` has ended.
+    /// Maximum number of attempts. More than one may be needed, because a busy guest may answer after `ping` has ended.
     const ROUNDS: u32 = 20;
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let device = from.device.clone();
@@ -113,7 +114,8 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
         let ping = |group: &str| format!("ping -n -c {count} -i 0.05 -W 1 -I {device} {group}; true");
         let text = from.sh(&ping("224.0.0.1")).await?;
         let silent = members.iter().find(|member| !text.contains(&format!("from {}:", member.ipv4)));
-        // Answers to pings to a link-local group come from link-local addresses. The sender is a member of the group too.
+        // Pings to a link-local group are answered from link-local addresses. The sender itself is also a member of the
+        // group.
         let local = from.sh(&ping("ff02::1")).await?;
         let answering: BTreeSet<&str> = local
             .lines()
@@ -130,7 +132,7 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
     bail!("{missing}")
 }
 
-/// Checks that ECN marks (RFC 3168, section 5) arrive as they were sent, and that answers return them.
+/// Checks that ECN marks (RFC 3168, section 5) arrive unchanged, and that replies carry the same marks.
 pub(super) async fn congestion_marks(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     /// Counters of marked packets, by the value of the two ECN bits.
     const COUNTERS: [(u32, &str); 3] = [(1, "InECT1Pkts"), (2, "InECT0Pkts"), (3, "InCEPkts")];
@@ -164,9 +166,8 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
-/// Returns a lower bound on the number of requests that are answered, out of `count`, on a link that loses 1% of the
-/// frames. Fewer are answered in at most one of a million runs. Requests are split into fragments of at most 1480
-/// bytes.
+/// Returns how many of `count` requests must be answered on a link that loses 1% of the frames. At most one run in a
+/// million falls below this bound. Requests are split into fragments of at most 1480 bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {

@@ -1,5 +1,5 @@
-//! rdma-core's ping-pong programs between two guests with an E810, `ice` and `irdma`. They run with every kind of GID,
-//! with and without events, and with all path MTUs. The programs check each message.
+//! Runs rdma-core's ping-pong programs between two guests with an E810, `ice` and `irdma`. The programs run with every
+//! kind of GID, with and without events, and with all path MTUs. They check every message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Programs that run with Ethernet's default MTU. The options for the device, the GID and the content check are added.
+/// Command lines to run with Ethernet's default MTU. The options for the device, the GID and the content check are
+/// added to each of them.
 const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -e", Gid::V4),
     ("ibv_rc_pingpong", Gid::V6),
@@ -31,7 +32,7 @@ const CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 1 -n 2000", Gid::LinkLocal),
 ];
 
-/// More programs that run with the default MTU.
+/// More command lines to run with the default MTU.
 const MORE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong", Gid::V4),
     ("ibv_rc_pingpong -s 1 -n 2000", Gid::V4),
@@ -39,7 +40,7 @@ const MORE_CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 1024", Gid::V4),
 ];
 
-/// Programs that run with an MTU of 9000 bytes.
+/// Command lines to run with an MTU of 9000 bytes.
 const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 4096 -m 4096", Gid::V4),
     ("ibv_rc_pingpong -s 4097 -m 4096 -e", Gid::V6),
@@ -48,10 +49,10 @@ const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 4096 -e", Gid::V6),
 ];
 
-/// Programs that transfer too much data for a capture.
+/// Command lines that transfer too much data to be captured.
 const LARGE_CASES: &[(&str, Gid)] = &[("ibv_rc_pingpong -s 3145728 -m 4096 -n 20 -e", Gid::V6)];
 
-/// More programs that transfer too much data for a capture, with other path MTUs and more messages.
+/// More command lines that transfer too much data to be captured, with other path MTUs and more messages.
 const MORE_LARGE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 3145728 -m 1024 -n 20", Gid::V4),
     ("ibv_rc_pingpong -s 3145728 -m 4096 -n 50", Gid::V4),
@@ -102,7 +103,8 @@ async fn cases(
     Ok(())
 }
 
-/// Checks that `irdma`'s counters grow by exactly the packets and messages of a program (E810 interface, section 10.7).
+/// Checks that `irdma`'s counters grow by exactly the number of packets and messages that a program transfers (E810
+/// interface, section 10.7).
 async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
     /// Number of messages in each direction.
     const MESSAGES: u64 = 100;
@@ -142,8 +144,8 @@ fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// Returns all `hw_counters` under their names in kernels after 6.12. In 6.12, the names of message counters have the
-/// prefix `iw`.
+/// Returns all `hw_counters`, using the names from kernels after 6.12. In kernel 6.12, the names of message counters
+/// have the prefix `iw`.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
     let text = station.sh(&line).await?;
@@ -160,7 +162,7 @@ async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) ->
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
-        // The program prints errors but still exits with success.
+        // The program exits with success even if it prints errors.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

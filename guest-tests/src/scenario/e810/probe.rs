@@ -21,12 +21,12 @@ use crate::vm::{Image, Vm};
 /// Numbers of the two E810s.
 const CARD: u16 = 1;
 const INTEGRATED: u16 = 2;
-/// Network namespace of the second E810, so that packets to it leave the guest.
+/// Network namespace of the second E810. Having its own namespace ensures that packets sent to it leave the guest.
 const SPACE: &str = "second";
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x8086, 0x1592);
 
-/// The guest, and the current names of its devices, which can change when the driver is loaded.
+/// The guest and the current names of its devices. The names can change when the driver is loaded.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) vm: Vm,
@@ -34,7 +34,7 @@ pub(super) struct Probe {
     /// Name of the card's network device.
     pub(super) device: String,
     pub(super) function: String,
-    /// Number of kernel messages that have been checked already.
+    /// Number of kernel messages that have already been checked.
     judged: usize,
     image: Image,
 }
@@ -99,7 +99,7 @@ impl Probe {
         Ok(Self { vm, daemon, device: String::new(), function: String::new(), judged, image })
     }
 
-    /// Loads the driver with this package or with none, and checks the result for both functions.
+    /// Loads the driver with the given package, if any, and checks that both functions work.
     pub(super) async fn binds(&mut self, package: Package) -> Result<()> {
         self.unload().await?;
         package.install(&mut self.vm).await?;
@@ -114,14 +114,14 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The driver distinguishes the cards of the two functions by their serial numbers, and prints the message for
-        // each card.
+        // The two functions have different serial numbers. The driver therefore treats them as two cards, and prints
+        // the message for each card.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await
     }
 
-    /// Loads the driver and brings both interfaces up, each in its own network namespace.
+    /// Loads the driver and brings up both interfaces, each in its own network namespace.
     pub(super) async fn load(&mut self) -> Result<()> {
         load(&mut self.vm, &["ice"]).await?;
         self.find().await
@@ -144,13 +144,13 @@ impl Probe {
         self.sh(&line).await.map(drop)
     }
 
-    /// Finds the interfaces again after the card's network device has been recreated.
+    /// Finds the card's network device again after it has been recreated.
     pub(super) async fn refind(&mut self) -> Result<()> {
         self.device = device(&mut self.vm, CARD).await?;
         bring_up(&mut self.vm, &self.device, &Address::on(0, CARD)).await
     }
 
-    /// Unloads the driver if it is loaded. Interfaces in a network namespace are moved back first.
+    /// Unloads the driver if it is loaded, and deletes the second E810's network namespace.
     pub(super) async fn unload(&mut self) -> Result<()> {
         self.sh(&format!(
             "! lsmod | grep -q '^ice ' || modprobe -r ice; ip netns del {SPACE} 2>/dev/null; true"
@@ -159,7 +159,7 @@ impl Probe {
         .map(drop)
     }
 
-    /// Checks that frames pass between the two interfaces over both IP versions, also in fragments.
+    /// Checks that fragmented packets pass between the two interfaces over both IP versions.
     pub(super) async fn talk(&mut self) -> Result<()> {
         let Address { ipv4, ipv6 } = Address::on(0, INTEGRATED);
         for address in [ipv4, ipv6] {
@@ -179,7 +179,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Restarts the guest while the driver is in use.
+    /// Restarts the guest without unloading the driver first.
     async fn restarts(&mut self) -> Result<()> {
         self.vm.reboot(&self.image).await?;
         self.judged = warnings(&mut self.vm).await?.len();

@@ -1,4 +1,4 @@
-//! rdma-core's own device tests with `irdma`, and the list of tests that this hardware cannot run or cannot pass.
+//! Runs rdma-core's own device tests with `irdma`, and lists the tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result};
 
@@ -30,10 +30,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 
 /// Kernel messages from tests that cause errors on purpose.
 const FAILING_WORK: &[&str] = &[
-    // This message reports each asynchronous event (E-37).
+    // The driver logs this for every asynchronous event (E-37).
     "abnormal ae_id",
-    // The driver moves a queue pair to the error state before it destroys it, even from RESET. The core does not permit
-    // this transition.
+    // Before destroying a queue pair, the driver moves it to the error state, even from RESET. The RDMA core does not
+    // permit this transition.
     "old_state=0x0, new_state=0x6",
 ];
 
@@ -98,7 +98,7 @@ const TYPE_1_SKIPS: &[Skip] = &[
     ),
 ];
 
-/// Tests to skip. The first entry that names a test applies to it.
+/// Tests that are expected to skip themselves. If several entries name a test, the first one applies.
 const SKIPS: &[Skip] = &[
     skip("tests.test_atomic", "Atomic operations are not supported", NO_ATOMICS),
     skip("tests.test_cqex.CqExTestCase.test_xrc_traffic_cq_ex", "Create XRCD is not supported", NO_XRC),
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_expected_test_results_are_well_formed() {
+    fn known_results_are_well_formed() {
         WITH_WINDOWS.check();
         WITHOUT_WINDOWS.check();
     }

@@ -1,6 +1,6 @@
-//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. The port of the RDMA device must become active, tools
-//! must show the device, and it must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and
-//! 17.2).
+//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. The RDMA device's port must become active, tools must
+//! show the device, and the device must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15
+//! and 17.2).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,7 +61,8 @@ const DEVINFO: &[(&str, &str)] = &[
     ("gid_tbl_len", "32"),
 ];
 
-/// Expected numbers of memory windows: kernel 6.12 supports them, and later kernels do not (section 15.2).
+/// Expected values of `max_mw`: in kernel 6.12, which supports memory windows, and in later kernels, which do not
+/// (section 15.2).
 const WINDOWS: [&str; 2] = ["16383", "0"];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -84,7 +85,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, probe.station.stop()).await
 }
 
-/// The guest, and its RDMA device.
+/// The guest and its RDMA device.
 #[derive(Debug)]
 struct Probe {
     station: Station,
@@ -156,7 +157,7 @@ impl Probe {
                     format!("netdev {netdev}"),
                 ],
             ),
-            // This is the QP for the kernel's management datagrams.
+            // The QP that the kernel uses for management datagrams.
             (format!("rdma resource show qp link {device}/1"), vec!["lqpn 1 type GSI state RTS".to_owned()]),
             (format!("rdma resource show cq dev {device}"), vec!["comm [ib_core]".to_owned()]),
             (
@@ -172,7 +173,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Checks that GIDs follow the addresses of the interface.
+    /// Checks that GIDs are added and removed together with the interface's addresses.
     async fn gids(&mut self) -> Result<()> {
         let netdev = self.station.device.clone();
         for (address, gid) in [("10.99.0.7/24", "::ffff:10.99.0.7,"), ("fd99::7/64", "fd99::7,")] {
@@ -207,7 +208,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Takes the port down and up as an operator would.
+    /// Takes the port down and brings it back up, as an operator would.
     async fn link_flap(&mut self) -> Result<()> {
         for _ in 0..3 {
             self.control(&["port", "down"]).await?;
@@ -223,7 +224,7 @@ impl Probe {
         daemon.control(arguments).await.map(drop)
     }
 
-    /// Takes the interface down and up in the guest.
+    /// Takes the guest's interface down and brings it back up.
     async fn interface_flap(&mut self) -> Result<()> {
         let netdev = self.station.device.clone();
         for _ in 0..3 {
@@ -262,7 +263,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Enables or disables a protocol of the RDMA half. Returns the driver's reason if it rejects the device.
+    /// Enables or disables a protocol of the RDMA half. Returns what `devlink` prints, which is empty on success.
     async fn set_protocol(&mut self, protocol: &str, enabled: bool) -> Result<String> {
         let line = format!(
             "devlink dev param set pci/$(basename $(readlink /sys/class/net/{}/device)) \
@@ -272,7 +273,7 @@ impl Probe {
         self.station.sh(&line).await
     }
 
-    /// Unloads and loads both drivers repeatedly, because they depend on each other.
+    /// Repeatedly unloads and loads the two drivers together, because they depend on each other.
     async fn cycles(&mut self) -> Result<()> {
         for _ in 0..CYCLES {
             self.station.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
@@ -283,7 +284,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Makes the NIC driver reset its function, which stops and restarts `irdma`. The driver of kernel 6.12 does not
+    /// Makes the NIC driver reset its function, which stops and restarts `irdma`. The driver in kernel 6.12 does not
     /// support this.
     async fn driver_reset(&mut self) -> Result<()> {
         const COUNTER: &str = "/frontend/e810/function_resets";

@@ -14,7 +14,7 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// The driver's module, and modules for verbs programs.
+/// The driver's module, and the modules that verbs programs need.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
 /// Name that the kernel gives to the first device of this driver.
 pub(super) const DEVICE: &str = "irdma0";
@@ -62,7 +62,7 @@ pub(super) async fn port_is_active(station: &mut Station) -> Result<()> {
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
 }
 
-/// Raises the MTU of both stations to fit a path MTU of 4096.
+/// Raises the MTU of both stations, so that a path MTU of 4096 fits.
 pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     for station in stations {
         let device = station.device.clone();
@@ -71,8 +71,8 @@ pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a guest whose E810 is driven by `irdma`, has the address `ip`, and supports the largest path MTU. Returns the
-/// guest, its RDMA device and the daemon.
+/// Starts a guest with an E810 that is driven by `irdma`, has the address `ip`, and supports the largest path MTU.
+/// Returns the guest, the name of its RDMA device, and the daemon.
 pub(in super::super) async fn irdma_guest(
     lab: &Lab,
     run: &RunDir,
@@ -89,15 +89,15 @@ pub(in super::super) async fn irdma_guest(
     Ok((vm, DEVICE, daemon.context("the guest has no daemon")?))
 }
 
-/// Returns the index of a GID of this kind.
+/// Returns the lowest index of a GID of this kind on the station's RDMA device.
 pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
     gid_index_of(&mut station.vm, DEVICE, kind).await
 }
 
-/// Returns the index of a RoCEv2 GID of this kind on any device.
+/// Returns the lowest index of a RoCEv2 GID of this kind on the given device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program, because an emulated guest can start only about a hundred per second. Reading the type of an
-    // entry without a GID fails, so errors are ignored.
+    // Use a single program, because an emulated guest can start only about a hundred programs per second. Reading the
+    // type of an entry without a GID fails, so errors are ignored.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

@@ -1,5 +1,5 @@
-//! Checks that the driver's self-test passes and that the loopback of `ethtool` works (E810 interface, sections 3.3,
-//! 5.3 and 5.6).
+//! Checks that the driver's self-test passes and that `ethtool`'s loopback works (E810 interface, sections 3.3, 5.3 and
+//! 5.6).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::report::Report;
 const ALWAYS: [&str; 3] = ["Register test", "EEPROM test", "Link test"];
 /// Tests with a time limit of one or two milliseconds, which a busy host may exceed.
 const TIMED: [&str; 2] = ["Interrupt test", "Loopback test"];
-/// Number of self-test runs in which each of the timed tests must pass at least once.
+/// Maximum number of self-test runs. Each timed test must pass in at least one of them.
 const ATTEMPTS: u32 = 30;
 /// Time limit for all attempts together.
 const ATTEMPTS_TIMEOUT: Duration = Duration::from_secs(300);
@@ -49,7 +49,7 @@ async fn offline(probe: &mut Probe) -> Result<()> {
         ensure!(!ALWAYS.iter().any(|name| failed.contains_key(*name)), "not passed: {failed:?}");
         left.retain(|name| failed.contains_key(*name));
         if left.is_empty() {
-            // The test takes the interface down and brings it up again.
+            // The offline self-test takes the interface down and brings it back up.
             probe.carrier(true).await?;
             return probe.talk().await;
         }
@@ -74,7 +74,8 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
 
-/// Checks that with loopback, frames return to the interface and do not reach the other interface.
+/// Checks that, with loopback enabled, frames return to the interface that sent them and do not reach the other
+/// interface.
 async fn loopback(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     set_loopback(probe, "on").await?;

@@ -1,6 +1,6 @@
-//! Compares an E810 with QEMU's own NICs. The same two guests have one NIC of each kind, connected in pairs, and the
-//! NICs are measured in turn. No result counts as a failure. One table shows ratios, and another shows the CPU time of
-//! a round trip.
+//! Compares an E810 with QEMU's own NICs. Each of two guests has one NIC of each kind. NICs of the same kind are
+//! connected to each other, and the kinds are measured in turn. No result counts as a failure. One table shows results
+//! and ratios, and another shows the CPU time of a round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +56,7 @@ impl Extent {
 
 /// Duration of a measurement in seconds.
 const SECONDS: u32 = 2;
-/// Time limit of a measurement, including setup and teardown.
+/// Time limit for a measurement, including setup and teardown.
 const LIMIT: Duration = Duration::from_secs(60);
 const IPERF_PORT: u16 = 5201;
 const QPERF_PORT: u16 = 19765;
@@ -104,7 +104,7 @@ impl Card {
     }
 }
 
-/// The measured quantities, for all of which higher is better.
+/// The measured quantities. For all of them, higher is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Tcp { streams: u32, back: bool },
@@ -194,7 +194,7 @@ const fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The guests, and the daemons of their E810s.
+/// The guests and the daemons of their E810s.
 struct Bench {
     a: Vm,
     b: Vm,
@@ -207,7 +207,7 @@ struct Results {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
-    /// CPU time used in all rounds, and the number of round trips in them.
+    /// CPU time used in all rounds together, and the number of round trips in those rounds.
     taken: CpuTime,
     round_trips: f64,
 }
@@ -386,7 +386,8 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
     Ok(server)
 }
 
-/// Returns one line per measurement, with the result of each NIC, the spread of its rounds, and the E810's ratios.
+/// Returns a table with one line per measurement. For each NIC, the line shows the median and the spread of the rounds,
+/// and the ratio of the E810's median to that NIC's.
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
@@ -411,7 +412,7 @@ fn table(all: &[Results]) -> String {
     text + "\nxN: N times as much on the E810"
 }
 
-/// Returns one line per NIC and round-trip measurement, with the CPU time of a round trip.
+/// Returns a table of the CPU time of a round trip, with one line per NIC and round-trip measurement.
 fn costs(all: &[Results]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",

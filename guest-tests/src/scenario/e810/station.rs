@@ -1,5 +1,5 @@
-//! A guest with one NIC and IP addresses. The NIC is an E810, IPoIB on a ConnectX, or a NIC that QEMU emulates. Daemons
-//! serve the E810 and the ConnectX.
+//! A guest with one NIC and its IP addresses. The NIC is an E810, IPoIB on a ConnectX, or a NIC emulated by QEMU. A
+//! daemon serves the E810 or the ConnectX.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::testbed::kind;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// Number of CPUs. Two CPUs use two queue pairs of the E810.
+/// Number of CPUs. With two CPUs, the driver uses two of the E810's queue pairs.
 pub(super) const CPUS: u32 = 2;
 /// Guest memory, large enough for a file of 256 MiB.
 const MEMORY_MIB: u32 = 1024;
@@ -29,7 +29,7 @@ const MEMORY_MIB: u32 = 1024;
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit from `ip link set up` until the interface has a carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
-/// Least severe level of the kernel messages that are checked.
+/// Kernel log level of warnings. More severe messages have lower levels.
 const WARNING: u8 = 4;
 /// Modules for virtual devices on top of a NIC.
 const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
@@ -38,13 +38,13 @@ const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) vm: Vm,
-    /// The daemon that serves the NIC, if it is not emulated by QEMU.
+    /// The daemon that serves the NIC, or `None` if QEMU emulates the NIC.
     pub(super) daemon: Option<Daemon>,
     /// Number of the station on the fabric, from which its addresses are derived.
     pub(super) id: u16,
     pub(super) device: String,
     hca: Option<kind::Device>,
-    /// Number of kernel messages that have been checked already.
+    /// Number of kernel messages that have already been checked.
     judged: usize,
 }
 
@@ -182,7 +182,7 @@ impl Station {
         self.judged = self.messages().await?.len();
         load(&mut self.vm, &[&[module], STACKED].concat()).await?;
         self.device = device(&mut self.vm, self.id).await?;
-        // The station must answer pings to groups too.
+        // The station must also answer pings to broadcast and multicast addresses.
         self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
         let address = self.address(0);
         bring_up(&mut self.vm, &self.device, &address).await
@@ -263,7 +263,7 @@ pub(super) fn shape(name: &str) -> Guest<'_> {
     Guest { name, least_cpus: CPUS, least_memory_mib: MEMORY_MIB, ..Guest::default() }
 }
 
-/// Returns the kernel messages of level warning or above.
+/// Returns the kernel messages at warning level or above.
 pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
     Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
 }
@@ -272,7 +272,7 @@ pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<(
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
 }
 
-/// Returns the network device of the NIC with this number. Ignores stacked devices, which share its MAC address.
+/// Returns the network device of the NIC with this number. Ignores stacked devices, which have the same MAC address.
 pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
     let wanted = mac_text(id);
     let links = vm.run(&["ip", "-j", "-d", "link", "show"]).await?;
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_station_derive_from_network_and_number() {
+    fn station_addresses_derive_from_network_and_number() {
         assert_eq!(Address::on(0, 1).ipv4, "10.81.0.1");
         assert_eq!(Address::on(4094, 2).ipv4, "10.96.254.2");
         assert_eq!(Address::on(100, 3).ipv6, "fd81:64::3");

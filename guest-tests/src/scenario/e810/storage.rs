@@ -1,6 +1,6 @@
 //! Storage over RDMA between two guests that run Debian's kernel and tools. Each guest has an E810 or a ConnectX. The
-//! tests cover NVMe over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Written data is read back without caches
-//! and compared at the other end, also over a lossy link and after an outage of the server.
+//! tests cover NVMe over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Data is written, read back bypassing
+//! caches, and checked on the other node. This is repeated over a lossy link and after a server outage.
 
 mod fio;
 mod kernel;
@@ -22,7 +22,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::testbed::kind::Device;
 
-/// Selects which part of the tests runs.
+/// Selects which tests to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// The most important tests, with little data.
@@ -31,14 +31,14 @@ pub(in super::super) enum Extent {
     Nvme,
     Iser,
     Nfs,
-    /// Only the tests of sockets.
+    /// Only the socket tests.
     Sockets,
     /// All transports and all failures.
     Full,
 }
 
 impl Extent {
-    /// Returns the name of the scenario with this HCA.
+    /// Returns the scenario's name for this HCA.
     fn name(self, hca: Device) -> String {
         let family = if hca == Device::ConnectxIb { "connectx" } else { "e810" };
         let part = match self {

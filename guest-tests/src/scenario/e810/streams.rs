@@ -10,7 +10,7 @@ use super::station::Station;
 use crate::tools::{Exchange, Ready};
 
 const PORT: u16 = 5201;
-/// Time limit of one run, including setup and teardown.
+/// Time limit for one run, including setup and teardown.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct Streams {
     pub(super) amount: Amount,
 }
 
-/// How much data to send, or for how long to send.
+/// How much data to send, or how long to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Amount {
     Mib(u32),
@@ -74,8 +74,8 @@ impl Streams {
     }
 
     /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked, because the client exits as soon
-    /// as its kernel has accepted all bytes, and an overloaded guest drops datagrams. Other cases check amount and
-    /// content.
+    /// as its kernel has accepted all bytes, and an overloaded guest drops datagrams. Other cases check the amount and
+    /// the content.
     pub(super) async fn arrive(
         self,
         client: &mut Station,
@@ -85,11 +85,11 @@ impl Streams {
     ) -> Result<()> {
         /// Number of bytes per MiB that may still be in flight at the end.
         const LATE: u64 = 1 << 19;
-        /// Maximum number of runs that may fail because the first datagram of a stream or its answer was lost. With
-        /// eight streams, one run in seven fails.
+        /// Maximum number of runs that may fail because a stream's first datagram, or the reply to it, was lost. With
+        /// eight streams, one run in seven fails for this reason.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
-        // iperf3 sends a datagram to start each UDP stream, and fails if this datagram or its answer is lost.
+        // iperf3 sends a datagram to start each UDP stream, and fails if this datagram or the reply to it is lost.
         for _ in 0..GREETINGS_LOST {
             if arrived.is_ok() || (wire, self.protocol) != (Wire::Lossy, Protocol::Udp) {
                 break;

@@ -7,13 +7,14 @@ use super::ping;
 use super::station::{Station, bring_up};
 use super::streams::{Amount, Protocol, Streams};
 
-/// VLAN IDs, which include both ends of the range.
+/// VLAN IDs, including both ends of the valid range.
 const FIRST: u16 = 1;
 const LAST: u16 = 4094;
 const SERVICE: u16 = 300;
 const INNER: u16 = 301;
 
-/// Checks that two VLANs at once carry the same traffic as the untagged network and are isolated from each other.
+/// Checks two VLANs at the same time. They must carry the same kinds of traffic as the untagged network, and a VLAN
+/// with only one member must carry no traffic.
 pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for vlan in [FIRST, LAST] {
         // Assign a priority to the frames in this VLAN.
@@ -51,7 +52,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Ok(())
 }
 
-/// Checks service tags, and customer tags inside them. The kernel, not the NIC, inserts and strips these tags.
+/// Checks service tags, and customer tags inside service tags. The kernel, not the NIC, inserts and strips these tags.
 pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for station in [&mut *a, &mut *b] {
         add(station, "802.1ad", SERVICE, "").await?;
@@ -70,7 +71,7 @@ pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Res
     }
     .await;
     for station in [a, b] {
-        // Removing the outer device removes the inner one too.
+        // Removing the outer device also removes the inner one.
         remove(station, SERVICE).await?;
     }
     result

@@ -1,4 +1,4 @@
-//! An endpoint on a JingZhao HCA, which is driven by the agent in its guest or in this process.
+//! An endpoint on a JingZhao HCA. The HCA is driven by the agent, which runs in a guest or in this process.
 
 use std::net::IpAddr;
 use std::path::Path as FilePath;
@@ -18,7 +18,7 @@ use super::{Completion, Endpoint, Link, Message, REGION, gid, number};
 
 /// Time limit for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit, in an emulated guest, of a step that does not wait for any event.
+/// Time limit for a step that does not wait for any event, in an emulated guest.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The driver of an HCA.
@@ -97,7 +97,7 @@ impl<D: Driver> Jingzhao<D> {
 }
 
 /// Returns the path to a peer in one of the forms of section 10.7. Each path MTU selects a different form, so that all
-/// are tested.
+/// forms are tested.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();

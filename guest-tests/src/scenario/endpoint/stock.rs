@@ -12,7 +12,7 @@ use crate::stock_verbs::{
 };
 use crate::vm::Vm;
 
-/// File that contains the region, so that the agent can access it too.
+/// File that contains the region, so that the agent can also access the region.
 const FILE: &str = "/dev/shm/region";
 /// Time limit for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -20,13 +20,14 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How peers are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// On Ethernet, by the GIDs of their IP addresses. The value is the index of the endpoint's own GID.
+    /// On Ethernet, peers are addressed by the GIDs derived from their IP addresses. The value is the index of the
+    /// endpoint's own GID.
     Gids(u32),
-    /// On InfiniBand, by their LIDs, which are the last two bytes of their addresses.
+    /// On InfiniBand, peers are addressed by their LIDs, which are the last two bytes of their IP addresses.
     Lids,
 }
 
-/// An RDMA device of a guest that has a root file system.
+/// An RDMA device in a guest with a root file system.
 #[derive(Debug)]
 pub(in super::super) struct Stock {
     name: &'static str,
@@ -51,7 +52,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Opens an InfiniBand device of the guest. Its LID is in the last two bytes of `ip`.
+    /// Opens an InfiniBand device of the guest. The device's LID must equal the last two bytes of `ip`.
     pub(in super::super) async fn open_infiniband(
         name: &'static str,
         vm: Vm,

@@ -57,7 +57,7 @@ impl Site {
         &self.hosts
     }
 
-    /// Connects all taps by a VXLAN over an Ethernet that has this MTU.
+    /// Connects all tap interfaces by a VXLAN, over an Ethernet with the given MTU.
     pub(super) async fn join_by_vxlan(&self, mtu: u16) -> Result<()> {
         let (outer, inner) = (mtu.to_string(), (mtu - VXLAN_OVERHEAD).to_string());
         self.wire.ip(&["link", "set", "br0", "mtu", &outer]).await?;

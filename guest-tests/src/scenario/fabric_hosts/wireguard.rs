@@ -1,5 +1,5 @@
 //! WireGuard tunnels between all hosts of a site. If the kernel does not support WireGuard, a user-space program
-//! implements them.
+//! implements the tunnels.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -24,7 +24,7 @@ const HCA_PORT: u16 = 4791;
 /// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
-/// Tunnels between the hosts, which are removed on drop.
+/// Tunnels between the hosts. The tunnels are removed on drop.
 #[derive(Debug)]
 pub(super) struct Tunnels {
     /// The user-space programs, or none if the kernel supports WireGuard.
@@ -51,8 +51,8 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Interface names must be unique, because programs in all namespaces share the directory of control
-            // sockets, which are named after the interfaces.
+            // Interface names must be unique: the programs in all namespaces create their control sockets in the same
+            // directory, and name them after the interfaces.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;
@@ -87,7 +87,7 @@ fn inner(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, d.saturating_add(u8::try_from(host).unwrap_or(u8::MAX)))
 }
 
-/// Creates the interface in the kernel or through a program.
+/// Creates the interface in the kernel or, if the kernel does not support WireGuard, with a user-space program.
 async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Option<Process>> {
     let Err(refused) = host.ip(&["link", "add", interface, "type", "wireguard"]).await else {
         return Ok(None);

@@ -18,8 +18,9 @@ const CALLS: usize = 4;
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Checks that two pairs keep communicating while all other HCAs remove HCA 4 from their lists of peers and add it
-/// again. One of the pairs includes the NIC behind HCA 1. While HCA 4 is removed, it cannot communicate.
+/// Removes HCA 4 from the peer lists of all other HCAs, and adds it again. Two other pairs must keep communicating all
+/// the time; one of them includes the NIC behind HCA 1. HCA 4 must be unable to communicate until it has been added
+/// again.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =

@@ -1,4 +1,4 @@
-//! ECN marks set by a congested switch, with hcad at both ends.
+//! ECN marks, as set by a congested switch, with hcad at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context as _, Result, ensure};
@@ -11,7 +11,7 @@ use crate::scenario::endpoint::connect;
 use crate::scenario::impairments::Impairments;
 
 /// Checks congestion notification (IBTA annex A17, section A17.9): HCA 3 notifies HCA 2 of marked packets at a limited
-/// rate, and HCA 2 reacts.
+/// rate, and HCA 2 receives every notification.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let daemons = mesh.daemons.as_slice();
     let [_, sender, receiver, ..] = daemons else { anyhow::bail!("seven daemons") };

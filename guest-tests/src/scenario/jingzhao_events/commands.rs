@@ -1,4 +1,4 @@
-//! Events of commands and of the port, and the mapping of events to queues.
+//! Command and port events, and the mapping of events to queues.
 
 use agent::wire::{CreateEq, DestroyEq, OutParam, RawCommand};
 use anyhow::{Result, ensure};
@@ -12,9 +12,9 @@ use crate::scenario::pair::Pair;
 const NOP: u16 = 0x031;
 /// An opcode that the interface does not define.
 const UNKNOWN: u16 = 0x055;
-/// Status that an undefined opcode returns.
+/// Status returned for an undefined opcode.
 const BAD_OP: u8 = 0x02;
-/// Port states that a port event reports (JingZhao interface, section 8.3).
+/// Port states reported by port events (JingZhao interface, section 8.3).
 const DOWN: u8 = 1;
 const ACTIVE: u8 = 4;
 
@@ -64,7 +64,7 @@ pub(super) async fn nop(driver: &mut impl Driver, token: u16) -> Result<Event> {
     Ok(Event::command(token, 0, 0))
 }
 
-/// Checks that an event for an unwritable queue is lost, and that an event in another queue reports this.
+/// Checks that an event for an unwritable queue is lost, and that an event in another queue reports the loss.
 async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
     let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -102,7 +102,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // Now the next queue has the lowest number.
+        // After this, the next queue is the lowest-numbered one whose mask includes the event.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {
@@ -111,7 +111,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     Ok(())
 }
 
-/// Checks that HW2SW_EQ clears the mask (section 3.10).
+/// Checks that HW2SW_EQ clears the queue's event mask (section 3.10).
 async fn forgotten_mask(driver: &mut impl Driver) -> Result<()> {
     let before = Watch::create(driver, 14, &[kind::COMMAND]).await?;
     driver.call(DestroyEq { eq: before.eq.id }).await?;
@@ -143,7 +143,8 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that entries that software does not return to the device are overwritten (sections 7 and 8.2).
+/// Checks that the device does not detect an overflow if software has not initialised the queue, and that unread
+/// entries are overwritten instead (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

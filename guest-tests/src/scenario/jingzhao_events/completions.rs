@@ -1,4 +1,4 @@
-//! Completion events: how CQs are armed, and what an armed CQ does.
+//! Completion events, and the arming of completion queues and event queues.
 
 use agent::wire::{
     ArmCq, ArmEq, CqArm, CreateCq, CreateEq, CreateQp, DestroyEq, MrInfo, PostRecv, SendRequest, Transition,
@@ -29,12 +29,12 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("EQ with a pending event interrupts when it is armed", hint, armed_later(pair)).await
 }
 
-/// Two connected queue pairs. The completion events of guest b go to an event queue.
+/// Two connected queue pairs. Guest b's completion events go to an event queue.
 struct Setup {
     connection: Connection,
     eq: Watch,
     source: MrInfo,
-    /// Number of messages so far in the completion queue of guest b.
+    /// Number of messages that guest b has received so far.
     received: u32,
 }
 
@@ -53,7 +53,7 @@ impl Setup {
         self.connection.towards(Direction::AToB)
     }
 
-    /// Sends one message to guest b and waits until its completion queue contains the message.
+    /// Sends one message to guest b, and waits until the message has completed at both ends.
     async fn send(&mut self, pair: &mut Pair, solicited: bool) -> Result<()> {
         let (at_a, at_b) = self.ends();
         pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// Returns the completion event of guest b's completion queue, which contains the full number of the queue.
+    /// Returns the completion event of guest b's completion queue. The event contains the queue's full number.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }
@@ -98,7 +98,7 @@ async fn armed(pair: &mut Pair) -> Result<()> {
     setup.send(pair, true).await?;
     setup.arm_cq(pair).await?;
     setup.send(pair, false).await?;
-    // If the message in between had caused an event, two events would arrive.
+    // If the second message had caused an event, two events would arrive.
     setup.eq.expect(&mut pair.b.vm, setup.event()).await?;
     setup.destroy(pair).await
 }
@@ -134,7 +134,7 @@ async fn failed(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Checks that completions of send requests raise events too.
+/// Checks that send completions also raise events.
 async fn of_sends(pair: &mut Pair) -> Result<()> {
     let setup = Setup::create(pair, CqArm::Any, eq(5)).await?;
     let (at_a, at_b) = setup.ends();
@@ -145,7 +145,7 @@ async fn of_sends(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Checks that without an event queue, no event is raised, and messages still complete.
+/// Checks that, without an event queue, no event is raised but messages still complete.
 async fn without_eq(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(6)).await?;
     pair.b.vm.call(DestroyEq { eq: setup.eq.eq.id }).await?;
@@ -157,7 +157,7 @@ async fn without_eq(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &setup.source).await
 }
 
-/// Checks that software that never arms the event queue through the doorbell still gets interrupts (section 8.5).
+/// Checks that interrupts arrive even if software never arms the event queue through the doorbell (section 8.5).
 async fn never_rung(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Disarmed, eq(7)).await?;
     for _ in 0..3 {

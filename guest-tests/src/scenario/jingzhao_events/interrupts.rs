@@ -1,4 +1,4 @@
-//! Interrupt masks. An event is written at once even if its interrupt is masked. The interrupt is delivered when the
+//! Interrupt masks. An event is written at once, even if its interrupt is masked. The interrupt is delivered when the
 //! mask is lifted.
 
 use agent::wire::{
@@ -43,7 +43,7 @@ pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &
     report.case("without a guest: unknown vector", hint, no_such_vector(driver)).await
 }
 
-/// Checks that the device keeps a masked interrupt pending and shows it in its pending bits (section 8.5).
+/// Checks that a masked interrupt stays pending in the device, and is shown in the device's pending bits (section 8.5).
 async fn function_mask(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Function, true).await
 }
@@ -60,8 +60,8 @@ async fn vmm_mask(driver: &mut impl Driver) -> Result<()> {
     others_go_on(driver, Mask::Vmm(VECTOR)).await
 }
 
-/// Checks that several events under a mask cause a single interrupt when the mask is lifted. If `shown` is set, also
-/// checks that the device's pending bits show the interrupt.
+/// Checks that several events raised under a mask cause a single interrupt when the mask is lifted. If `shown` is set,
+/// also checks that the device's pending bits show the interrupt.
 async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;
@@ -88,7 +88,7 @@ async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<
     eq.destroy(driver).await
 }
 
-/// Checks that masking one vector does not affect others.
+/// Checks that masking one vector does not affect other vectors.
 async fn others_go_on(driver: &mut impl Driver, mask: Mask) -> Result<()> {
     let eq = Watch::create(driver, OTHER, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;
@@ -98,7 +98,7 @@ async fn others_go_on(driver: &mut impl Driver, mask: Mask) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that while MSI-X is disabled, events are written but interrupts are not kept pending (section 8.5).
+/// Checks that, while MSI-X is disabled, events are written but interrupts do not become pending (section 8.5).
 async fn disabled(driver: &mut impl Driver) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(DisableInterrupts {}).await?;

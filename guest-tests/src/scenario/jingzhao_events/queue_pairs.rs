@@ -1,4 +1,4 @@
-//! Events of queue pairs and of their completion queues.
+//! Events raised by queue pairs and by their completion queues.
 
 use std::time::Duration;
 
@@ -71,8 +71,8 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Checks that the drained event occurs once a message that waits for a receive has completed (section 10.5). Until
-/// then, QUERY_QP reports state 7, and the context in memory contains state 5.
+/// Checks that the drained event occurs once the started message, which waits for a receive, has completed (section
+/// 10.5). Until then, QUERY_QP reports state 7, and the context in memory contains state 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();
@@ -86,7 +86,8 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // The device has not started this message, so the message waits for RTS even after a receive is posted for it.
+    // In SQD, the device does not start a new message. This message therefore waits until the QP returns to RTS, even
+    // after a receive is posted for it.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 
@@ -123,7 +124,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     eq.destroy(&mut pair.a.vm).await
 }
 
-/// Checks that a CQE that does not fit is not written, and that its queue pair fails (section 7).
+/// Checks that the device does not write a CQE for which the CQ has no room, and that the queue pair fails (section 7).
 async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
@@ -140,7 +141,7 @@ async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
     cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
 }
 
-/// Makes a queue pair of guest a generate three completions for a CQ that fails.
+/// Generates three completions for a CQ of guest a, and checks that the CQ and the queue pair fail.
 async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
     const NOP: SendOp = SendOp::Raw(0);
     let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;
@@ -155,13 +156,13 @@ async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> R
     at_a.expect_state(&mut pair.a.vm, state::ERR).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Cqc, index: at_a.cq.cqn }).await?.bytes;
     ensure!(context.first().map(|flags| flags >> 4) == Some(status), "context in memory {context}");
-    // The flush that follows fails too, but only one event is raised.
+    // The flush that follows also fails, but must not raise another event.
     eq.destroy(&mut pair.a.vm).await?;
     at_b.destroy(&mut pair.b.vm).await?;
     Ok(*at_a)
 }
 
-/// Checks that a request that cannot be read has no completion (section 9.5).
+/// Checks that the device generates no completion for a request that it cannot read (section 9.5).
 async fn sq_unreachable(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 5, &[kind::WQ_CATASTROPHIC]).await?;
     let broken = CreateQp { buffer_pd: Some(OTHER_PD), ..high() };
@@ -215,7 +216,7 @@ async fn access_error(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &source).await
 }
 
-/// The event and the syndromes that a rejected request causes.
+/// The event and the syndromes caused by a rejected request.
 struct Refused {
     event: u8,
     at_requester: u8,

@@ -7,8 +7,8 @@ use crate::scenario::driver::Driver;
 
 /// Time limit for an interrupt that is expected immediately.
 const SOON_MS: u32 = 10_000;
-/// How long to wait for an interrupt that must not arrive. It is many times the latency from the device through the VMM
-/// and the guest's kernel.
+/// How long to wait for an interrupt that must not arrive. This is many times the latency of an interrupt on its way
+/// through the VMM and the guest's kernel.
 const NEVER_MS: u32 = 200;
 
 /// Event types (JingZhao interface, section 8.3).

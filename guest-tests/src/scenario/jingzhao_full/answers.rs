@@ -1,4 +1,4 @@
-//! The devices' answers, and their comparison with the interface.
+//! The devices' answers to commands, which are compared with the interface's tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Adds a command whose answer is recorded for this form.
+    /// Adds a command, whose answer will be recorded for this form.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -59,14 +59,14 @@ impl Script {
     }
 }
 
-/// Number of commands per step.
+/// Maximum number of commands per round trip to the guest.
 const AT_ONCE: usize = 256;
 
-/// Binary logarithm of the size of an event queue that can hold [`AT_ONCE`] events.
+/// Binary logarithm of the number of entries of an event queue that can hold [`AT_ONCE`] events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
-/// Issues commands with the E bit. Each command completes with one event that contains the command's token and status,
-/// even if the command fails (section 1.4).
+/// Issues commands with the E bit. Each command, even a failed one, completes with one event that contains the
+/// command's token and status (section 1.4).
 async fn issue_with_events(
     vm: &mut Vm,
     eq: EqId,
@@ -95,7 +95,7 @@ async fn issue_with_events(
     Ok(results)
 }
 
-/// Issues commands, of which up to [`AT_ONCE`] share one round trip.
+/// Issues commands, up to [`AT_ONCE`] of them per round trip.
 pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
     let mut results = Vec::with_capacity(commands.len());
     for part in commands.chunks(AT_ONCE) {
@@ -117,8 +117,8 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table of results. Checks that it matches the interface's table, and that neither table has a row that the
-/// other lacks.
+/// Prints the table of results. Checks that this table matches the interface's table, and that neither has a row that
+/// is missing in the other.
 pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
     print(devices, &expected)?;
@@ -127,7 +127,7 @@ pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows that were not tried, the attempts that have no row, and the answers that differ from their row.
+/// Describes each row that was not tested, each tested form without a row, and each answer that differs from its row.
 fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (key, row) in expected {
@@ -149,7 +149,7 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
     wrong
 }
 
-/// Prints a block for each opcode. It lists the forms, grouped by the statuses of both devices.
+/// Prints a block for each opcode. Each block lists the forms, grouped by the two devices' statuses.
 fn print(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Result<()> {
     line("      commands of section 2: status by default, status with extended_status and mad_ifc, forms")?;
     let keys: BTreeSet<Key> = devices.iter().flat_map(BTreeMap::keys).copied().collect();
@@ -178,7 +178,7 @@ mod tests {
 
     type Table = BTreeMap<Key, Expected>;
 
-    /// Returns the whole table, and the answers of two devices that match it exactly.
+    /// Returns the whole table, and two devices' answers that match the table exactly.
     fn faithful() -> (Table, [Answers; 2]) {
         let table: Table = expected::all().map(|row| ((row.op, row.form), row)).collect();
         let device = |n: usize| {

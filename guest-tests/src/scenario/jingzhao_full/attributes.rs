@@ -1,5 +1,5 @@
-//! Checks which attributes each transition changes when all attributes are set in the context, and whether QUERY_QP
-//! returns the values in use.
+//! Checks which attributes each transition changes, starting from a context in which all attributes are set. Also
+//! checks that QUERY_QP returns the values in use.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.2, 10.3 (J-28), 10.4, 10.6 and 10.7.
@@ -34,14 +34,14 @@ const PSN: u32 = 0xff_ffff;
 /// All bits of opt_param_mask that have a meaning.
 const ALL_BITS: u32 = (1 << 21) - 1;
 
-/// An attempt to execute a command.
+/// One attempt to execute a transition's command.
 struct Attempt {
     what: String,
     mailbox: Mailbox,
 }
 
-/// Executes the transition of each row with a QP of this type. The attempts differ in the mask, which names a single
-/// attribute, no attribute, or all attributes that the row does not accept.
+/// Executes each row's transition in several attempts, with a QP of this type. The attempts differ in their masks. A
+/// mask selects a single attribute, no attribute, or all attributes that the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -80,7 +80,7 @@ fn attempts(qp: &TestQp, row: &Row) -> Vec<Attempt> {
         let (name, bit) = (attribute.name, 1 << attribute.bit);
         attempt(format!("{name} and zeros elsewhere"), bit, give(blank(), attribute));
         attempt(format!("{name} and other values elsewhere"), bit, others());
-        // Zero would be an invalid port and an invalid MTU.
+        // Zero is neither a valid port nor a valid MTU.
         if ![PORT.bit, PATH_MTU.bit].contains(&attribute.bit) {
             attempt(format!("{name} of zero"), bit, blank());
         }
@@ -101,8 +101,8 @@ fn held(qp: &TestQp) -> Mailbox {
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the commands that lead to the state `from` with only the required attributes, followed by a query, the
-/// attempt, and another query.
+/// Returns the sequence of commands for an attempt. It takes the QP to state `from`, setting only the required
+/// attributes. A query, the attempt and another query follow.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -125,7 +125,7 @@ fn judge(
     compare(after, |at| expected(service, row, &attempt.mailbox, at, word(before, at)))
 }
 
-/// Compares the words that QUERY_QP returns after the state word.
+/// Checks all words of QUERY_QP's output after the state word.
 fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()> {
     let differences: Vec<_> = (0x0c..0xc0)
         .step_by(4)
@@ -164,7 +164,8 @@ fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u
         .fold(before, |word, field| word & !field.bits | mailbox.get(at) & field.bits)
 }
 
-/// Checks the default RNR retry count, ACK timeout and retry count of a QP if software never sets them (section 10.6).
+/// Checks a QP's default RNR retry count, ACK timeout and retry count, which apply if software never sets them (section
+/// 10.6).
 pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     /// The defaults are unlimited RNR retries, an ACK timeout of 67.1 ms, and 7 retries. The first two values are in
     /// the upper bits of their bytes, and the last is in bits 18:16 of its word.
@@ -186,7 +187,7 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
 }
 
 /// Checks the public driver's mask, in which bit 11 is the port and bit 6 the RNR timer (section 10.4). The driver
-/// sends the whole context with every command, and always sets retries and timeout to zero.
+/// sends the whole context with every command, and always sets the retry counts and the timeout to zero.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;
@@ -202,8 +203,7 @@ pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
             (PORT_NUM, false),
             (RNR_TIMEOUT, true),
             (PORT_NUM | RNR_TIMEOUT, true),
-            // These are the bits for the alternate path and the P_Key index in the driver's numbering, and undefined
-            // bits.
+            // The alternate path and P_Key index bits in the driver's numbering, and undefined bits.
             (1 << 0 | 1 << 13 | 1 << 16 | 1 << 20, false),
         ] {
             let mut script = walk_with(&qp, from, |op| held(&qp).word(0x00, mask(op)));

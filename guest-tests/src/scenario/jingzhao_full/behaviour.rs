@@ -19,11 +19,11 @@ const SQD2SQD: u16 = 0x038;
 const SQD2RTS: u16 = 0x020;
 const QUERY_QP: u16 = 0x022;
 
-/// Checks that QUERY_QP reports draining (7) and the context in ICM contains SQD (5) while a started message is
-/// unanswered. All transitions from SQD are permitted during that time (section 10.5).
+/// Checks that, while a started message is unanswered, QUERY_QP reports draining (7) and the context in ICM contains
+/// SQD (5). During that time, all transitions from SQD must be permitted (section 10.5).
 pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     const DRAINING: u8 = 7;
-    /// TIMEOUT bit of opt_param_mask. With code 0, the QP waits for the ACK indefinitely (section 10.6).
+    /// TIMEOUT bit of opt_param_mask. With timeout code 0, the QP waits for the ACK indefinitely (section 10.6).
     const TIMEOUT_GIVEN: u32 = 1 << 9;
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, Service::Rc).await?;
@@ -60,8 +60,8 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Checks that RESIZE_CQ switches buffer and size, and that entries continue at the free-running count modulo the new
-/// size (section 3.11).
+/// Checks that RESIZE_CQ switches to the new buffer and size. The slot of each later entry is the free-running count
+/// modulo the new size (section 3.11).
 pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     const CQN: u32 = 1001;
     let old = vm.call(CreateMr::default()).await?;
@@ -80,7 +80,8 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // Resize to 8 entries with the document's command, then to 2 entries with the driver's.
+            // Resize to 8 entries with the command as in the interface document, and later to 2 entries with the
+            // command as in the driver.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));

@@ -9,9 +9,9 @@ use super::mailbox::{
 };
 use super::spec::{Form, InModifier, Inbox, Row, SECTION_2, UNSUPPORTED};
 
-/// An address at which there is no memory.
+/// An address that is not backed by memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// Value of an object number's bits above the table's index mask.
+/// A value for an object number's bits above the table's index mask.
 const ROLLING: u32 = 0x9c_0000;
 
 // These numbers are far above those that the agent uses, and refer to the last page of each table.
@@ -46,7 +46,7 @@ fn modified(op_modifier: u8, command: RawCommand) -> RawCommand {
     RawCommand { op_modifier, ..command }
 }
 
-/// Returns a command that passes the checks of section 2, with one entry and with mailboxes of zeros.
+/// Returns a command that passes the checks of section 2. It has one entry, and its mailboxes contain only zeros.
 fn plain(row: &Row) -> RawCommand {
     RawCommand {
         op_modifier: row.op_modifier.first(),
@@ -57,7 +57,7 @@ fn plain(row: &Row) -> RawCommand {
     }
 }
 
-/// Returns all commands to try before INIT_HCA, and INIT_HCA and CLOSE_HCA themselves.
+/// Returns all commands to try before INIT_HCA, as well as INIT_HCA and CLOSE_HCA themselves.
 pub(super) fn uninitialised() -> Script {
     const INIT_HCA: u16 = 0x007;
     const CLOSE_HCA: u16 = 0x008;
@@ -79,7 +79,7 @@ pub(super) fn uninitialised() -> Script {
         script.bad(what, init(init_hca().byte(offset, most + 1)));
         script.bad(what, init(init_hca().byte(offset, 0xff)));
     }
-    // Repeat the commands to show that none of them had an effect.
+    // Repeat the early commands to show that the invalid INIT_HCA commands had no effect.
     early(&mut script);
     script.good("when not initialised", of(CLOSE_HCA));
     script.tries(Form::BeforeInitHca, init(init_hca()));
@@ -139,7 +139,7 @@ pub(super) fn generic(device: &Device) -> Script {
     script
 }
 
-/// Returns commands with all opcodes that no document defines.
+/// Returns one command for each opcode that no document defines.
 pub(super) fn undefined() -> impl Iterator<Item = RawCommand> {
     let defined = |op: &u16| {
         SECTION_2.iter().any(|row| row.op == *op)

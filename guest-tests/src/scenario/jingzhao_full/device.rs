@@ -43,7 +43,7 @@ impl Device {
         self.info.arena_iova + self.info.arena_size
     }
 
-    /// Returns the key of a region of 32 KiB.
+    /// Returns the key of the 32 KiB region that contains the queues.
     pub(super) fn lkey(&self) -> u32 {
         self.queues.key
     }
@@ -56,8 +56,8 @@ impl Device {
     /// Returns the ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
-        // The arguments are the binary logarithms of the numbers of entries in the agent's default tables, and the
-        // entry sizes (section 4.1). All EQCs are in one page.
+        // `log_entries` is the binary logarithm of the number of entries in the agent's default table, and `bytes` is
+        // the size of an entry (section 4.1). All EQCs are in one page.
         let last = |base: u64, log_entries: u32, bytes: u64| base + (bytes << log_entries) - PAGE;
         [last(qpc, 10, 256), last(cqc, 10, 64), eqc, last(mpt, 12, 64), last(mtt, 16, 8)]
     }
@@ -79,7 +79,7 @@ impl TestQp {
         Ok(Self { service, qp: vm.call(qp).await?, cq })
     }
 
-    /// Returns the whole context, which is valid in every command.
+    /// Returns a complete context, which is valid input for every command.
     pub(super) fn image(&self) -> Mailbox {
         let CreateQp { log_sq_slots, log_sq_slot_bytes, .. } = CreateQp::default();
         let queue = |lkey| WorkQueue {
@@ -111,7 +111,8 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions. Each is given by opcode and syndrome, which is 0 for success.
+    /// Waits for the next completions. Each expected completion is given by its opcode and its syndrome, which is 0 for
+    /// success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
@@ -120,14 +121,14 @@ impl TestQp {
         Ok(())
     }
 
-    /// Fails if there is a completion.
+    /// Fails if a request has completed.
     pub(super) async fn expect_silence(&self, vm: &mut Vm) -> Result<()> {
         let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");
         Ok(())
     }
 
-    /// Makes a send in RTS fail because of an unknown key, which moves the QP to SQE (section 10.5).
+    /// Makes a send in RTS fail by using an unknown key. The failure moves the QP to SQE (section 10.5).
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
         self.send(vm, NOWHERE).await?;
         self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await

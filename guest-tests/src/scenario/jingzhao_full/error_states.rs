@@ -14,7 +14,7 @@ use super::section_10_2::State::{self, Err, Reset, Rts, Sqe};
 use super::transitions::{expect_state, walk};
 use crate::vm::Vm;
 
-/// Opcode in the CQE of a SEND, for the sender and for the receiver (sections 7.3 and 11.2; UC is service 001).
+/// Opcodes in the CQEs of a SEND, at the sender and at the receiver (sections 7.3 and 11.2; UC is service 001).
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
@@ -35,7 +35,7 @@ pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<(
     qp.expect(vm, &[(SEND, 0)]).await
 }
 
-/// Checks that in SQE, the receive queue continues, and that the QP moves to ERR when the receive queue fails.
+/// Checks that the receive queue keeps working in SQE, and that the QP moves to ERR when the receive queue fails.
 pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     /// LID of the device's own port, used for loopback.
     const OWN_LID: u32 = 1;
@@ -58,7 +58,7 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// Checks that 2ERR completes all sends announced by a doorbell in order, and then the posted receives. ERR2RST must
+/// Checks that 2ERR completes, in order, all sends announced by a doorbell and then the posted receives. ERR2RST must
 /// complete nothing.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;

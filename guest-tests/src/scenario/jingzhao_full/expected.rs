@@ -1,9 +1,9 @@
-//! A table of the rules in section 3 of the interface for each command, beyond the generic checks.
+//! A table of the rules that section 3 of the interface specifies for each command, in addition to the generic checks.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.1 to 3.14; statuses of section 1.4. Apart from 10h, no source specifies the extended
-//! status of a rejection. Here, 08h is used for counts and sizes that exceed a limit, 09h for objects that are
-//! unexpectedly valid or not valid, and 0Ah for an index or a number.
+//! JingZhao interface, sections 3.1 to 3.14; statuses from section 1.4. Apart from 10h, no source specifies the
+//! extended status of a rejection. This table uses 08h for counts and sizes that exceed a limit, 09h for objects that
+//! are unexpectedly valid or invalid, and 0Ah for a bad index or number.
 
 use super::spec::status::{BAD_INDEX, BAD_OP, BAD_PARAM, BAD_QPEE_STATE, BAD_RES_STATE, EXCEED_LIM, OK};
 use super::spec::{Form, Statuses, section_2};

@@ -1,7 +1,7 @@
 //! Input mailboxes, built byte by byte in the interface's layout.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.3, 3.5, 3.8, 3.11 and 4.3 to 4.6: big-endian.
+//! JingZhao interface, sections 3.3, 3.5, 3.8, 3.11 and 4.3 to 4.6. All fields are big-endian.
 
 use agent::wire::{Hex, InParam};
 
@@ -66,10 +66,10 @@ pub(super) fn init_hca() -> Mailbox {
         .double(0x38, 0x180_0000)
 }
 
-/// A run of ICM pages, given by its first address, the bus address, and the number of pages.
+/// A run of ICM pages, given by its first ICM address, its first bus address, and its number of pages.
 pub(super) type IcmRun = (u64, u64, u64);
 
-/// Returns the mailbox of MAP_ICM (3.5), in which entries are swapped in pairs.
+/// Returns the mailbox of MAP_ICM (3.5), in which the two entries of each pair are swapped.
 pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     let mailbox = Mailbox::new(runs.len().div_ceil(2) * 0x20);
     runs.iter().enumerate().fold(mailbox, |mailbox, (i, &(virt, bus, pages))| {
@@ -121,7 +121,7 @@ pub(super) mod service {
     pub(crate) const UD: u8 = 3;
 }
 
-/// One of the queues of a QP.
+/// One of a QP's two work queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkQueue {
     pub(super) lkey: u32,
@@ -130,9 +130,9 @@ pub(super) struct WorkQueue {
     pub(super) cqn: u32,
 }
 
-/// Returns the QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs from
-/// RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The peer is QP FFFFFFh of the default
-/// peer.
+/// Returns the QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs to
+/// get from RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The destination is QP FFFFFFh
+/// at the default peer.
 pub(super) fn qpc(service: u8, sq: WorkQueue, rq: WorkQueue) -> Mailbox {
     let mailbox = Mailbox::new(0xc0)
         .byte(0x09, service)

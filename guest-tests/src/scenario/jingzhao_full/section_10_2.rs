@@ -150,8 +150,8 @@ const fn row(
     Row { from, to, op, types, req, opt }
 }
 
-/// The rows of section 10.2: from, to, op, types, req, opt. For SQD -> RTS, they include the attributes that \[S\]
-/// lists.
+/// The rows of section 10.2: from, to, op, types, req, opt. For SQD -> RTS, the attributes listed by \[S\] are
+/// included.
 #[rustfmt::skip]
 pub(super) const ROWS: [Row; 24] = [
     row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),

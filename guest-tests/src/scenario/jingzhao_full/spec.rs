@@ -24,7 +24,7 @@ pub(super) mod status {
 /// `extended_status` and `mad_ifc`.
 pub(super) type Statuses = [u8; 2];
 
-/// Values that the op_modifier column permits.
+/// Values permitted by the op_modifier column.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpModifier {
     /// The command ignores the field.
@@ -52,7 +52,7 @@ impl OpModifier {
     }
 }
 
-/// The kind of value that the in_modifier column permits. The generic 24-bit check applies only to object numbers.
+/// The kind of value permitted by the in_modifier column. The generic 24-bit check applies only to object numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InModifier {
     /// Zero, a count, or an index.
@@ -61,7 +61,7 @@ pub(super) enum InModifier {
     Number,
 }
 
-/// Contents that the inbox column permits.
+/// Contents permitted by the inbox column.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inbox {
     None,
@@ -172,7 +172,7 @@ const BEFORE_INIT_HCA: [u16; 5] = [0x003, 0x006, 0x007, 0x008, 0x031];
 /// The form in which a command is issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
-    /// A valid form. The text distinguishes several valid forms of a command.
+    /// A valid form. The text distinguishes a command's valid forms if there are several.
     Good(&'static str),
     /// A form with an unlisted op_modifier (check b).
     OpModifier,
@@ -192,7 +192,7 @@ pub(super) enum Form {
     OutboxCut,
     /// A form with a QPN, CQN or EQN above FFFFFFh.
     NumberOver24Bits,
-    /// A form with an error that section 3 lists.
+    /// A form with an error listed in section 3.
     Bad(&'static str),
 }
 
@@ -249,8 +249,8 @@ impl Row {
         .map(move |expected| self.unless_unsupported(expected))
     }
 
-    /// Returns the expected answer. If the device does not support the opcode, this is a rejection, because that check
-    /// (check a) precedes all others.
+    /// Returns `expected`, but with BAD_OP for each device that does not support the opcode. Such a device rejects the
+    /// command, because the opcode check (check a) precedes all others.
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {
@@ -262,7 +262,7 @@ impl Row {
     }
 }
 
-/// Returns the answers that section 2 expects for all commands and forms.
+/// Returns the answers that section 2 requires for all commands and forms.
 pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     let unsupported = UNSUPPORTED.into_iter().flat_map(|(op, _)| {
         [Form::Good(""), Form::BeforeInitHca].map(|form| Expected {

@@ -76,8 +76,8 @@ fn attempts() -> impl Iterator<Item = (u16, u8)> {
     OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
 }
 
-/// Returns the commands that lead from any state to `to`. For SQE, they lead only to RTS, and the caller must then make
-/// a send fail.
+/// Returns a sequence of commands that takes the QP to state `to`, whatever its current state. For SQE, the sequence
+/// ends in RTS, and the caller must then make a send fail.
 pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
     walk_with(qp, to, |_| qp.image())
 }
@@ -106,7 +106,7 @@ fn observed(qp: &TestQp, op: u16, op_modifier: u8) -> Vec<RawCommand> {
     vec![query.clone(), command(qp, op, op_modifier), query]
 }
 
-/// Returns a command that is valid if the state of its QP permits it.
+/// Returns a command that succeeds in every QP state that permits it.
 fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     match op_modifier {
         0 => with(op, qp.qp.qpn, &qp.image()),
@@ -114,8 +114,8 @@ fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     }
 }
 
-/// Evaluates the last three results, which are those of [`observed`]. All results except that of the observed command
-/// must be OK.
+/// Evaluates the last three results, which come from [`observed`]. Every result in `results`, other than that of the
+/// observed command, must be OK.
 fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
     ensure!(steps.iter().all(|step| step.status == OK), "transitions to {from:?} failed: {steps:?}");
@@ -146,8 +146,8 @@ async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     expect_state(results.first().context("no reply")?, Err).context("after a failed send")
 }
 
-/// Returns a description of each missing attempt, of each result that contradicts section 10.2, and of each row of
-/// section 10.2 that was not observed.
+/// Describes each missing attempt, each result that contradicts section 10.2, and each row of section 10.2 that was not
+/// observed.
 fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<String> {
     let mut wrong = Vec::new();
     let states = || STATES.into_iter().filter(|&from| occurs(service, from));
@@ -181,8 +181,8 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
     wrong
 }
 
-/// Prints a table with one column per command and one row per source state. A cell contains the target state, or the
-/// status of a rejection that did not change the state.
+/// Prints a table with one column per command and one row per source state. A cell contains the target state or, if the
+/// command was rejected without changing the state, the status.
 fn print(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Result<()> {
     let ops: String = OPS.iter().map(|op| format!("  {op:02X}h ")).collect();
     line(&format!("      {:5}  {ops}", super::service_name(service)))?;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn transitions_that_differ_from_table_are_reported() {
+    fn transitions_differing_from_table_are_reported() {
         for service in [RC, UC, UD] {
             let outcomes = faithful(service);
             assert_eq!(outcomes.len(), 7 * 15 - if service == RC { 15 } else { 0 });

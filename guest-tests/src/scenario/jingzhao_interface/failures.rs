@@ -1,4 +1,4 @@
-//! Errors caused by one end of a connection, and the state of its queues afterwards.
+//! Errors caused by one end of a connection, and the state of that end's queues afterwards.
 
 use agent::wire::{Access, Cqe, CreateMr, PostRecv, SendOp, SendRequest, Sge, Transition};
 use anyhow::{Context, Result, ensure};
@@ -69,8 +69,8 @@ async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that a message fails if it is longer than its receive request, that the next receive request is flushed, and
-/// that the sender gets an error (section 9.5).
+/// Checks that a message longer than its receive request fails, that the next receive request is flushed, and that the
+/// sender gets an error (section 9.5).
 async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -104,8 +104,8 @@ async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that requests posted in ERR are also flushed, although no doorbell announces a receive request. After RESET,
-/// both queues start at their first slot (section 10.5).
+/// Checks that requests posted in ERR are also flushed. This includes receive requests, which no doorbell announces.
+/// After RESET, both queues must start at their first slot (section 10.5).
 async fn flush_and_reset(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -138,7 +138,7 @@ async fn post_recv(vm: &mut Vm, end: &End, receives: &[Sge]) -> Result<()> {
     vm.call(PostRecv { qp: end.qp.id, requests }).await.map(drop)
 }
 
-/// Checks that the error CQEs have this opcode, and the syndromes and WQE offsets in `expected`.
+/// Checks that all error CQEs have the given opcode, and that their syndromes and WQE offsets are those in `expected`.
 fn expect_errors(cqes: &[Cqe], opcode: u8, expected: &[(u8, u32)]) -> Result<()> {
     let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome, cqe.wqe)).collect();
     let expected: Vec<_> = expected.iter().map(|&(syndrome, wqe)| (opcode, Some(syndrome), wqe)).collect();

@@ -1,4 +1,4 @@
-//! Queues in the formats of different drivers.
+//! Queues in the formats used by different drivers.
 
 use agent::wire::{CreateQp, PostSend, RecvStyle, Ring, SendOp, SendRequest};
 use anyhow::{Result, ensure};
@@ -20,8 +20,8 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Checks that a write to offset 0 only latches its word, and that the write to offset 4 then triggers the doorbell
-/// (section 1.6).
+/// Checks that a write to offset 0 only latches the written word, and that a subsequent write to offset 4 triggers the
+/// doorbell (section 1.6).
 async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -70,7 +70,8 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Goes around the rings several times. WQEs fill their slots, and doorbell positions extend far beyond the ring.
+/// Goes around the rings several times. WQEs fill their slots, and doorbell positions go far beyond the size of the
+/// ring.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {
         log_sq_slots: log_slots,

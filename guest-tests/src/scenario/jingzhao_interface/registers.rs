@@ -34,7 +34,7 @@ async fn both_locations(vm: &mut Vm) -> Result<()> {
         ensure!(answer.status == 0, "{hcr:?}: {answer:?}");
         outboxes.push(answer.outbox);
     }
-    // These are the values that section 14.2 recommends.
+    // The values recommended in section 14.2.
     let recommended = "0100000000000000000e0010101005110f00000000080000010000400040004000500011000c0000\
                        001002000010020000000100000000000000000000000000";
     ensure!(outboxes.iter().all(|outbox| outbox.to_string() == recommended), "{outboxes:?}");
@@ -91,8 +91,8 @@ async fn read_only(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Checks that state and PSNs are written back while all other fields stay as software wrote them (section 4.3), and
-/// that a context is cleared when its queue is destroyed (section 3.11).
+/// Checks that the device writes back state and PSNs but leaves all other fields as software wrote them (section 4.3).
+/// Also checks that a context is cleared when its object is destroyed (section 3.11).
 async fn contexts(pair: &mut Pair) -> Result<()> {
     let attributes = Attributes { psn: [5, 7], ..Attributes::default() };
     let connection = Connection::create(pair, &attributes).await?;
@@ -105,7 +105,7 @@ async fn contexts(pair: &mut Pair) -> Result<()> {
     ensure!((receiver.state, receiver.expected_psn) == (3, 11), "receiver {receiver:?}");
     for (vm, end, answer) in [(&mut pair.a.vm, at_a, &sender), (&mut pair.b.vm, at_b, &receiver)] {
         let context = read(vm, ContextTable::Qpc, end.qp.qpn).await?;
-        // The compared range extends from the end of the mask, which only commands contain, to the last defined byte.
+        // Compare everything from the end of the mask to the last defined byte. Only commands contain the mask.
         let part = |bytes: &Hex| bytes.get(4..0xa4).map(<[u8]>::to_vec);
         ensure!(
             part(&context).is_some() && part(&context) == part(&answer.raw),

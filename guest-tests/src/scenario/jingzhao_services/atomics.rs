@@ -26,7 +26,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
-/// A connection, an 8-byte aligned word in guest b that atomics change, and memory in guest a for their results.
+/// A connection, an 8-byte aligned word in guest b on which atomics operate, and memory in guest a for the results.
 pub(super) struct Counter {
     pub(super) connection: Connection,
     pub(super) word: MrInfo,
@@ -63,7 +63,7 @@ impl Counter {
         peek(&mut pair.a.vm, &self.results, u64::from(i) * 8).await
     }
 
-    /// Returns the value of the word, and checks that its neighbours are unchanged.
+    /// Returns the value of the word, and checks that the neighbouring words are unchanged.
     pub(super) async fn value(&self, pair: &mut Pair) -> Result<u64> {
         for at in [0, 16] {
             let neighbour = peek(&mut pair.b.vm, &self.word, at).await?;

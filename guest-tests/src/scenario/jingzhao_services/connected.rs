@@ -12,7 +12,7 @@ use crate::scenario::codes::{state, syndrome};
 use crate::scenario::connection::{Attributes, Connection, End};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Operations, with the names under which they are printed.
+/// Operations and their printed names.
 const OPS: [(&str, SendOp); 4] = [
     ("SEND", SendOp::Send),
     ("SEND_IMM", SendOp::SendImm),
@@ -20,7 +20,7 @@ const OPS: [(&str, SendOp); 4] = [
     ("WRITE_IMM", SendOp::WriteImm),
 ];
 const CAPACITY: u32 = 1 << 20;
-/// Maximum number of attempts to send a message. Several may be needed because the sockets of a busy host lose packets.
+/// Maximum number of attempts to send a message. Several may be needed, because a busy host's sockets can lose packets.
 const ATTEMPTS: u32 = 20;
 /// Time limit from a completion at the sender to the corresponding completion at the receiver.
 const ARRIVAL_MS: u32 = 3_000;
@@ -99,11 +99,11 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// A message does not arrive even though no packet was lost.
+    /// Fails if a message does not arrive even though no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE causes no completion at the receiver. Its arrival is detected by the completion of an empty message
-        // that follows it.
+        // A WRITE causes no completion at the receiver. The WRITE is therefore followed by an empty message. The
+        // completion of that message shows that the WRITE has been processed.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;
@@ -250,8 +250,8 @@ async fn refused_write(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that the send queue enters SQE, that the receive queue then still works, and that software can return the QP
-/// to RTS (sections 6.7 and 10.5).
+/// Checks that the request `bad` moves the QP to SQE, that the receive queue keeps working, and that software can
+/// return the QP to RTS (sections 6.7 and 10.5).
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let (at_a, at_b) = link.ends();
     link.buffers.prepare(pair, 100).await?;
@@ -281,7 +281,7 @@ async fn unsupported(pair: &mut Pair, op: SendOp) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a request fails if its gather list extends beyond a region (section 9.5).
+/// Checks that a request fails if its gather list extends beyond its region (section 9.5).
 async fn bad_gather(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let beyond = link.buffers.source.sge(link.buffers.source.len - 99, 100);

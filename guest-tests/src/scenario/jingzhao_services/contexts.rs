@@ -1,9 +1,9 @@
 //! Contexts in memory that a guest has mapped for the device. The guest reads how states and PSNs change while the
-//! device works.
+//! device processes requests.
 //!
 //! # Spec
 //! JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN and next
-//! expected PSN. It may do so shortly after a completion, so cases wait for the values.
+//! expected PSN. The values may be written back shortly after a completion, so the cases wait for them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! UD: the destinations and data of datagrams, and dropped datagrams.
+//! UD datagrams: their destinations and data, and the reasons for which they are dropped.
 
 use agent::wire::{
     Changes, Cqe, CreateCq, CreateQp, Datagram, Hex, Path, Peek, Poll, PostRecv, SendOp, SendRequest,
@@ -116,7 +116,7 @@ impl Link {
         self.expect_arrival(pair, op, len, at_receiver).await
     }
 
-    /// Checks that the next completion of `end` is for the datagram that was prepared last.
+    /// Checks that the next completion of `end` is for the most recently prepared datagram.
     async fn expect_arrival(&self, pair: &mut Pair, op: SendOp, len: u32, end: End) -> Result<()> {
         const UD: u8 = 0x60;
         let (_, receiver) = pair.towards(self.direction);
@@ -361,8 +361,8 @@ async fn unsupported(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the request fails, that the next request is flushed, and that software can restart the queue (section
-/// 10.5).
+/// Checks that the request `bad` fails, that the next request is flushed, and that software can restart the queue
+/// (section 10.5).
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let at_a = link.ends().0;
     let good = link.request(SendOp::Send, 64, link.peer());

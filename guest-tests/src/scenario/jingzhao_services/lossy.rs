@@ -30,7 +30,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
 
 /// Returns attributes with a short timeout, so that a lost packet is retransmitted soon.
 fn impatient() -> Attributes {
-    // The timeout is 4.2 ms, and there are enough retries.
+    // The timeout is 4.2 ms. Seven retries are enough for the expected losses.
     Attributes { timeout: 10, retry: 7, ..Attributes::default() }
 }
 
@@ -62,8 +62,8 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Executes one atomic, and checks that it took effect only once. A second execution of CMP_SWAP would find its own
-/// value, and a second execution of FETCH_ADD would add again.
+/// Executes one atomic, and checks that it took effect only once. If the atomic were executed twice, a CMP_SWAP would
+/// return the value that it had stored, and a FETCH_ADD would add twice.
 async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
     counter.execute(pair, vec![counter.request(op, 0)]).await?;
@@ -111,8 +111,8 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message causes no completion, and that the next, complete message uses the receive request
-/// of the incomplete one (section 11.3).
+/// Checks that an incomplete message causes no completion. The next message, which is complete, must use the receive
+/// request of the incomplete one (section 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
@@ -140,8 +140,8 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.destroy(pair).await
 }
 
-/// Sends numbered messages of five packets each under loss, and checks those that arrive. The immediate data is the
-/// number.
+/// Sends numbered messages of five packets each under loss, and checks the messages that arrive. A message's number is
+/// in its immediate data.
 async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     const MESSAGES: u32 = 60;
@@ -168,7 +168,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // Once this many frames have matched, all packets of the messages have passed the rule.
+    // Once the rule has matched this many frames, all packets of all messages have reached guest b.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;
@@ -176,8 +176,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {
             ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
-            // The first lost packet of a message loses the whole message. Losing more of its packets makes no
-            // difference.
+            // A message is lost if at least one of its packets is lost.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
                 "{arrived} messages arrived although {lost} packets were lost"

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use crate::scenario::connection::{destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Number of bytes before and after a message that must stay unchanged.
+/// Number of guard bytes before and after a message. Guard bytes must stay unchanged.
 const GUARD: u64 = 64;
 /// Seed of the receiver's buffer content before a message arrives.
 const UNTOUCHED: u64 = 0x756e_746f_7563_6800;
@@ -55,7 +55,7 @@ impl Buffers {
         self.sink.remote(GUARD)
     }
 
-    /// Returns the offset of the first byte of the receiver's data that differs from the message.
+    /// Compares the receiver's data with the message, and returns the offset of the first difference.
     pub(super) async fn first_difference(&self, pair: &mut Pair, at: u64, len: u32) -> Result<Option<u64>> {
         let (_, receiver) = pair.towards(self.direction);
         let part =
@@ -63,8 +63,8 @@ impl Buffers {
         Ok(receiver.call(part).await?.first_difference)
     }
 
-    /// Checks that the message has arrived with an offset of `at` bytes, that no other byte has been written, and that
-    /// the sender's memory is unchanged.
+    /// Checks that the message has arrived `at` bytes into the receiver's buffer, that the bytes around the buffer have
+    /// not been written, and that the sender's memory is unchanged.
     pub(super) async fn expect_arrived(&self, pair: &mut Pair, at: u64, len: u32) -> Result<()> {
         let wrong = self.first_difference(pair, at, len).await?;
         ensure!(wrong.is_none(), "byte {} of {len} is wrong at the receiver", wrong.unwrap_or_default());

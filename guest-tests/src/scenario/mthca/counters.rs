@@ -10,11 +10,11 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to read the counters while they do not change. The counters change at the start of the
-/// case, because kernels are still leaving multicast groups.
+/// Maximum number of attempts to obtain a stable reading of the counters. At first they still change, because the
+/// kernels are leaving multicast groups.
 const ATTEMPTS: usize = 20;
 
-/// Values of counters, with their names in `perfquery`.
+/// Counter values, with the counters' names in `perfquery`.
 type Named = [(&'static str, u64); 8];
 
 /// Checks that `perfquery -x`, `perfquery` and `hcactl counters` agree exactly.
@@ -36,7 +36,7 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Counter values in the guest and on the host, which were read while they did not change.
+/// Counter values from the guest and from the host, read while they were stable.
 #[derive(Debug)]
 struct Readings {
     guest: String,

@@ -1,6 +1,6 @@
 //! Doorbells in UAR pages that are mapped into guests. A pair of guests with mapped doorbells must pass the same tests
-//! as other pairs, and its speed is compared with that of a pair with trapped doorbells. Both pairs are measured in
-//! turn on the ring fabric, which adds the least latency to small messages.
+//! as other pairs, and its speed is compared with that of a pair with trapped doorbells. The two pairs are measured one
+//! after the other. Both use the ring fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
 
@@ -11,8 +11,8 @@ use crate::daemon::{Explained, Fabric, HcaSpec};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Programs that run in strict mode. They check the content, and use both polling and events, so that the device must
-/// notice each arming of a CQ.
+/// Command lines to run in strict mode. The programs check message content. They use both polling and events, so the
+/// device must notice each arming of a CQ.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -24,8 +24,8 @@ const PING_PONGS: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
 ];
 
-/// perftest programs, and the number of message sizes for which each program prints a result. A program uses one queue
-/// pair, or several queue pairs whose doorbells overwrite each other.
+/// perftest command lines, each with the number of message sizes for which it prints a result. Some use several queue
+/// pairs, whose doorbells overwrite each other.
 const PERFTESTS: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_send_bw -s 64 -n 2000 -q 16", 1),

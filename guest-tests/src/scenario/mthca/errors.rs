@@ -15,7 +15,7 @@ use crate::tools::{self, Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
-/// A verbs program in each guest, with queue pairs that are connected to each other.
+/// A verbs program in each guest. Their queue pairs are connected to each other.
 pub(in super::super) struct Ends {
     pub(in super::super) a: Side,
     pub(in super::super) b: Side,
@@ -34,8 +34,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Cases for any InfiniBand HCA. If a CQ overflows, the HCA's driver logs one warning, which contains the text in
-/// `overrun`.
+/// Runs the cases for any InfiniBand HCA. When a CQ overflows, the HCA's driver must log one warning, which contains
+/// the text `overrun`.
 pub(in super::super) async fn cases(
     lab: &Lab,
     report: &mut Report,
@@ -79,7 +79,7 @@ impl Ends {
     }
 }
 
-/// Checks that the path migration state is MIGRATED, because the device does not support automatic path migration.
+/// Checks that QPs report the path migration state MIGRATED. The device does not support automatic path migration.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;
@@ -206,7 +206,7 @@ pub(in super::super) async fn traffic(pair: &mut StockPair) -> Result<[agent::wi
     Ok([server, client])
 }
 
-/// Returns the number of RoCE packets that guest b has received, which all come from guest a.
+/// Returns the number of RoCE packets that guest b has received. All of them come from guest a.
 async fn sent(pair: &StockPair) -> Result<u64> {
     pair.b.daemon.counter("/port/roce").await
 }
@@ -224,8 +224,8 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Kills the client of a WRITE test. The server has no outstanding requests, but must notice that its TCP connection to
-/// the client has ended.
+/// Kills the client of a WRITE test. The server has no outstanding requests, but must exit with an error because its
+/// TCP connection to the client is closed.
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

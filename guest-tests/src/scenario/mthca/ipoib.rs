@@ -10,14 +10,14 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
-/// Time limit for the interface to join the broadcast group after it is brought up.
+/// Time limit for the interface to join the broadcast group after being brought up.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 const LIMIT: Duration = Duration::from_secs(60);
 /// Ports on which iperf3 and perftest listen.
 const IPERF_PORT: u16 = 5201;
 const PERFTEST_PORT: u16 = 18515;
 
-/// Modes of IPoIB, each with the interface's MTU (RFC 4391 and 4755).
+/// IPoIB modes, each with the interface's MTU (RFC 4391 and 4755).
 const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
 /// Payload lengths of pings: some fit into one packet, some are close to the limit of datagram mode, and some need many
 /// fragments.
@@ -116,7 +116,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Cases for any InfiniBand HCA.
+/// Runs the cases for any InfiniBand HCA.
 pub(in super::super) async fn cases(report: &mut Report, hint: &str, pair: &mut StockPair) -> Result<()> {
     for &(mode, mtu) in MODES {
         report.case(&format!("{mode} mode"), hint, switch(pair, mode, mtu)).await?;
@@ -131,7 +131,7 @@ pub(in super::super) async fn cases(report: &mut Report, hint: &str, pair: &mut 
     Ok(())
 }
 
-/// perftest programs that connect by `rdma_cm`, for any InfiniBand HCA.
+/// Runs perftest programs that connect through `rdma_cm`, for any InfiniBand HCA.
 pub(in super::super) async fn perftests(report: &mut Report, hint: &str, pair: &mut StockPair) -> Result<()> {
     for case in PERFTEST {
         report.case(case, hint, perftest(pair, case)).await?;
@@ -148,7 +148,7 @@ pub(in super::super) async fn both_up(pair: &mut StockPair) -> Result<()> {
     tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
 }
 
-/// Configures an address on `ib0`, and waits until it can be used.
+/// Configures an address on `ib0`, and waits until the interface has a carrier.
 pub(in super::super) async fn up(node: &mut StockNode) -> Result<()> {
     node.vm.run(&["modprobe", "ib_ipoib"]).await?;
     let address = format!("{}/24", address(node));
@@ -185,7 +185,7 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let peer = address(&pair.b);
     let server = format!("iperf3 -s -1 -B {peer}");
     let client = format!("iperf3 -c {peer} -n 20M -J");
-    // The server listens on only one address, which this check also accepts.
+    // This check also works for this server, which listens on only one address.
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;

@@ -1,5 +1,5 @@
-//! Runs OpenSM from Debian's package in a guest. It must yield to the fabric's subnet manager, and must do no harm if
-//! it is configured not to yield.
+//! Runs OpenSM from Debian's package in a guest. OpenSM must yield to the fabric's subnet manager, and must do no harm
+//! if configured not to yield.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Path of OpenSM's log, which shows when a sweep has ended.
 const LOG: &str = "/tmp/opensm.log";
 
-/// Name of the case, options for OpenSM, and the last messages in its log.
+/// The cases. Each consists of a name, options for OpenSM, and the last messages in OpenSM's log.
 const CASES: &[(&str, &str, &[&str])] = &[
     ("opensm with default options enters STANDBY", "", &["Entering STANDBY state"]),
     // With a different SM_Key, OpenSM ignores all other subnet managers.
@@ -83,7 +83,8 @@ async fn rping(pair: &mut StockPair) -> Result<()> {
     connected(pair, "rping -s -a {b} -C 10 -V", "rping -c -a {b} -C 10 -V", Ready::Cm).await
 }
 
-/// Takes the port down and up. The driver then queries the subnet manager again, and a ping must succeed.
+/// Takes the port down and brings it back up. The driver then queries the subnet manager again, and a ping must
+/// succeed.
 async fn bounce(pair: &mut StockPair) -> Result<()> {
     pair.a.daemon.control(&["port", "down"]).await?;
     await_text(&mut pair.a.vm, &["/sys/class/infiniband/mthca0/ports/1/state"], &["DOWN"], DISCOVERY_TIMEOUT)

@@ -1,4 +1,4 @@
-//! perftest between two guests. Every operation must complete. `speed-guests` compares the figures.
+//! Runs perftest between two guests. Every operation must work. `speed-guests` compares the figures.
 
 use anyhow::Result;
 
@@ -8,8 +8,8 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Programs with their arguments, and the number of message sizes for which each program prints a result. They cover
-/// every operation of every service. Programs with `-a` use all sizes, in one direction.
+/// Command lines, each with the number of message sizes for which it prints a result. They cover every operation of
+/// every service. Those with `-a` use all sizes, in one direction.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -s 65536 -n 100 -q 4", 1),
@@ -20,8 +20,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // UC does not retransmit packets that are lost because the host's socket buffer is full. For this reason, few
-    // messages are outstanding, and the rate is limited to 100 MiB/s to let a delayed peer catch up.
+    // UC does not retransmit packets that are lost because the host's socket buffer is full. The test therefore keeps
+    // few messages outstanding, and limits the rate to 100 MiB/s so that a delayed peer can catch up.
     ("ib_send_bw -c UC -s 4096 -n 500 -t 8 -r 512", 1),
     ("ib_write_bw -c UC -a -n 10", 23),
     ("ib_send_bw -c UD -a -n 50", 11),
@@ -38,7 +38,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_lat -A FETCH_AND_ADD -n 500", 1),
 ];
 
-/// Further programs: all sizes of the other operations, traffic in both directions, and latencies for all sizes.
+/// More command lines: all sizes of the other operations, traffic in both directions, and latencies for all sizes.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_read_bw -a -n 20", 23),
     ("ib_send_bw -a -n 20", 23),

@@ -1,4 +1,4 @@
-//! rdma-core's ping-pong programs between two guests. The programs check each message.
+//! Runs rdma-core's ping-pong programs between two guests. The programs check every message.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Programs with their arguments. The options for the device and the content check are added. The programs cover every
-/// service, with and without events and a GID, and messages of one packet and of many packets.
+/// Command lines. The options for the device and the content check are added to each of them. The command lines cover
+/// every service, with and without events and a GID, and messages of one packet and of many packets.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -s 1 -n 2000 -e",
@@ -33,7 +33,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
 
-/// Further programs, with other sizes, path MTUs, GIDs and queue depths.
+/// More command lines, with other sizes, path MTUs, GIDs and queue depths.
 const MORE_CASES: &[&str] = &[
     "ibv_rc_pingpong -e",
     "ibv_rc_pingpong -s 1 -n 5000",
@@ -84,7 +84,7 @@ pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> 
     let client = format!("{server} {}", pair.b.ip);
     let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
     for end in [&ends.client, &ends.server] {
-        // The program prints errors but still exits with success.
+        // The program exits with success even if it prints errors.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

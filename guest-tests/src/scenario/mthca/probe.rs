@@ -69,7 +69,7 @@ const SYSFS: &[(&str, &str)] = &[
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
 /// Module parameters that set table sizes other than the defaults. With some of them, a table is smaller than the
-/// chunks in which it is mapped (section 12, T17 and T18).
+/// chunks in which tables are mapped (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
     "num_qp=1024 num_cq=1024 num_mpt=4096",
@@ -78,7 +78,7 @@ const PARAMETERS: &[&str] = &[
 
 /// Time limit for the port to become active again after the device has failed.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// Path of the counter of resets that the driver has requested.
+/// Path of the counter of resets requested by the driver.
 const RESETS: &str = "/frontend/mthca/resets";
 
 /// Cycles that load and unload the driver. Each cycle waits a second for the device's reset.
@@ -174,7 +174,7 @@ async fn interrupts(vm: &mut Vm) -> Result<()> {
     for (name, least) in INTERRUPTS {
         let line = text.lines().find(|line| line.contains(name));
         let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-        // A line contains the interrupt number, followed by a count for each CPU.
+        // The line starts with the interrupt number, followed by a count for each CPU.
         let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         let count: u64 = counts.sum();
         ensure!(count >= *least, "{name} occurred {count} times, expected at least {least}");
@@ -197,7 +197,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
     let mut expected = vec!["Mellanox InfiniBand HCA driver", "Initializing"];
-    // Some kernels do not log the port's state. Its state in sysfs is checked with every kernel.
+    // Some kernels do not log the port's state. The state in sysfs is checked with every kernel.
     if node.logs_port_state().await? {
         expected.push("Link ACTIVE");
     }
@@ -231,8 +231,9 @@ async fn cycles(node: &mut StockNode, repeated: Cycles<'_>) -> Result<()> {
     node.no_warnings().await
 }
 
-/// Makes the device fail, and checks that the driver recovers and no other error occurs (section 2.6). The driver polls
-/// for failures every five seconds. It logs the failure, resets the device and reinitialises it.
+/// Makes the device fail, and checks that the driver recovers and that no other error occurs (section 2.6). The driver
+/// polls for failures every five seconds. After detecting one, it logs the failure, and resets and reinitialises the
+/// device.
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
@@ -253,8 +254,8 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
 }
 
 /// Removes a known warning from kernel messages. The driver unregisters the device in a work queue that is marked for
-/// memory reclaim. The unregistration waits for a work queue of `ib_core` that is not marked. The kernel warns about
-/// this only if the work queue of `ib_core` is busy.
+/// memory reclaim. The unregistration waits for one of `ib_core`'s work queues, which is not marked. The kernel warns
+/// about this only if that work queue is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";

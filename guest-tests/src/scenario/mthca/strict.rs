@@ -2,7 +2,7 @@
 //!
 //! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel's driver. It does
 //! everything that the kernel driver does: reset, firmware, context memory, commands, queues and doorbells. For each
-//! bug, it reinitialises the device, does everything else correctly, and then makes this one mistake.
+//! bug, it reinitialises the device, does everything else correctly, and then makes a single mistake.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Planted {
     name: &'static str,
     about: &'static str,
-    /// Rules whose violation must be reported, once each.
+    /// Rules that must be reported as violated, each exactly once.
     rules: &'static [&'static str],
     /// Text in the report that identifies the bug: the object, and the expected and actual values.
     says: &'static str,
@@ -140,7 +140,7 @@ async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<(
     told.expect_none_since(node).await
 }
 
-/// Checks the reports that a bug causes, and that the daemon's log lines identify it.
+/// Checks that a bug causes exactly the expected reports, and that one of the daemon's log lines identifies the bug.
 async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
     let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
@@ -168,8 +168,8 @@ impl Violations {
         Ok(())
     }
 
-    /// Returns the number of reports of each rule since this snapshot. Prints the first few new log lines, and fails
-    /// unless one of the new lines contains the identifying text.
+    /// Returns the number of reports per rule since this snapshot. Prints the first few new log lines, and fails unless
+    /// one of the new lines contains the identifying text.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {

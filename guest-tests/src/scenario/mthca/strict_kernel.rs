@@ -1,8 +1,8 @@
 //! Bugs planted in Linux's own `ib_mthca`. hcad's log must identify each bug, and must report nothing if no bug is
 //! selected.
 //!
-//! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
-//! the bugs, because their queue pairs belong to the kernel driver.
+//! The driver is built from Linux's source, with an additional module parameter that selects a bug. Management
+//! datagrams trigger the bugs, because the queue pairs for these datagrams belong to the kernel driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,11 +51,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
 /// The statement that writes a doorbell record.
 const RECORD: &str = "*qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff);";
 
-/// A bug, identified by its number in the parameter.
+/// A planted bug, identified by its number in the module parameter.
 struct Planted {
     number: u32,
     about: &'static str,
-    /// Rules whose violation must be reported.
+    /// Rules that must be reported as violated.
     rules: &'static [&'static str],
     /// Text in the log line that identifies the bug.
     says: &'static str,
@@ -116,7 +116,7 @@ fn plant(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates a disk whose first bytes are the module.
+/// Creates a disk that starts with the bytes of the module.
 fn disk_of(module: &Path) -> Result<PathBuf> {
     let mut bytes = fs::read(module)?;
     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
@@ -143,7 +143,7 @@ async fn expect_no_report(node: &mut StockNode) -> Result<()> {
     told.expect_none_since(node).await
 }
 
-/// Checks that exactly these rules are reported, and that a line identifies the bug.
+/// Checks that a bug causes reports for exactly the expected rules, and that a log line identifies the bug.
 async fn expect_reports(node: &mut StockNode, planted: &Planted) -> Result<()> {
     let told = Violations::by_now(node).await?;
     use_driver(node, planted.number).await?;

@@ -1,4 +1,4 @@
-//! Two guests whose devices are recorded. Their driver is either `ib_mthca` or `irdma`.
+//! Two guests whose devices are recorded. Both guests use either `ib_mthca` or `irdma`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CORE: &[&str] = &[
     "ib_write_lat -s 64 -n 500",
 ];
 
-/// Programs for devices that support atomics. The devices of `irdma` do not support them.
+/// Programs for devices that support atomics. Devices driven by `irdma` do not.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
 /// Port on which servers wait for their clients.
@@ -40,7 +40,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for unloading a driver.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Two guests, and the daemons that record their sessions.
+/// Two guests and the daemons that record their sessions.
 pub(super) struct Pair {
     kind: Kind,
     rules: [Impairments; 2],
@@ -198,7 +198,7 @@ impl Pair {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
-            // Ping-pong programs print errors but still exit with success.
+            // Ping-pong programs exit with success even if they print errors.
             ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Pair {
         Side::pair((a, of_a), (b, of_b)).await
     }
 
-    /// Takes the link of guest a down and up.
+    /// Takes guest a's link down and brings it back up.
     pub(super) async fn toggle_link(&mut self) -> Result<()> {
         self.daemons()[0].control(&["port", "down"]).await?;
         self.port_of_a_is("1: DOWN").await?;
@@ -264,8 +264,8 @@ impl Pair {
     }
 }
 
-/// Returns whether one end finished and exited while the other end was still waiting for its last message to be
-/// acknowledged. This can happen because the ping-pong programs do not synchronise before they exit.
+/// Returns whether one end finished and exited while the other end was still waiting for the acknowledgement of its own
+/// last message. This can happen because the ping-pong programs do not synchronise before they exit.
 fn missed_last_acknowledge(ends: &Ends) -> bool {
     let is_done = |end: &ProgramEnd| end.status == ExitStatus::Code(0) && end.stdout.contains(" iters in ");
     let is_alone = |end: &ProgramEnd| {

@@ -1,5 +1,5 @@
-//! The sessions of stock drivers that the device's own tests replay (`device/tests/sessions`). The sessions are as
-//! short as possible.
+//! Records the sessions of stock drivers that the device's own tests replay (`device/tests/sessions`). The sessions are
+//! as short as possible.
 
 use anyhow::{Context, Result};
 

@@ -1,4 +1,4 @@
-//! Errors that a program causes repeatedly, with the completion status that it receives for each.
+//! Errors that a program causes repeatedly, and the completion status that it must receive for each of them.
 
 use anyhow::{Result, ensure};
 
@@ -21,7 +21,7 @@ enum Mistake {
 impl Mistake {
     const ALL: [Self; 5] = [Self::RemoteKey, Self::Beyond, Self::LocalKey, Self::TooLong, Self::PeerGone];
 
-    /// Posts a correct request, then one that fails and one that must be flushed, and checks their statuses.
+    /// Posts a correct request, then one that fails and one that must be flushed, and checks the three statuses.
     async fn happen(self, pair: &mut Pair) -> Result<()> {
         let may_be_lost =
             pair.is_wire_bad() && matches!(self, Self::RemoteKey | Self::Beyond | Self::TooLong);

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// Time limit for a replay. A record of several minutes replays in seconds, but takes longer on a busy host or with an
 /// unoptimised program.
 const LIMIT: Duration = Duration::from_secs(240);
-/// End of the output for a record that replays without differences and whose daemon was stopped in the regular way.
+/// End of the output if the record replays without differences and its daemon was stopped in the regular way.
 const ALL: &str = "no differences; recording ended: closed by hcad\n";
 
 /// Paths of the files that recording a device produces.
@@ -27,7 +27,7 @@ impl Files {
         self.trace.with_extension("again.trace")
     }
 
-    /// Replays the record with the given hcad program. Returns the counts that it prints, and the size of the record.
+    /// Replays the record with the given hcad program. Returns the counts printed by hcad, and the size of the record.
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);

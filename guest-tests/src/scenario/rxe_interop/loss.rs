@@ -92,9 +92,9 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Inverts one bit that the ICRC covers in some packets of each end, and checks that the other end drops exactly these
-/// packets. hcad counts drops by reason. The drops of soft-RoCE are the UDP datagrams that its kernel counts, minus the
-/// packets that pass soft-RoCE's checks.
+/// Corrupts some of each end's packets by inverting one bit that is covered by the ICRC, and checks that the other end
+/// drops exactly these packets. hcad counts drops by reason. The number of packets dropped by soft-RoCE is the number
+/// of UDP datagrams counted by its kernel, minus the number of packets that pass soft-RoCE's checks.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);

@@ -57,7 +57,7 @@ impl Role {
     }
 }
 
-/// The cells of the matrix, and those that have passed so far.
+/// The matrix, with the number of cells that have passed so far.
 #[derive(Debug)]
 pub(super) struct Matrix {
     extent: Extent,
@@ -111,11 +111,12 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // A full socket buffer drops packets, and UC does not retransmit them, so the messages are short.
+            // The messages are short, because packets are dropped when a socket buffer is full, and UC does not
+            // retransmit them.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // Some messages have only a few packets, each of which may be lost. Others have several hundred, of which
-            // some are lost.
+            // Some messages have only a few packets, each of which may be lost. Others have several hundred packets,
+            // some of which are lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],
@@ -158,8 +159,8 @@ impl Matrix {
 }
 
 impl fmt::Display for Matrix {
-    /// Prints one line per operation and role. For each path MTU, it contains the number of passed cells and the total
-    /// number of cells.
+    /// Prints one line per operation and role. For each path MTU, the line contains the number of passed cells and the
+    /// total number of cells.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
         let (mut passed, mut all) = (0, 0);

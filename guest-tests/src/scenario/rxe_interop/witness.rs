@@ -38,8 +38,8 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
 /// Returns the number of datagrams that reached soft-RoCE and failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // The UDP datagrams are read first, so that a datagram that arrives between the two readings does not count as
-    // dropped.
+    // Read the number of UDP datagrams first, so that a datagram that arrives between the two readings does not count
+    // as dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
     Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))

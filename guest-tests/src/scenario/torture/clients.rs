@@ -90,7 +90,7 @@ impl<'a> Clients<'a> {
         Ok(clients)
     }
 
-    /// Executes the plan until the time is over and every kind of disturbance has occurred.
+    /// Executes the plan until the time is up and every kind of disturbance has occurred.
     pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -144,8 +144,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// Lets the peer flood the victim's memory with WRITEs, which need no help from the victim, and then executes the
-    /// disturbance. Checks that the peer's requests then fail, because the victim no longer responds.
+    /// Makes the peer flood the victim's memory with WRITEs, for which the victim's driver need not do anything, and
+    /// meanwhile executes the disturbance. The peer's requests must then fail, because the victim no longer responds.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
@@ -274,7 +274,8 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Creates queues for a new connection, which replace the old ones. After a reset, it also registers memory again.
+    /// Replaces the queues with new ones, for a new connection. If the client has no registered memory, also registers
+    /// memory.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

@@ -17,7 +17,7 @@ use crate::process::Reading;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
-/// Number of messages that each end must receive as a proof of progress.
+/// Number of messages that each end must receive as proof of progress.
 const PROGRESS: u64 = 8;
 /// Time limit for progress while other guests may be booting.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -106,7 +106,7 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// Executes the plan until the time is over and every kind of disturbance has occurred.
+    /// Executes the plan until the time is up and every kind of disturbance has occurred.
     pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -212,7 +212,7 @@ impl End {
         Ok(Self { seat, vm, talker })
     }
 
-    /// Kills the guest, its daemon or the driver, and starts it again.
+    /// Restarts the guest, the daemon together with its guest, or the driver.
     async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {

@@ -72,7 +72,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// The attack could not be attempted, or succeeded further than it should.
+    /// Fails if the attack could not be attempted, or if it got further than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();
@@ -142,7 +142,7 @@ fn many_windows(client: &mut Client) -> Result<u64> {
     Ok(taken)
 }
 
-/// Maps memory and makes the device write to it. Returns 1 if the device has written.
+/// Maps memory and makes the device write to it. Returns 1 if the device's write succeeded, and 0 if it failed.
 fn touch(client: &mut Client, address: u64, map: impl FnOnce(&mut Client) -> Result<bool>) -> Result<u64> {
     ensure!(map(client)?, "not mapped");
     Ok(u64::from(query_adapter(client, address)? == 0))

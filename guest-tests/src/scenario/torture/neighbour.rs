@@ -50,7 +50,7 @@ pub(super) struct Neighbour<'a> {
 }
 
 impl Neighbour<'_> {
-    /// Executes the plan until the time is over and every kind of disturbance has occurred.
+    /// Executes the plan until the time is up and every kind of disturbance has occurred.
     pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -73,7 +73,8 @@ impl Neighbour<'_> {
         self.serves().await
     }
 
-    /// Waits until neither of these two HCAs has a client, so that all remaining resources belong to the other HCAs.
+    /// Waits until neither the hostile client's HCA nor the bystander's HCA has a client. All remaining resources then
+    /// belong to the other HCAs.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         for (socket, control) in [&self.hostile, &self.bystander] {
@@ -109,7 +110,8 @@ impl Neighbour<'_> {
         }
     }
 
-    /// Runs an attack and keeps its resources for a while. Then the same HCA must serve the next client.
+    /// Runs an attack, and holds the attack's resources for the given time. After that, the attacked HCA must serve the
+    /// next client.
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;

@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Range of the undisturbed time before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of the duration of each disturbance that lasts for a time, in milliseconds. Even two successive disturbances
-/// take less time than a requester's retries ([`super::PATIENCE`]), so no connection is lost.
+/// Range of durations of disturbances that last for a time, in milliseconds. Even two successive disturbances are
+/// shorter than the time for which a requester keeps retrying ([`super::PATIENCE`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -58,8 +58,7 @@ pub(super) struct Plan<K> {
 }
 
 impl<K: Copy> Plan<K> {
-    /// Creates the plan of a lane. It does not depend on other lanes, so the relative progress of lanes does not change
-    /// it.
+    /// Creates the plan of a lane. The plan does not depend on other lanes, nor on how fast the lanes progress.
     ///
     /// # Panics
     /// Panics if `kinds` is empty.

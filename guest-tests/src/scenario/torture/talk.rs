@@ -13,7 +13,7 @@ use crate::vm::Vm;
 const PROGRAM: &str = include_str!("../../../guest/stock_traffic.py");
 /// Time limit for loading a Python interpreter and the verbs modules.
 const START: Duration = Duration::from_secs(120);
-/// Time limit for each other request to the program.
+/// Time limit for any other request to the program.
 const STEP: Duration = Duration::from_secs(60);
 
 /// Values of rdma-core's `ibv_wc_status`.
@@ -29,7 +29,7 @@ pub(super) struct Talker {
     lid: u16,
 }
 
-/// The address of a queue pair and its memory, as sent to the peer.
+/// The addresses of a queue pair and of its memory, as sent to the peer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     qpn: u32,
@@ -108,9 +108,9 @@ impl Report {
         Ok(())
     }
 
-    /// Returns whether this end has detected the loss of its peer and all its requests have completed. The oldest must
-    /// have failed because retries were exceeded, and the others must have been flushed (IBTA volume 1, sections
-    /// 9.9.2.1.1 and 10.8.3.2.4).
+    /// Returns whether this end has detected the loss of its peer, and all of this end's requests have completed. The
+    /// oldest request must have failed because its retries were exhausted, and all others must have been flushed (IBTA
+    /// volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
     pub(super) fn has_detected_peer_loss(&self) -> Result<bool> {
         ensure!(self.wrong.is_none(), "{self:?}");
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn undisturbed_end_must_report_no_error() {
+    fn undisturbed_end_reports_no_error() {
         report(&[], 12).is_undisturbed().unwrap();
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_loss_must_fail_one_request_and_flush_later_ones() {
+    fn peer_loss_fails_one_request_and_flushes_the_rest() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
-/// Writes events with their times to a file, and counts them by kind.
+/// Writes events with timestamps to a file, and counts disturbances by kind.
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
@@ -29,7 +29,7 @@ impl Timeline {
         Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {lane}: {what}")?)
     }
 
-    /// Records that a disturbance is over and has not affected others.
+    /// Records that a disturbance is over and has had no unexpected effect.
     pub(super) fn count(&self, lane: &str, what: &str) -> Result<()> {
         *self.counts.borrow_mut().entry(format!("{lane}: {what}")).or_default() += 1;
         self.note(lane, &format!("{what} finished"))

@@ -1,4 +1,4 @@
-//! A queue pair of the HCA that is connected to an imaginary queue pair of the packet peer.
+//! One of the HCA's queue pairs, connected to an imaginary queue pair of the packet peer.
 
 use agent::pattern;
 use agent::wire::{
@@ -60,13 +60,13 @@ impl Attributes {
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
-/// A QP of the HCA that is connected to the packet peer.
+/// One of the HCA's QPs, connected to the packet peer.
 #[derive(Debug)]
 pub(super) struct Link<'a> {
     bench: &'a mut Bench,
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
-    /// Memory region of the HCA. It has [`REGION`] bytes and all access rights, and is filled with [`content`].
+    /// The HCA's memory region. It has [`REGION`] bytes and all access rights, and is filled with [`content`].
     pub(super) mr: MrInfo,
     pub(super) mtu: usize,
 }
@@ -140,7 +140,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Executes a transition of the queue pair.
+    /// Applies a state transition to the queue pair.
     pub(super) fn modify(&mut self, transition: Transition) -> Result<()> {
         Ok(self.bench.agent.call(ModifyQp { qp: self.qp.id, transition }).map(drop)?)
     }
@@ -179,17 +179,17 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns the PSN of the peer's packet with number `n`, counted from 0.
+    /// Returns the PSN of the peer's packet number `n`, counting from 0.
     pub(super) fn peer_psn(n: u32) -> u32 {
         (PEER_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the PSN of the HCA's packet with number `n`, counted from 0.
+    /// Returns the PSN of the HCA's packet number `n`, counting from 0.
     pub(super) fn own_psn(n: u32) -> u32 {
         (OWN_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the peer's packet with number `n`.
+    /// Returns the peer's packet number `n`.
     pub(super) fn packet(&self, op: impl Into<Op>, n: u32, payload: &[u8]) -> Packet {
         let (op, payload) = (op.into(), Hex(payload.to_vec()));
         Packet { op, qpn: self.qp.qpn, psn: Self::peer_psn(n), payload, ..Packet::default() }
@@ -223,7 +223,7 @@ impl<'a> Link<'a> {
         Packet { psn: Self::own_psn(n), aeth, ..self.packet("RC_ACKNOWLEDGE", 0, &[]) }
     }
 
-    /// Returns a response from the peer that has the PSN of the HCA's packet number `n`.
+    /// Returns a response from the peer, with the PSN of the HCA's packet number `n`.
     pub(super) fn response(&self, op: &str, n: u32, payload: &[u8]) -> Packet {
         let aeth = (!op.ends_with("MIDDLE")).then_some(Aeth { syndrome: syndrome::ACK, msn: 1 });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet(op, 0, payload) }

@@ -198,7 +198,7 @@ fn coalesced_ack(link: &mut Link<'_>) -> Result<()> {
     expect_ignored(link, 4, 5)
 }
 
-/// Checks that the previous packets had no effect, and that only an acknowledgement of packet number `psn` with `msn`
+/// Checks that the previous packets had no effect, and that an acknowledgement of packet number `psn` with `msn` then
 /// completes the request.
 fn expect_ignored(link: &mut Link<'_>, psn: u32, msn: u32) -> Result<()> {
     link.expect_silence()?;

@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ that a requester sends if it has lost a response in the middle. This READ repeats the rest of the
-/// earlier READ, and has the PSN, address and length of the rest (IBTA 9.7.5.1).
+/// Checks the READ that a requester sends after losing a response in the middle. This READ requests the rest of the
+/// earlier READ again, and has the PSN, address and length of that rest (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -320,7 +320,7 @@ fn wrong_service(link: &mut Link<'_>) -> Result<()> {
     link.expect_state(state::RTS)
 }
 
-/// Checks that a packet that `change` has modified is dropped and counted at `place`, and that the unmodified packet is
+/// Checks that a packet modified by `change` is dropped and counted at `place`, and that the unmodified packet is
 /// executed.
 fn dropped(link: &mut Link<'_>, place: &str, change: fn(&mut Packet)) -> Result<()> {
     link.post_receive(0, 64)?;
@@ -443,8 +443,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a READ with the PSN of a duplicate gets no response if it was never executed. It may come from an
-/// earlier connection of the same queue pairs, in which case its key is valid.
+/// Checks that a READ that has the PSN of a duplicate, but was never executed, gets no response. Such a READ may come
+/// from an earlier connection of the same queue pairs, in which case its key is valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

@@ -1,5 +1,5 @@
-//! Two guests with an E810 and `irdma` each, and a third guest that runs soft-RoCE on an emulated NIC. The third guest
-//! is connected to the first one.
+//! Two guests, each with an E810 and `irdma`, and a third guest that runs soft-RoCE on an emulated NIC. The third guest
+//! is connected to the first.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::run_dir::RunDir;
 use crate::scenario::rxe_interop::mac;
 use crate::tools::Exchange;
 
-/// The module of soft-RoCE, and the modules that RDMA programs need.
+/// The soft-RoCE module, and the modules that RDMA programs need.
 const SOFT_MODULES: &[&str] = &["rdma_rxe", "ib_uverbs", "rdma_ucm"];
-/// Time limit of each program.
+/// Time limit for each program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// VLAN ID in all guests, used in addition to the untagged network.
+/// ID of the VLAN that all guests use in addition to the untagged network.
 const VLAN: u16 = 100;
 
-/// Network to which addresses belong.
+/// IP version of a connection, and whether the connection uses the VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     V4,
@@ -36,7 +36,7 @@ pub(super) enum Network {
 impl Network {
     pub(super) const ALL: [Self; 4] = [Self::V4, Self::V6, Self::VlanV4, Self::VlanV6];
 
-    /// Returns the address of a multicast group for this network.
+    /// Returns a multicast group address of this network's IP version.
     pub(super) const fn group(self) -> &'static str {
         match self {
             Self::V4 | Self::VlanV4 => "239.1.1.1",
@@ -72,7 +72,7 @@ impl fmt::Display for Network {
 /// One of the three stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The station with the E810 to which station c is connected.
+    /// The station whose E810 is connected to station c.
     A,
     B,
     C,
@@ -156,7 +156,7 @@ impl Bench {
         program.judge(&exchange.run(&mut server.vm, &mut client.vm).await?)
     }
 
-    /// Checks that the kernel rejects a request of the program's server.
+    /// Checks that the program's server fails and prints the kernel's error `reason`.
     pub(super) async fn refuse(
         &mut self,
         program: &Program,

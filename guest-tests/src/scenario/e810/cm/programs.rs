@@ -11,7 +11,7 @@ pub(super) struct Program {
     server: &'static str,
     client: &'static str,
     pub(super) ready: Ready,
-    /// Text that both client and server must print. Errors are detected by the exit status.
+    /// Text that both the client and the server must print. Errors are detected by the exit status.
     prints: &'static str,
     pub(super) over_ipv6: OverIpv6,
 }
@@ -33,7 +33,7 @@ const CLIENT: &str = "{a}";
 /// Placeholder for a group's address.
 const GROUP: &str = "{group}";
 
-/// The programs `rping`, `rstream` and `riostream` check the content of the data that they receive.
+/// `rping`, `rstream` and `riostream` check the content of the data they receive.
 const RPING: Program = connected("rping -s -a {b} -C 20 -V", "rping -c -a {b} -C 20 -V");
 const UCMATOSE: Program = printing(
     "ucmatose -b {b} -C 20 -S 3000",
@@ -49,8 +49,7 @@ const MCKEY: Program = Program {
     client: "mckey -m {group} -b {a} -s -C 10",
     ready: Ready::Line("receiving data transfers"),
     prints: "data transfers complete",
-    // The error is ENOTSUPP: for RoCEv2, `cma_iboe_join_multicast` joins groups only with IGMP, and therefore only IPv4
-    // groups.
+    // The error is ENOTSUPP. For RoCEv2, `cma_iboe_join_multicast` supports only IGMP, and thus only IPv4 groups.
     over_ipv6: OverIpv6::Refused("failure joining: Unknown error 524"),
 };
 
@@ -104,7 +103,7 @@ impl Program {
         name.join(" ")
     }
 
-    /// Returns the command lines of server and client.
+    /// Returns the server's and the client's command lines.
     pub(super) fn lines(&self, network: Network, client: &str, server: &str) -> [String; 2] {
         [self.server, self.client]
             .map(|line| line.replace(SERVER, server).replace(CLIENT, client).replace(GROUP, network.group()))
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_lines_of_cm_programs_contain_addresses() {
+    fn cm_command_lines_contain_addresses() {
         assert_eq!(MCKEY.name(Network::V4), "mckey -m 239.1.1.1 -s -C 10");
         let [server, client] = UDADDY.lines(Network::V4, "10.0.0.1", "10.0.0.2");
         assert_eq!(server, "udaddy -b 10.0.0.2 -C 20 -S 1024");

@@ -14,8 +14,8 @@ use crate::tools::{stop, wait};
 
 /// Time limit for the kernel to apply a change.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit, on a busy host, for a connection to fail when its peer does not answer. The connection's own timeouts
-/// add up to 4.3 s.
+/// Time limit for a connection to fail when its peer does not answer. The connection's own timeouts add up to 4.3 s,
+/// but the host may be busy.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 const JUMBO: u32 = 9000;
@@ -27,9 +27,9 @@ pub(super) enum Change {
     /// The interface's address is removed and then restored.
     Address,
     Mtu,
-    /// The link is taken down and up, as an operator would do.
+    /// The link is taken down and brought back up, as an operator would do.
     Cable,
-    /// The interface is taken down and up in the guest.
+    /// The guest's interface is taken down and brought back up.
     Interface,
 }
 
@@ -129,7 +129,8 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.end(a, b).await
 }
 
-/// Checks that the request fails because its retries are exhausted, after seven retries with doubling timeouts.
+/// Takes the port down, and checks that an outstanding request fails after exhausting its seven retries, whose timeouts
+/// double each time.
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
@@ -147,7 +148,7 @@ pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
 }
 
-/// Waits until one of the two programs ends, and kills the other. Returns how the first program ended.
+/// Waits until one of the two programs ends, and then kills the other one. Returns how the first program ended.
 async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
     let [client, server] = traffic.programs();
     let is_client = async {
@@ -168,8 +169,8 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Removes both drivers. The program's device disappears, its peer is notified, and new connections work once the
-/// drivers are back.
+/// Unloads both of guest a's drivers. The program's device must disappear, its peer must be notified, and new
+/// connections must work once the drivers are loaded again.
 pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let [client, server] = traffic.programs();

@@ -1,4 +1,4 @@
-//! GIDs. Each GID is derived from an address of the network device or of one of its VLANs.
+//! GIDs, each derived from an address of the network device or of one of its VLANs.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Description of a GID, the number of its network, and whether it is an IPv6 GID.
+/// The cases. Each consists of a description of the GID, the number of the GID's network, and whether the GID is an
+/// IPv6 GID.
 pub(super) const CASES: &[(&str, u16, bool)] = &[
     ("a second IPv4 address", SECOND, false),
     ("a second IPv6 address", SECOND, true),
@@ -24,7 +25,7 @@ pub(super) const CASES: &[(&str, u16, bool)] = &[
 
 pub(super) const PROGRAMS: &[&str] = &["ibv_rc_pingpong -n 200", "ibv_ud_pingpong -n 200 -s 1000"];
 
-/// Runs a program between the GIDs of a network. The program checks the data that it receives.
+/// Runs a program between the two guests' GIDs in a network. The program checks the data it receives.
 pub(super) async fn ping_pong(
     a: &mut Station,
     b: &mut Station,
@@ -38,7 +39,7 @@ pub(super) async fn ping_pong(
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
-        // The program prints errors but still exits with success.
+        // The program exits with success even if it prints errors.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

@@ -1,4 +1,4 @@
-//! IPv6 multicast groups. They are joined through verbs, because `rdma_cm` cannot join them.
+//! IPv6 multicast groups. The guests join them through verbs, because `rdma_cm` cannot join them.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::super::station::Station;
 use crate::scenario::failing::status;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
-/// Address of the group. The Ethernet address of the group is derived from the last four bytes. The first four bytes
-/// differ from them, so the test fails if the wrong bytes are used.
+/// The group's address. The group's Ethernet address is derived from the last four bytes. The first four bytes are
+/// different, so the test fails if the wrong bytes are used.
 const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
-/// QP number used in datagrams to groups.
+/// Destination QP number of multicast datagrams.
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1111_1111;
 const FILE: &str = "/dev/shm/group";
@@ -64,7 +64,7 @@ impl End {
     }
 }
 
-/// Checks that a datagram to a group reaches the member in the other guest unchanged.
+/// Checks that a multicast datagram reaches the group member in the other guest unchanged.
 pub(super) async fn datagram(from: &mut Station, to: &mut Station) -> Result<()> {
     let (sender, member) = (End::open(from).await?, End::open(to).await?);
     member.verbs.join(&mut to.vm, member.qp, GROUP).await?;

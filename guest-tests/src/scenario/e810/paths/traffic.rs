@@ -17,7 +17,7 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 const PROGRESS: u64 = 500;
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
-/// Size in MiB of a file that the NIC transfers at the same time.
+/// Size in MiB of the file that is transferred over the NIC at the same time.
 const FILE_MIB: u64 = 24;
 
 /// A running `rping`, which writes, reads and compares continuously.
@@ -59,13 +59,13 @@ impl Traffic {
         }
     }
 
-    /// Stops the traffic, which must not have had errors.
+    /// Stops the traffic, and checks that there were no errors.
     pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
         self.moves_on(a, b).await.context("at the end")?;
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
         let client = said(stop(&mut a.vm, self.client).await?);
         ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
-        // The program that is stopped first invalidates its memory, so the other program may fail.
+        // The client's memory becomes invalid when the client is stopped, so the server may fail.
         let server = said(stop(&mut b.vm, self.server).await?);
         ensure!(!server.contains("mismatch"), "{server}");
         for station in [a, b] {
@@ -79,7 +79,7 @@ impl Traffic {
     }
 }
 
-/// Returns the number of packets that the RDMA half of a station's device has received.
+/// Returns the number of packets received by the RDMA half of a station's device.
 async fn received(station: &Station) -> Result<u64> {
     let daemon = station.daemon.as_ref().context("the guest has no daemon")?;
     daemon.counter("/engine/received_packets").await

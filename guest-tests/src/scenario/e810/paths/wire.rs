@@ -14,12 +14,12 @@ use crate::tools::{Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Type of service with DSCP 26 and without ECN.
 const CLASS: u8 = 0x68;
-/// The ECN codepoint ECT(0), which the driver sets for connections because the device supports DCQCN (RFC 3168, section
-/// 5).
+/// The ECN codepoint ECT(0) (RFC 3168, section 5). The driver sets it for connections because the device supports
+/// DCQCN.
 const CAPABLE: u8 = 2;
 /// VLAN priority of packets with this type of service. Linux assigns them priority 2, which is mapped to this value.
 const PRIORITY: u16 = 5;
-/// Upper bits of the opcodes used for datagrams.
+/// Upper bits of UD opcodes.
 const UD: u8 = 0x60;
 /// Lowest UDP source port of RoCEv2 packets. Source ports are in the dynamic range (IBTA annex A17, section A17.4.3).
 const FIRST_PORT: u16 = 0xc000;
@@ -35,12 +35,14 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames in files next to the run's other captures, so that other checks cover them too.
+/// Captures a station's frames in files next to the run's other captures, so that the checks of those captures also
+/// cover these files.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
 impl Wire<'_> {
-    /// Checks that all packets of a connection carry its traffic class and, in a VLAN, the corresponding priority.
+    /// Checks that all packets of a connection carry the connection's traffic class and, in a VLAN, the corresponding
+    /// priority.
     pub(super) async fn class_of_connection(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -53,7 +55,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// Checks that all datagrams of a sender carry its traffic class, except those that set up the connection.
+    /// Checks that all datagrams carry the sender's traffic class, except those that set up the connection.
     pub(super) async fn class_of_datagrams(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -96,8 +98,8 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // With eight ports chosen from 16,384, two are equal in about one of six hundred runs. Fewer than seven
-            // different ports never occur in practice.
+            // If eight ports are chosen at random from 16,384, two of them are equal in about one of six hundred runs.
+            // Fewer than seven different ports never occur in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! fio, which writes random blocks of all sizes and verifies each block when reading it back.
+//! Command line and output of fio. It writes random blocks of all sizes, and verifies each block when reading it back.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) struct Moved {
     pub(super) written: u64,
 }
 
-/// Returns the command line that uses `mib` MiB of a file or device.
+/// Returns the command line for a run on `mib` MiB of a file or device.
 pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     let options = [
         "fio --output-format=json --name=verify --rw=randrw --bsrange=4k-256k --iodepth=32".to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// Returns the numbers of bytes moved. Fails unless fio succeeded and verified all data.
+/// Returns the numbers of bytes read and written. Fails unless fio succeeded and verified all data.
 pub(super) fn judge(end: &ProgramEnd) -> Result<Moved> {
     let said = || format!("{:?}: {}{}", end.status, end.stdout, end.stderr);
     ensure!(end.status == ExitStatus::Code(0), "{}", said());

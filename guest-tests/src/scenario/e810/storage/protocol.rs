@@ -1,4 +1,4 @@
-//! Shell commands of server and client, for each protocol. The server's disk is `/dev/vdc`.
+//! Shell commands for the server and client of each protocol. The server's disk is `/dev/vdc`.
 
 /// A protocol whose client accesses a file or a block device.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Protocol {
     pub(super) messages: &'static [&'static str],
     /// Kernel messages that are expected when the server disconnects.
     pub(super) loss: &'static [&'static str],
-    /// Whether connections may fail and recover on a lossy link.
+    /// Whether connections may fail on a lossy link and then recover.
     pub(super) may_fail: bool,
 }
 
@@ -116,7 +116,7 @@ pub(super) const ISER: Protocol = Protocol {
         "Rounding down aligned max_sectors",
         "db_root: cannot open",
         "MODE SENSE: unimplemented",
-        // The message says that the device does not support signatures.
+        // This message says that the device does not support T10 protection information.
         "T10-PI",
         // The kernel prints this for the largest 32-bit number of blocks.
         "Optimal transfer size",
@@ -134,7 +134,7 @@ pub(super) const NFS: Protocol = Protocol {
     at_server: "/export/file",
     file: true,
     prepare: "mkfs.ext4 -q -F -m 0 /dev/vdc",
-    // The client records are kept on the disk too. Without them, clients could not reclaim open files.
+    // The disk also stores the client records, without which clients could not reclaim open files.
     serve: "modprobe -a nfsd rpcrdma
         mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
         touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab

@@ -41,7 +41,7 @@ impl<'a> Place<'a> {
         Ok(Self { hca, lab, run, image, disk })
     }
 
-    /// Boots a client, and the server with the disk.
+    /// Boots a client, and a server that has the disk.
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
         let Self { hca, lab, run, image, .. } = *self;
         let interface = hca.interface().unwrap_or_default();

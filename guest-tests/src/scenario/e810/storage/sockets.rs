@@ -28,7 +28,7 @@ struct Family {
     modules: &'static str,
     /// Whether the peers must be connected through a router.
     routed: bool,
-    /// Substrings of informational messages that have level warning.
+    /// Substrings of informational messages that the kernel logs at warning level.
     tells: &'static [&'static str],
 }
 
@@ -44,8 +44,8 @@ const FAMILIES: &[Family] = &[
 const SMC_TELLS: &[&str] = &[
     "smc: ",
     // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. Before
-    // that, the driver moves the queue pair from RESET to the error state, although the core does not permit this
-    // transition.
+    // the queue pair is destroyed, the driver moves it from RESET to the error state, although the RDMA core does not
+    // permit this transition.
     "old_state=0x0, new_state=0x6",
 ];
 
@@ -63,7 +63,7 @@ pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, conf
     Ok(())
 }
 
-/// Checks that the server's checksum of the received data equals the client's.
+/// Transfers data, and checks that the server receives it by RDMA with the checksum computed by the client.
 async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     let Pair { client, server } = pair;
     for station in [&mut *client, &mut *server] {

@@ -1,4 +1,4 @@
-//! Tests a file or device that the other guest serves.
+//! Tests a file or device that the server exports to the client.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
 /// The message that irdma prints for a QP that failed before software flushed it.
 const QP_FAILED: &str = "fatal QP event";
-/// Path of the counter of data bytes that an RDMA device has received.
+/// Path of the counter of payload bytes received by an RDMA device.
 const RECEIVED: &str = "/engine/received_payload_bytes";
 
 /// Kinds of server outages.
@@ -55,14 +55,14 @@ impl Outage<'_> {
     }
 }
 
-/// Amount of data that is written, and how long fio verifies data.
+/// Amount of data to write, and duration of fio's verification.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Amount {
     /// Number of parts, each with different content.
     pub(super) parts: u32,
     /// Size of each part in MiB.
     pub(super) part_mib: u32,
-    /// How long fio verifies data.
+    /// Duration of fio's verification.
     pub(super) verify: Duration,
 }
 
@@ -94,8 +94,8 @@ impl Target {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// Starts the server and connects the client. The client then writes and reads a little data, all of which is
-    /// captured for other checks.
+    /// Starts the server and connects the client, which then writes and reads a little data. The traffic is captured
+    /// for other checks.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
         let daemon = daemon(&pair.client)?;
         let control = daemon.controls();
@@ -147,8 +147,8 @@ impl Target {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
-    /// Writes all parts, and compares them with what the client reads and with what the server stores, bypassing
-    /// caches. The data must have been transferred by RDMA.
+    /// Writes all parts, drops the caches, and checks the data that the client reads back and the data that the server
+    /// has stored. The data must have been transferred by RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;
         let before = [received(&pair.client).await?, received(&pair.server).await?];
@@ -276,7 +276,7 @@ impl Target {
         }
     }
 
-    /// Checks that neither kernel has logged a warning since the last check.
+    /// Checks that neither kernel has logged an unexpected warning since the last check.
     pub(super) async fn no_warnings(&self, pair: &mut Pair) -> Result<()> {
         self.judge(pair, &[]).await
     }
@@ -292,14 +292,14 @@ fn daemon(station: &Station) -> Result<&Daemon> {
     station.daemon.as_ref().context("the station has no daemon")
 }
 
-/// Checks that a station has received at least `bytes` of data by RDMA since its counter was `before`.
+/// Checks that a station has received at least `bytes` bytes by RDMA since its counter was at `before`.
 async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
     let by_rdma = received(station).await?.saturating_sub(before);
     ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", station.vm.name());
     Ok(())
 }
 
-/// Returns the number of data bytes that a station has received by RDMA.
+/// Returns the number of payload bytes that a station has received by RDMA.
 pub(super) async fn received(station: &Station) -> Result<u64> {
     daemon(station)?.counter(RECEIVED).await
 }

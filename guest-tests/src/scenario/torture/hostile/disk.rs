@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::limits::Limit;
 
-/// Length of the file, none of which is allocated.
+/// Length of the file. None of its blocks are allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in the mount namespace of a process. It exists as long as the process.
+/// A full tmpfs in the mount namespace of a process. The tmpfs exists as long as the process.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
@@ -19,8 +19,8 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Creates a full tmpfs that only its own process sees. The process runs in a user namespace, because mounting
-    /// requires root privileges.
+    /// Creates a full tmpfs that is visible only to the process that mounts it. The process runs in a user namespace,
+    /// because mounting requires root privileges.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);

@@ -43,7 +43,7 @@ pub(super) struct Client {
     sent: u16,
 }
 
-/// An answer, which consists of the bytes after its header, or of an error number.
+/// An answer: the bytes after the header, or an error number.
 pub(super) type Answer = Result<Vec<u8>, u32>;
 
 impl Client {

@@ -151,7 +151,8 @@ fn nak_within_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that a response to the second READ that arrives first implies a NAK for the first READ (IBTA 9.7.5.1.3).
+/// Checks that, if the response to the second of two READs arrives first, it implies a NAK for the first READ (IBTA
+/// 9.7.5.1.3).
 fn second_read_first(link: &mut Link<'_>) -> Result<()> {
     let requests = [0, 64].map(|off| link.request(SendOp::Read, off, 8)).to_vec();
     link.post(requests)?;

@@ -129,8 +129,8 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that each retransmission happens after at least the timeout that the code denotes, and after at most four
-/// times this timeout (IBTA 9.7.6.1.3).
+/// Checks that each retransmission happens no earlier than the timeout given by the timeout code, and no later than
+/// four times that timeout (IBTA 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);
     send(link, 8)?;

@@ -78,7 +78,7 @@ fn write_three(link: &mut Link<'_>) -> Result<()> {
     link.expect_no_completion()
 }
 
-/// Returns the packets of a WRITE, starting with the first PSN. The last packet has AckReq set.
+/// Returns the packets of a WRITE, starting with the peer's first packet. The last packet has AckReq set.
 pub(super) fn write_packets(link: &Link<'_>, reth: Reth, payload: &[u8]) -> Vec<Packet> {
     let names = ["RC_RDMA_WRITE_FIRST", "RC_RDMA_WRITE_MIDDLE", "RC_RDMA_WRITE_LAST"];
     let chunks: Vec<_> = payload.chunks(link.mtu).collect();
@@ -158,7 +158,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the furthest PSN that counts as ahead of the expected one. The distance is less than half the PSN space (IBTA
+/// Checks the furthest PSN that counts as ahead of the expected one. Its distance is less than half the PSN space (IBTA
 /// 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
@@ -271,7 +271,7 @@ fn read_after_send(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&[send.clone(), read.clone()])?;
     ensure!(responses(link, 1, &["RC_RDMA_READ_RESPONSE_ONLY"], 2)? == content(0, 8), "content differs");
     link.expect_success()?;
-    // The peer has lost the response, so it repeats both requests.
+    // Repeat both requests, as a peer that has lost the response would.
     link.send_all(&[send, read])?;
     let next = link.next()?;
     let response = if next.is("RC_ACKNOWLEDGE") { link.next()? } else { next };
