@@ -19,7 +19,7 @@ impl WakeFlag<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether the other side must be woken after the last store, and clears the flag.
+    /// Returns whether the sleeper must be woken, and clears the flag. Call this after storing the counter.
     pub(super) fn take(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
