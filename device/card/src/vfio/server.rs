@@ -33,7 +33,7 @@ use std::sync::Arc;
 use super::msix::Interrupts;
 use crate::memory::GuestMemory;
 
-/// A device that the protocol exposes.
+/// A device exposed through the protocol.
 ///
 /// Ranges passed to these calls are inside the region. Messages are served strictly in order, so the effects of a
 /// call are complete before the reply and before the client's next message.
