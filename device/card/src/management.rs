@@ -15,9 +15,9 @@
 //!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
 //!   way, so return paths written by one switch are valid for another.
 //! - **Groups.** Each administration keeps the groups that its own guest has joined. A group's LID follows from
-//!   the group's GID, so HCAs need not exchange group LIDs. The creator of a group specifies its parameters.
-//!   For an unspecified parameter, the group has the value of the broadcast group, which is the same on every
-//!   HCA.
+//!   the group's GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's
+//!   parameters. For an unspecified parameter, the group has the value of the broadcast group, which is the
+//!   same on every HCA.
 //! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
 //!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent,
 //!   at most once a second, when the guest requests something that depends on the sweep's result. Each node
@@ -274,7 +274,7 @@ impl Management {
         self.port.pkeys()
     }
 
-    /// Returns PortInfo as the agent reports it.
+    /// Returns PortInfo as reported by the agent.
     pub fn port_info(&self, view: &View) -> PortInfo {
         self.port.port_info(view)
     }
@@ -467,7 +467,7 @@ impl Management {
         }
     }
 
-    /// Answers a request from the wire that has no directed route.
+    /// Answers a request that arrived from the wire without a directed route.
     fn answer_wire(&mut self, view: &View, received: &Datagram) {
         let class = protocol::mad::header(&received.mad).class;
         let fits = match received.destination_qp {

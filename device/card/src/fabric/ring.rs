@@ -52,7 +52,7 @@ const MAX_LINKS: usize = 64;
 /// replaces the oldest one.
 const MAX_CALLERS: usize = 8;
 
-/// Maximum number of events handled in one turn, including connections.
+/// Maximum number of socket events handled in one turn.
 const MAX_EVENTS: usize = 32;
 
 /// Maximum number of frames received from one member in one turn.
@@ -265,8 +265,8 @@ impl RingFabric {
         }
     }
 
-    /// Sends the first `count` frames to one member. Returns [`Sent::Blocked`] only for as long as
-    /// [`RING_FULL_TIMEOUT`] permits.
+    /// Sends the first `count` frames to one member. Returns [`Sent::Blocked`] for at most
+    /// [`RING_FULL_TIMEOUT`].
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);

@@ -225,7 +225,7 @@ impl Switch {
         self.peers.iter().zip(macs).map(row).collect()
     }
 
-    /// Returns the number of peers. Their indices start at 0.
+    /// Returns the number of peers. Peer indices start at 0.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }

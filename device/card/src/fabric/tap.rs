@@ -158,8 +158,7 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the largest path MTU whose packets fit the MTU of the interface, or the smallest path MTU if none
-/// does.
+/// Returns the largest path MTU whose packets fit the interface's MTU, or the smallest path MTU if none does.
 pub fn path_mtu(interface: &InterfaceName) -> Mtu {
     fitting(mtu(interface).unwrap_or(USUAL_MTU))
 }

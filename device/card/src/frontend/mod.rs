@@ -324,7 +324,7 @@ pub trait Interface: Frontend + Send {
     /// Guest drivers that support the interface.
     const DRIVERS: &'static [&'static str];
 
-    /// Requirements on software that the device reports in strict mode.
+    /// Requirements on software. In strict mode, the device reports violations of them.
     const RULES: &'static [&'static Rule];
 
     /// Reason why the doorbells must trap, as a phrase that follows "its doorbells". `None` if the interface

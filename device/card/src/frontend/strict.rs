@@ -19,7 +19,7 @@ macro_rules! strict_rules {
     };
 }
 
-/// Violations found in a single access or command of software.
+/// Violations found in a single access or command by software.
 #[derive(Debug, Default)]
 pub struct Findings(Vec<(&'static Rule, String)>);
 

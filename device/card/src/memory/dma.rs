@@ -263,7 +263,7 @@ impl GuestMemory {
     /// may span adjoining mappings.
     ///
     /// # Errors
-    /// The range is not entirely readable, or a page is lost. In either case, `out` is unchanged.
+    /// Fails if the range is not entirely readable or a page is lost. In either case, `out` is unchanged.
     #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();

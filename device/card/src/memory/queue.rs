@@ -77,7 +77,7 @@ pub mod testing {
         pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
         pub read_only: Cell<bool>,
-        /// Modification that software makes later.
+        /// Modification made later by software.
         pub later: RefCell<Option<Later>>,
     }
 

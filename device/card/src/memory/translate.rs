@@ -306,8 +306,8 @@ pub struct Segments<'a, P> {
 }
 
 impl<P: PageTable> Segments<'_, P> {
-    /// Caches the translation around the byte at `offset`, unless it depends on tables that do not report
-    /// changes.
+    /// Caches the translation around the byte at `offset`, unless the translation depends on tables that do not
+    /// report changes.
     fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
         let Walk { keys, pages, .. } = self.walk;
         let generation = pages.generation();
@@ -318,7 +318,7 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        // An entry grants only the rights that both the key and the keys in its lists grant.
+        // An entry grants only the rights granted by both the key and the keys in its lists.
         let region = MemoryRegion { rights: region.rights.difference(at.denied), ..*region };
         if let Some(entry) = TlbEntry::of(&region, first, len, bus, generation.filter(|_| at.from_table)) {
             keys.cache(region.key, self.va, entry);

@@ -199,7 +199,7 @@ impl Port {
         self.stats.nic_transmit.count_nic(frame);
     }
 
-    /// Counts a transmit request of the NIC that is not a valid frame.
+    /// Counts a NIC transmit request that does not describe a valid frame.
     pub fn count_malformed(&mut self) {
         self.stats.lost_malformed += 1;
     }

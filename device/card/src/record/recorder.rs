@@ -24,7 +24,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Number of bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
 
-/// A record being written. It ends when dropped.
+/// A record being written. The record ends when this value is dropped.
 pub struct Recorder {
     sink: RecordSink,
     queue: Arc<Queue>,

@@ -1,4 +1,4 @@
-//! Repeats the recorded inputs of a device and compares its outputs.
+//! Repeats the recorded inputs of a device and compares the device's outputs with the record.
 
 use std::fmt;
 use std::time::Duration;

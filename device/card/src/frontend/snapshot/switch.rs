@@ -34,7 +34,7 @@ pub struct VsiRow {
     pub lan: bool,
     /// Whether the VSI may send only from addresses that it receives (anti-spoofing).
     pub anti_spoof: bool,
-    /// Whether RoCE packets that the VSI receives are passed to the RDMA half.
+    /// Whether RoCE packets received by the VSI are passed to the RDMA half.
     pub rdma_filter: bool,
 }
 
@@ -63,7 +63,7 @@ pub enum ReceivedTag {
 pub struct RuleRow {
     /// Rule number used by software.
     pub rule: u16,
-    /// Recipe: the combination of fields that the rule matches on.
+    /// Recipe: the combination of fields on which the rule matches.
     pub recipe: RuleRecipe,
     /// Source of the frames.
     pub from: Option<RuleOrigin>,
@@ -85,7 +85,7 @@ pub struct RuleRow {
     pub lan: bool,
 }
 
-/// The combination of fields that a rule matches on.
+/// The combination of fields on which a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "columns say them")]

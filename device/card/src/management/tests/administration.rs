@@ -253,8 +253,8 @@ fn services_are_registered_found_and_removed() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
-/// Returns an acknowledgement as the kernel sends it: version 1, type 2, active, with the segment and the end
-/// of the window.
+/// Returns an acknowledgement as sent by the kernel: version 1, type 2, active, with the segment and the end of
+/// the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
     // Linux acknowledges with the method of its request.

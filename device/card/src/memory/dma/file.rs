@@ -29,7 +29,7 @@ impl Candidate {
     /// Checks the descriptor of a new range.
     ///
     /// # Errors
-    /// The descriptor is not a regular file, or is not writable although `writable` requires it.
+    /// Fails if the descriptor is not a regular file, or is not writable although `writable` requires it.
     pub(super) fn new(fd: OwnedFd, writable: bool) -> io::Result<Self> {
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

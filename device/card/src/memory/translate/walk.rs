@@ -94,7 +94,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
     /// Locates the byte at `offset` of a region.
     ///
     /// # Errors
-    /// The page or list entry does not exist, or a check of a key in a list fails.
+    /// Fails if the page or list entry does not exist, or if a check of a key in a list fails.
     pub(super) fn locate(&mut self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
         let keys = self.keys;
         let (mut region, mut offset) = (region, offset);

@@ -301,8 +301,8 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
 
 /// Sets the group of a socket file.
 fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
-    // Use a descriptor, so that the changed file is the one that was checked, even if others can write to the
-    // directory.
+    // Use a descriptor, so that the changed file is the one that was checked, even if other users can write to
+    // the directory.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::vfio::Bar;
 
-/// Maximum number of bytes that one region access may transfer. This is also the default of the protocol.
+/// Maximum number of bytes that one region access may transfer. This is also the protocol's default.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
 /// Maximum number of writes in one REGION_WRITE_MULTI. Each write may start a command, and other sockets have
