@@ -1,5 +1,5 @@
-//! Drops Linux capabilities if the process starts with some, for example as root. The process keeps only a
-//! few of them while it serves devices.
+//! Drops Linux capabilities if the process starts with any, for example because it runs as root. While it
+//! serves devices, the process keeps only a few of them.
 //!
 //! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the
 //! sandbox is complete must therefore drop their capabilities themselves. All other threads are created by a
@@ -23,8 +23,9 @@ pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops
-/// all its capabilities, and this function waits for that. Later, the seccomp filter would prevent the drop.
+/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops all
+/// its capabilities, and this function waits for that. The seccomp filter, which is installed later, would
+/// block the drop.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.
@@ -43,13 +44,14 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 /// Drops all capabilities of this thread if the sandbox is enabled.
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
-        // Ignore an error: dropping capabilities requires no privilege, and a kernel without capability
+        // Errors are ignored: dropping capabilities requires no privilege, and a kernel without capability
         // support has none to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }
 
-/// Limits the capabilities of this thread, and of threads it creates later, to `kept`. Returns those that remain.
+/// Limits the capabilities of this thread, and of threads that it creates later, to `kept`. Returns the
+/// remaining capabilities.
 ///
 /// # Errors
 /// Fails if the kernel rejects the change.
@@ -69,7 +71,7 @@ pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     Ok(kept)
 }
 
-/// Calls `ask` while no capability of this thread is effective.
+/// Calls `ask` while this thread has no effective capabilities.
 pub fn without<T>(ask: impl FnOnce() -> T) -> T {
     let had = capabilities(None);
     if let Ok(had) = had {

@@ -35,19 +35,19 @@ pub enum Direction {
 pub struct About {
     /// Local QP that sent the frame. For a received packet, the QP is determined from the frame.
     pub qpn: Option<Qpn>,
-    /// Work request of the frame, identified by the number that traces use.
+    /// Number of the frame's work request, as used in traces.
     pub wr: Option<u64>,
     pub note: Option<String>,
 }
 
 impl About {
-    /// Creates metadata with only a remark.
+    /// Creates an `About` that contains only a note.
     pub fn note(text: impl Into<String>) -> Self {
         Self { note: Some(text.into()), ..Self::default() }
     }
 }
 
-/// Formats the comment of a packet, with its QP and work request in the format of a trace.
+/// Formats the packet's comment. The QP and the work request are written as in a trace.
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -68,11 +68,11 @@ impl fmt::Display for About {
     }
 }
 
-/// A capture of one HCA. Each frame is stored with its time in nanoseconds, its direction and, if known, a comment that
-/// names the local QP.
+/// A capture of one HCA. Each frame is stored with its time in nanoseconds, its direction and an optional
+/// comment. If the local QP is known, the comment names it.
 ///
-/// A failed write ends the capture with one log line, and never affects the device. Reaching the size limit
-/// of the last file has the same effect.
+/// If a write fails, the capture ends and logs one line; the device is not affected. A capture with a single
+/// file also ends when the file reaches its size limit.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.
@@ -84,11 +84,11 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens the store that `keep` describes. Wireshark shows `interface` as the name of the interface. Appending to a
-    /// file begins a new section.
+    /// Opens the store described by `keep`. Wireshark shows `interface` as the name of the interface. Appending
+    /// to a file begins a new section.
     ///
     /// # Errors
-    /// A file cannot be opened.
+    /// Fails if a file cannot be opened.
     pub fn open(keep: &Keep, opening: Opening, interface: &str) -> io::Result<Self> {
         let mut blocks = PcapNgWriter::new(Vec::new()).map_err(into_io)?;
         blocks
@@ -110,12 +110,12 @@ impl Capture {
     /// Creates or replaces the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be created or written.
+    /// Fails if the file cannot be created or written.
     pub fn create(path: &Path, interface: &str) -> io::Result<Self> {
         Self::open(&Keep::file(path), Opening::Replace, interface)
     }
 
-    /// Sets the size limit of a file.
+    /// Sets the size limit of each file.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         Self { store: self.store.with_limit(max_len), ..self }
@@ -142,7 +142,7 @@ impl Capture {
         self.store.kept()
     }
 
-    /// Adds a frame that extends from its Ethernet header to its ICRC.
+    /// Records a frame. `frame` extends from the Ethernet header to the ICRC.
     pub fn record(&mut self, direction: Direction, frame: &[u8], about: About) {
         if self.store.path().is_none() {
             return;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_stops_capture_with_reason() {
+    fn full_disk_stops_capture_and_reports_reason() {
         let mut capture = Capture::create(Path::new("/dev/full"), "hca0").unwrap();
         for _ in 0..3 {
             capture.record(Direction::Outbound, &[0; 1 << 20], About::default());

@@ -1,4 +1,4 @@
-//! Fabrics: how Ethernet frames reach other HCAs and NICs.
+//! Fabrics carry Ethernet frames between HCAs and NICs.
 //!
 //! A fabric handles frames and MAC addresses, never QPs.
 
@@ -34,7 +34,7 @@ pub const MIN_FRAME_LEN: usize = 14;
 /// Whether a fabric accepted the whole batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The batch is empty.
+    /// All frames were sent, and the batch is empty.
     All,
     /// The kernel's buffer is full. Unsent frames remain in the batch. Wait until the descriptor is writable.
     Blocked,
@@ -42,21 +42,21 @@ pub enum Sent {
 
 /// Carries frames between devices. No call blocks.
 pub trait Fabric {
-    /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is
-    /// lost and counted, as on a wire.
+    /// Sends the frames of `batch` in order and removes them from it. As on a wire, a frame that the network
+    /// rejects is lost. The loss is counted.
     fn send(&mut self, batch: &mut TxBatch) -> Sent;
 
-    /// Replaces the content of `batch` with the frames that have arrived, in order of arrival.
+    /// Replaces the content of `batch` with the received frames, in order of arrival.
     ///
     /// # Errors
     /// Fails if the descriptor is unusable.
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
 
-    /// Returns a descriptor that becomes readable when frames arrive, and writable when [`Sent::Blocked`] no
-    /// longer applies.
+    /// Returns a descriptor that becomes readable when frames arrive, and writable when sending is no longer
+    /// blocked.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
-    /// Handles events of the fabric. The caller calls this when the descriptor is readable.
+    /// Handles fabric events. Call this when the descriptor is readable.
     ///
     /// # Errors
     /// Fails if the descriptor is unusable.
@@ -64,21 +64,20 @@ pub trait Fabric {
         Ok(())
     }
 
-    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`]. After this time the
-    /// caller calls [`Fabric::send`] again, even if the descriptor is not writable. `None` means that there
-    /// is no limit.
+    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`], or `None` if there is no
+    /// limit. After this time, call [`Fabric::send`] again even if the descriptor is not writable.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns whether frames have arrived that the descriptor does not report. This happens between
-    /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
+    /// Returns whether there are received frames that the descriptor does not report. Such frames arrive
+    /// between [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
     fn has_frames(&self) -> bool {
         false
     }
 
-    /// Returns whether frames need an ICRC. Shared memory does not corrupt frames, and computing an ICRC
-    /// costs more than moving the frame.
+    /// Returns whether frames need an ICRC. Shared memory needs none: it does not corrupt frames, and computing
+    /// an ICRC costs more than moving the frame.
     fn needs_icrc(&self) -> bool {
         true
     }
@@ -88,15 +87,14 @@ pub trait Fabric {
         false
     }
 
-    /// Returns the maximum total length, in bytes, of the frames that one turn handles. The last frame may
-    /// exceed this limit. A socket does not benefit from a limit, because the kernel copies the frames
-    /// immediately and larger batches need fewer turns.
+    /// Returns the maximum number of frame bytes handled in one turn. The last frame may exceed this limit.
+    /// Sockets have no limit: the kernel copies the frames immediately, and larger batches need fewer turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }
 
-    /// Enables wake-ups through the descriptor before the thread blocks. Returns false if frames have arrived
-    /// already.
+    /// Enables wake-ups through the descriptor before the thread blocks. Returns false if frames have already
+    /// arrived.
     fn enable_wakeups(&mut self) -> bool {
         true
     }
@@ -106,8 +104,8 @@ pub trait Fabric {
 
     fn stats(&mut self) -> FabricStats;
 
-    /// Makes the fabric also deliver frames whose destination MAC belongs to no other device. A NIC needs
-    /// them, because it filters frames itself.
+    /// Makes the fabric also deliver frames for MACs that belong to no device. A NIC needs these frames,
+    /// because it filters frames itself.
     fn set_promiscuous(&mut self) {}
 
     /// Returns the switch that holds the peers, or `None` if the fabric is not `udp`.
@@ -191,14 +189,14 @@ pub struct FabricStats {
     /// System calls that sent these frames.
     pub tx_calls: u64,
     pub rx_frames: u64,
-    /// Frames that the network rejected.
+    /// Frames rejected by the network.
     pub tx_refused: u64,
-    /// NIC frames whose source MAC belongs to another device.
+    /// NIC frames dropped because their source MAC belongs to another device.
     pub tx_foreign_mac: u64,
-    /// NIC frames whose source IP address belongs to another member.
+    /// NIC frames dropped because their source IP address belongs to another member.
     #[serde(default)]
     pub tx_foreign_ip: u64,
-    /// Frames without a destination: no peer exists, the frame answers an unknown peer, or the frame is
+    /// Frames without a destination: no peer exists, the frame is a reply to an unknown peer, or the frame is
     /// addressed to its own sender.
     pub tx_no_peer: u64,
     /// Frames from an address that is not a configured peer.

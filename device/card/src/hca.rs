@@ -1,9 +1,9 @@
 //! One device without sockets and threads. It combines the front-end, the engine, guest memory, interrupts
 //! and the port.
 //!
-//! Its owner reports inputs (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn
-//! for the frames to send. All work happens inside these calls, on one thread. This guarantees that the
-//! effects of an access are complete when its call returns, and that nothing accesses guest memory between an
+//! The owner of a device reports inputs (accesses, frames, deadlines). At the end of a turn, it calls
+//! [`Hca::drain`] to obtain the frames to send. All work happens inside these calls, on one thread. The effects
+//! of an access are therefore complete when its call returns, and nothing accesses guest memory between an
 //! unmap and the next call.
 
 /// The parts of an [`Hca`] that a front-end borrows. This is a macro, because the front-end itself is borrowed at the
@@ -77,7 +77,7 @@ use crate::vfio::pci::ConfigSpace;
 /// access for long.
 const EVENTS_PER_TURN: usize = 4096;
 
-/// Work left after a turn that needs no new input.
+/// Work that is left after a turn and that needs no new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLeft {
     /// Whether more frames can be built once those in the batch have been sent.
@@ -104,7 +104,7 @@ pub struct Hca<F: Frontend> {
     interrupts: Interrupts,
     config: ConfigSpace,
     port: Port,
-    /// Management of the port, if the front-end needs it.
+    /// Management of the port, if it is an InfiniBand port.
     management: Option<Management>,
     capture: Option<Capture>,
     /// Rules applied to frames between the port and the fabric.
@@ -114,15 +114,15 @@ pub struct Hca<F: Frontend> {
     outbound: TxBatch,
     /// Whether frames need an ICRC because the fabric may corrupt them.
     needs_icrc: bool,
-    /// Maximum total length, in bytes, of the frames built in one turn.
+    /// Maximum number of frame bytes built in one turn.
     turn_bytes: usize,
     /// The sender that builds the next frames.
     sender: Sender,
-    /// Frames for this HCA itself, which are delivered in the next turn. Holds at most the frames of one
-    /// turn.
+    /// Frames that this HCA sent to itself. They are delivered in the next turn. Holds at most the frames of
+    /// one turn.
     looped: Vec<Vec<u8>>,
-    /// Frames that the port loopback returns, which are delivered in the next turn. Holds at most the frames
-    /// of one turn.
+    /// Frames returned by the port's loopback. They are delivered in the next turn. Holds at most the frames of
+    /// one turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
     /// Recorder or replay of the device's inputs and outputs, if one is active.
@@ -176,14 +176,14 @@ impl<F: Frontend> Hca<F> {
         Self { needs_icrc, ..self }
     }
 
-    /// Sets the maximum total length of the frames built in one turn; see
+    /// Sets the maximum number of frame bytes built in one turn; see
     /// [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
     #[must_use]
     pub fn with_turn_bytes(self, turn_bytes: usize) -> Self {
         Self { turn_bytes, ..self }
     }
 
-    /// Sets the current time, which holds until the next call.
+    /// Sets the current time. It stays the same until the next call.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
@@ -205,7 +205,7 @@ impl<F: Frontend> Hca<F> {
         self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// Handles the deadlines that have passed.
+    /// Handles all expired deadlines.
     pub fn handle_deadline(&mut self) {
         self.step(Input::Deadline);
         self.release_inbound();
@@ -222,7 +222,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Ends a turn. Completions become visible to the guest, frames are built, and contexts are written back.
-    /// The frames are then in [`Hca::outbound`].
+    /// Afterwards, [`Hca::outbound`] holds the frames.
     pub fn drain(&mut self) -> WorkLeft {
         self.step(Input::Drain);
         let left = self.end_turn();
@@ -317,8 +317,8 @@ impl<F: Frontend> Hca<F> {
         self.impairments.add(rule)
     }
 
-    /// Copies the operator's settings, which are the link state and the impairments, from the device that this one
-    /// replaces. The counters of the impairments start from zero.
+    /// Copies the operator's settings, which are the link state and the impairments, from the device being
+    /// replaced. The impairments' counters start from zero.
     pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
@@ -346,12 +346,13 @@ impl<F: Frontend> Hca<F> {
         self.port.is_up()
     }
 
-    /// Whether frames can pass the port. This requires that its link is up and that management has activated the port.
+    /// Returns whether frames can pass the port. This requires that the port's link is up and that management,
+    /// if there is any, has activated the port.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
 
-    /// Returns whether software has disabled the port, which lasts until the next reset.
+    /// Returns whether software has disabled the port. A reset enables the port again.
     pub fn is_disabled(&self) -> bool {
         !self.port.link().enabled
     }
@@ -383,8 +384,8 @@ impl<F: Frontend> Hca<F> {
         Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }
 
-    /// Plugs or unplugs the cable, and notifies the guest if its link changes. A device reset does not affect the
-    /// cable.
+    /// Plugs or unplugs the cable, and notifies the guest if the link changes. A device reset does not affect
+    /// the cable.
     pub fn set_link(&mut self, up: bool) {
         self.step(Input::Link { up });
         self.change_link(Link { plugged: up, ..self.port.link() });
@@ -420,8 +421,8 @@ impl<F: Frontend> Hca<F> {
         self.frontend.fail(cx);
     }
 
-    /// Returns the page of a table that starts at index `from`. The page is empty if the device does not have the
-    /// table.
+    /// Returns a page of a table, starting at row index `from`. The page is empty if the device does not have
+    /// the table.
     pub fn page(&self, table: &'static TableSpec, from: u64) -> Page {
         let cx = TableContext {
             engine: &self.engine,
@@ -433,7 +434,7 @@ impl<F: Frontend> Hca<F> {
         found.map_or_else(|| Page::empty(table), |table| (table.page)(&self.frontend, &cx))
     }
 
-    /// Returns the rows of the page of a table that starts at index `from`.
+    /// Like [`Hca::page`], but returns only the rows, as values of type `T`.
     pub fn rows<T: Row>(&self, from: u64) -> Vec<T> {
         self.page(T::TABLE, from).rows.of()
     }
@@ -464,7 +465,7 @@ impl<F: Frontend> Hca<F> {
         self.port.stats()
     }
 
-    /// Handles the disconnection of the client, whose memory and eventfds are lost.
+    /// Handles the client's disconnection. The client's memory and eventfds are released.
     pub fn disconnect(&mut self) {
         self.step(Input::Disconnect);
         self.trace_reset("disconnect");
@@ -489,7 +490,7 @@ impl<F: Frontend> Hca<F> {
         self.looped.clear();
         self.looped_back.clear();
         self.port.reset();
-        // The port was reset above, so no link event is reported.
+        // This reports no link event, because the port has just been reset.
         self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();
@@ -516,7 +517,7 @@ impl<F: Frontend> Hca<F> {
         true
     }
 
-    /// Applies the bits of config space that permit DMA and interrupts.
+    /// Applies the config space bits that permit DMA and interrupts.
     fn apply_config(&mut self) {
         self.memory.set_blocked(!self.config.bus_master());
         self.interrupts.set_gate(self.config.msix_gate());

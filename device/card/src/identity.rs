@@ -7,9 +7,9 @@ use protocol::roce::IpAddrs;
 
 /// Addresses of one port.
 ///
-/// By the LID rule, which is the default, the MAC and the IPv4 address follow from the LID. Ports that
-/// address each other by LID (on front-ends with InfiniBand links) can therefore share a fabric with ports
-/// that use MAC and IP addresses.
+/// The LID rule, which applies by default, derives the MAC and the IPv4 address from the LID. Ports that
+/// address each other by LID (on front-ends with InfiniBand links) can therefore share a fabric with ports that
+/// use MAC and IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub mac: MacAddr,
@@ -47,8 +47,8 @@ impl Identity {
         Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
     }
 
-    /// Returns the port's link-local IPv6 address, which every port has. It is derived from the MAC, like the
-    /// default GID of RoCE ports (RFC 4291, appendix A).
+    /// Returns the link-local IPv6 address, which every port has. Like the default GID of a RoCE port, it is
+    /// derived from the MAC (RFC 4291, appendix A).
     pub const fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;
         let word = u16::from_be_bytes;
@@ -61,7 +61,7 @@ impl Identity {
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// Returns the port's only GID, which is its GUID with the default prefix and equals
+    /// Returns the port's only GID, which consists of the default prefix and the GUID. It equals
     /// [`Identity::link_local`].
     pub const fn gid(&self) -> [u8; 16] {
         self.link_local().octets()

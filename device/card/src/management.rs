@@ -1,31 +1,31 @@
 //! InfiniBand management, emulated on an Ethernet fabric for software that expects it.
 //!
 //! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in
-//! `perf`). For its own guest it also emulates the subnet: one switch to which every HCA is attached, with
-//! the subnet manager and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for
+//! `perf`). For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached,
+//! the subnet manager, and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for
 //! another. Information that follows from a rule is never queried. All HCAs follow these rules:
 //!
-//! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port
-//!   is the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the
-//!   LID, through the table of configured peers or else through the LID rule of [`Identity`]. A path query is
-//!   answered by these rules, whether or not the node exists. Soft-RoCE, whose default GID follows the same
+//! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port is
+//!   the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID,
+//!   through the table of configured peers or else through the LID rule of [`Identity`]. Path queries are
+//!   answered from these rules, whether or not the node exists. Soft-RoCE, whose default GID follows the same
 //!   rule, is reachable as well.
 //! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is
 //!   attached to port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable
 //!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
 //!   way, so return paths written by one switch are valid for another.
-//! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group
-//!   follows from its GID, so HCAs need not exchange it. The creator of a group specifies its parameters. For
-//!   an unspecified parameter, the group has the value of the broadcast group, which is the same on every
-//!   HCA.
+//! - **Groups.** Each administration keeps the groups that its own guest has joined. A group's LID follows from
+//!   the group's GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's
+//!   parameters. For an unspecified parameter, the group has the value of the broadcast group, which is the
+//!   same on every HCA.
 //! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
-//!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent
-//!   when the guest requests something that depends on its result, but at most once a second. Each node that
-//!   responds is then queried for NodeDescription and PortInfo. A node that misses
+//!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent,
+//!   at most once a second, when the guest requests something that depends on the sweep's result. Each node
+//!   that responds is then queried for NodeDescription and PortInfo. A node that misses
 //!   `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request is accepted, and only
 //!   once.
-//! - **Amplification.** A datagram from a peer causes at most one datagram: an answer or the next request.
-//!   Its length does not exceed that of the peer's datagram.
+//! - **Amplification.** A datagram from a peer causes at most one datagram: an answer or the next request. The
+//!   length of this datagram does not exceed the length of the peer's datagram.
 //! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a
 //!   receive buffer. Otherwise, and in the first second after the port is opened, the agents answer. A
 //!   directed-route packet passes through the switch of the sender's HCA, and is then sent as a frame to the
@@ -35,7 +35,7 @@
 //!   software has not opened, answers nothing.
 //!
 //! This module owns neither a socket nor a clock. A MAD from the guest arrives through MAD_IFC, or as a frame
-//! to one of the two MACs that [`Management::serves`] accepts. Outputs are polled.
+//! to one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
@@ -107,7 +107,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Derives the port counters of an HCA from the statistics of its port and its engine.
+    /// Derives an HCA's port counters from the statistics of the HCA's port and engine.
     pub fn of(port: &PortStats, engine: &Stats) -> Self {
         let errors = [DropReason::Short, DropReason::Invalid, DropReason::Checksum, DropReason::Icrc];
         Self {
@@ -168,7 +168,7 @@ pub struct View {
 pub enum Output {
     /// Deliver to a QP of the guest.
     ToGuest(Datagram),
-    /// Send to another HCA, or to all if the LID is [`PERMISSIVE_LID`].
+    /// Send to another HCA, or to all HCAs if the destination LID is [`PERMISSIVE_LID`].
     ToFabric(Datagram),
     /// Enable or disable the port until the next reset.
     Link(bool),
@@ -187,9 +187,9 @@ pub enum Admitted {
 /// Which component handles a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handler {
-    /// The MAD claims to answer a request of this module.
+    /// This module, because the MAD claims to answer one of this module's requests.
     OwnResponse,
-    /// A sweep of another HCA, which the guest does not see.
+    /// The agents. The MAD is another HCA's sweep, which the guest does not see.
     Sweep,
     /// Guest software that listens on the QP.
     Guest,
@@ -274,7 +274,7 @@ impl Management {
         self.port.pkeys()
     }
 
-    /// Returns PortInfo as the agent reports it.
+    /// Returns PortInfo as reported by the agent.
     pub fn port_info(&self, view: &View) -> PortInfo {
         self.port.port_info(view)
     }
@@ -313,7 +313,7 @@ impl Management {
     }
 
     /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. The answer to a
-    /// directed-route SMP contains the route unchanged, because software advances it.
+    /// directed-route SMP contains the route unchanged, because software itself advances the route.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -335,14 +335,14 @@ impl Management {
         self.port.take_pkey_change()
     }
 
-    /// Returns whether management handles frames to this MAC instead of sending them to the fabric. These
-    /// MACs belong to the subnet manager and to the other end of the link.
+    /// Returns whether management handles frames to this MAC instead of sending them to the fabric. There are
+    /// two such MACs: those of the subnet manager and of the other end of the link.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
 
-    /// Handles a MAD that the guest sent to a MAC that [`Management::serves`] accepts. `addresses` contains
-    /// the configured ports.
+    /// Handles a MAD that the guest sent to a MAC accepted by [`Management::serves`]. `addresses` contains the
+    /// configured ports.
     pub fn handle_guest(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
         if !self.is_active() {
             return;
@@ -367,8 +367,8 @@ impl Management {
         }
     }
 
-    /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether a QP of the guest can
-    /// receive the MAD. `allow` returns whether the rate limit of the sender permits an answer.
+    /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether a QP of the guest can receive
+    /// the MAD. `allow` returns whether the sender's rate limit permits an answer.
     pub fn handle_wire(
         &mut self,
         view: &View,
@@ -398,9 +398,9 @@ impl Management {
     }
 
     /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer is a
-    /// subnet manager. A remote Set must therefore carry the M_Key that the guest has configured. If the
-    /// guest has configured no M_Key, no attribute can be set remotely. Set(SMInfo) is exempt, because SMInfo
-    /// belongs to the subnet manager software, which the port's M_Key does not protect.
+    /// subnet manager. A remote Set must therefore carry the M_Key configured by the guest. If the guest has
+    /// configured no M_Key, no attribute can be set remotely. Set(SMInfo) is exempt, because SMInfo belongs to
+    /// the subnet manager software, which the port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -421,7 +421,7 @@ impl Management {
         self.administration.next_deadline().into_iter().chain(sweep).min()
     }
 
-    /// Handles the deadlines that have passed.
+    /// Handles all expired deadlines.
     pub fn handle_deadline(&mut self, view: &View) {
         if self.is_active() && self.subnet.next_sweep().is_some_and(|at| at <= view.now) {
             self.sweep_subnet(view);
@@ -467,7 +467,7 @@ impl Management {
         }
     }
 
-    /// Answers a request from the wire that has no directed route.
+    /// Answers a request that arrived from the wire without a directed route.
     fn answer_wire(&mut self, view: &View, received: &Datagram) {
         let class = protocol::mad::header(&received.mad).class;
         let fits = match received.destination_qp {
@@ -508,7 +508,8 @@ impl Management {
         }
     }
 
-    /// Starts discovery if the port has come up. Interfaces whose software does not open the port need no subnet.
+    /// Starts discovery if the port is active. On interfaces whose software does not open the port, no subnet
+    /// is needed.
     fn begin(&mut self, view: &View) {
         if self.is_active() && self.port.is_opened_by_software() {
             self.subnet.begin();

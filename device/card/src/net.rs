@@ -1,6 +1,8 @@
-//! One port on the fabric: its link, its addresses, frame classification and the protocols it answers itself.
+//! One port on the fabric: its link, its addresses, frame classification, and the protocols that the port
+//! answers itself.
 //!
-//! This module owns neither a socket nor a clock. Frames, the time and the batch for answers are parameters.
+//! This module owns neither a socket nor a clock. Frames, the time and the batch for answers are passed as
+//! parameters.
 
 pub mod address;
 pub(crate) mod classify;

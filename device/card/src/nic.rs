@@ -1,7 +1,7 @@
 //! Stateless offloads of a NIC, independent of any device interface.
 //!
-//! A front-end translates its descriptors into requests of this module, and the results into its write-backs.
-//! Frames are byte slices with headers as `protocol::net` defines them.
+//! A front-end translates its descriptors into requests to this module, and the results into descriptor
+//! write-backs. Frames are byte slices. Their headers are defined in `protocol::net`.
 
 pub mod flow_hash;
 pub mod offload;

@@ -6,7 +6,7 @@ use engine::Instant;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A token bucket that fills at a steady rate and holds the tokens of a tenth of a second.
+/// A token bucket that fills at a steady rate and holds at most the tokens of a tenth of a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     /// Tokens per second. This is also the number of units that `level` gains per nanosecond, so `level` is

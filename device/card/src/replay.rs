@@ -1,4 +1,5 @@
-//! Replays a device from a record without a guest, a VMM or a network, and compares its outputs.
+//! Replays a device from a record, without a guest, a VMM or a network. The device's outputs are compared with
+//! the record.
 //!
 //! A replay runs a complete device, as described in the header of the record. The record replaces only the
 //! device's memory, client and fabric. A panic is a valid result, because a replay is often used to reproduce
@@ -66,7 +67,7 @@ pub enum Next {
 /// A step before its execution.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Counters up to here, including this step.
+    /// Counters up to and including this step.
     pub counts: Counts,
     /// Input of the device.
     pub input: &'a Input<'static>,
@@ -119,7 +120,7 @@ pub fn play<F: Frontend>(
     Report { counts, outcome }
 }
 
-/// Executes a recorded input. Returns `None` if it is invalid for this device.
+/// Executes a recorded input. Returns `None` if the input is invalid for this device.
 fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
     match input {
         Input::RegionRead { region, offset, len } => {

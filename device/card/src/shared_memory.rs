@@ -1,7 +1,7 @@
 //! Memory to share with another process, in the form of a mapped memfd.
 //!
-//! Its length is sealed, so that no recipient can truncate it and cause a SIGBUS here. The memory cannot be
-//! executed. Its contents may change at any time.
+//! The length of the memfd is sealed, so that no recipient can truncate it and cause a SIGBUS here. The memory
+//! cannot be executed. Its contents may change at any time.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use vm_memory::{FileOffset, MmapRegion};
 /// Seals that fix the length of a file, so that an untrusted process cannot truncate it.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Creates a file of `len` zero bytes, which take memory only when touched. `name` is its name in
+/// Creates a file of `len` zero bytes, which take memory only when touched. `name` is the file's name in
 /// `/proc/PID/maps`.
 ///
 /// # Errors
@@ -35,7 +35,7 @@ pub fn map(memfd: OwnedFd, len: usize) -> io::Result<MmapRegion> {
 }
 
 /// Creates a memfd, without execute permission if the kernel supports this. Before Linux 6.3, every memfd has
-/// execute permission. Later kernels may refuse such memfds (`vm.memfd_noexec`).
+/// execute permission. Later kernels may refuse executable memfds (`vm.memfd_noexec`).
 fn create(name: &str) -> rustix::io::Result<OwnedFd> {
     let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(name, usual | MemfdFlags::NOEXEC_SEAL) {

@@ -1,8 +1,8 @@
 //! A table that is indexed by guest-chosen numbers and takes memory only for existing entries.
 //!
 //! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither an
-//! array of all entries nor one sized by the highest index is feasible. Three fixed levels give constant-time
-//! look-ups. Leaves are freed with their last entry.
+//! array of all entries nor an array up to the highest index in use is feasible. Three fixed levels give
+//! constant-time look-ups. A leaf is freed when its last entry is removed.
 
 use thiserror::Error;
 
@@ -15,8 +15,9 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub entries: usize,
-    /// Maximum number of groups of 64 consecutive indices with at least one entry. This bounds the memory of
-    /// scattered entries: a group takes 64 slots, and up to 8 KiB for the node above it.
+    /// Maximum number of leaves. A leaf is a group of 64 consecutive indices, at least one of which has an
+    /// entry. The limit bounds the memory that scattered entries take: 64 slots for each leaf, and up to 8 KiB
+    /// for the node above it.
     pub leaves: usize,
 }
 
@@ -145,8 +146,8 @@ impl<T> SparseTable<T> {
         Some(value)
     }
 
-    /// Drops every entry from `first` to `last`, inclusive. The time depends on existing entries and leaves, not on
-    /// the width of the range.
+    /// Drops every entry from `first` to `last`, inclusive. The time depends on the number of existing entries
+    /// and leaves, not on the width of the range.
     pub fn remove_range(&mut self, first: u32, last: u32) {
         let doomed: Vec<u32> =
             self.iter_from(first).map(|(index, _)| index).take_while(|index| *index <= last).collect();
@@ -164,8 +165,8 @@ impl<T> SparseTable<T> {
         *self = Self::new(self.capacity);
     }
 
-    /// Returns the entries from `first` on in ascending order. The time depends on existing entries and
-    /// leaves.
+    /// Returns the entries at index `first` and above, in ascending order. The time depends on the number of
+    /// existing entries and leaves.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let start = Path::of(first);
         self.nodes

@@ -1,4 +1,4 @@
-//! Batches of frames in one buffer, which avoids an allocation and a system call per frame.
+//! Batches of frames. The frames share one buffer, which avoids an allocation and a system call per frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use protocol::roce::{IcrcField, seal};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Maximum total length, in bytes, of the frames that a turn sends to or receives from shared memory. The
-/// last frame may exceed this limit. The limit is low enough that the reader finds the frames in the L2
-/// cache, along with the same amount of guest memory.
+/// Maximum number of frame bytes that one turn sends to or receives from shared memory. The last frame may
+/// exceed this limit. The limit is low enough that the reader finds the frames, and an equal amount of guest
+/// memory, still in the L2 cache.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -38,18 +38,18 @@ pub enum Origin {
     /// An unsolicited frame from the engine, the host stack or management.
     #[default]
     Own,
-    /// An answer to a received frame, see [`TxBatch::mark_answer`].
+    /// An answer to a received frame; see [`TxBatch::mark_answer`].
     Answer,
 }
 
 impl TxBatch {
-    /// Creates a batch for a device that is a NIC. Its driver chooses the source addresses, including those
-    /// of RDMA frames. Fabrics check that no other member owns these addresses.
+    /// Creates a batch for a NIC. The NIC's driver chooses the source addresses of all frames, including RDMA
+    /// frames. Fabrics check that no other member owns these addresses.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
 
-    /// Returns the buffer to which the next frame must be appended. Call [`TxBatch::commit`] afterwards.
+    /// Returns the buffer. Append the next frame to it, then call [`TxBatch::commit`].
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -61,9 +61,9 @@ impl TxBatch {
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own, icrc });
     }
 
-    /// Marks the last frame as an answer, which is only for its requester. A fabric that has not learned the
-    /// requester's location drops the answer instead of flooding it, because other members must not pay for
-    /// the requests of one peer.
+    /// Marks the last frame as an answer, which must reach only the requester. A fabric that has not learned
+    /// the requester's location drops the answer instead of flooding it, so that the requests of one peer do
+    /// not burden other members.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);
     }
@@ -75,7 +75,7 @@ impl TxBatch {
         }
     }
 
-    /// Sets whether the last frame, which the engine built, contains an ICRC.
+    /// Sets whether the last frame, built by the engine, contains an ICRC.
     pub fn mark_icrc(&mut self, icrc: IcrcField) {
         if let Some(frame) = self.frames.back_mut() {
             frame.icrc = icrc;
@@ -174,12 +174,12 @@ impl TxBatch {
         Some(taken)
     }
 
-    /// Drops all frames but the last `frames`.
+    /// Drops all but the last `frames` frames.
     pub fn keep_last(&mut self, frames: usize) {
         self.advance(self.frames.len().saturating_sub(frames));
     }
 
-    /// Moves all frames out of the batch, which takes `memory` as its new buffer.
+    /// Moves all frames out of the batch, and makes `memory` the batch's new buffer.
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
         frames.extend(
@@ -204,9 +204,9 @@ impl TxBatch {
         if self.has_chosen_sources { mac() } else { None }
     }
 
-    /// Returns the longest run from the front that fits into one segmented send. Its frames have the same
-    /// destination and the same length, except that the last one may be shorter. Frames from a NIC must also
-    /// have the same source.
+    /// Returns the longest run of frames, starting at the front, that fits into one segmented send. The frames
+    /// of a run have the same destination and, except for a shorter last frame, the same length. Frames from a
+    /// NIC must also have the same source.
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
         let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
         let segment = first.end - first.start;
@@ -272,7 +272,7 @@ impl RxFrame {
     }
 }
 
-/// Frames of a [`TxBatch`] that become frames of an [`RxBatch`] without being copied.
+/// Frames moved from a [`TxBatch`] to an [`RxBatch`] without being copied.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -290,7 +290,7 @@ impl Frames {
         self.frames.len()
     }
 
-    /// Returns the amount of memory that the frames occupy, in bytes.
+    /// Returns the size of the frames' memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -303,8 +303,8 @@ impl Frames {
 }
 
 impl RxBatch {
-    /// Number of buffers in a batch. Each holds one datagram, or a run of datagrams that the kernel has
-    /// coalesced.
+    /// Number of buffers in a batch. Each buffer holds one datagram, or a run of datagrams coalesced by the
+    /// kernel.
     pub(super) const SLOTS: usize = 32;
     /// Size of one buffer in bytes, which is the most that a UDP receive call returns.
     pub(super) const SLOT_LEN: usize = 1 << 16;
@@ -319,8 +319,8 @@ impl RxBatch {
         self.frames.clear();
     }
 
-    /// Returns space for another frame behind the existing ones, if the turn may receive one more. Call
-    /// [`RxBatch::commit`] afterwards.
+    /// Returns space for a frame of up to `len` bytes after the existing frames, or `None` if the turn must not
+    /// receive another frame. Write the frame, then call [`RxBatch::commit`].
     pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.end();
         if start < MEMORY_TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
@@ -332,7 +332,7 @@ impl RxBatch {
         self.frames.push(RxFrame { range: start..start + len, icrc });
     }
 
-    /// Drops every frame from index `first` on for which `keep` returns false.
+    /// Starting at index `first`, drops every frame for which `keep` returns false.
     pub(super) fn retain_from(&mut self, first: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let Self { storage, frames } = self;
         let mut number = 0;
@@ -346,7 +346,7 @@ impl RxBatch {
         self.frames.last().map_or(0, |frame| frame.range.end)
     }
 
-    /// Replaces the frames and returns the old memory.
+    /// Replaces the frames. Returns the old buffers for reuse.
     pub(super) fn replace(&mut self, frames: Frames) -> Frames {
         let bytes = std::mem::replace(&mut self.storage, frames.bytes);
         let frames = std::mem::replace(&mut self.frames, frames.frames);

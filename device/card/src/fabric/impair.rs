@@ -1,8 +1,8 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! They apply between an HCA and any fabric, and use neither a clock nor a socket. The inputs are frames and
-//! the time. The outputs are frames, either immediately or at [`Impairments::next_deadline`]. Randomness
-//! comes from the seed of the rule, so equal input gives equal output.
+//! Impairments apply between an HCA and its fabric, and use neither a clock nor a socket. The caller passes in
+//! frames and the time, and receives frames either immediately or at [`Impairments::next_deadline`]. All
+//! randomness comes from the rules' seeds, so the same input always produces the same output.
 
 mod alter;
 mod held;
@@ -30,10 +30,10 @@ use super::Origin;
 use crate::log_line;
 use crate::telemetry::log::Site;
 
-/// Maximum number of rules of one device. Each rule is checked for every frame.
+/// Maximum number of rules per device. Every frame is checked against every rule.
 pub const MAX_RULES: usize = 64;
 
-/// Result for one frame.
+/// Result of applying the rules to one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No rule applied. Pass the frame unchanged.
@@ -52,7 +52,7 @@ pub enum Verdict {
 #[error("too many impairments (maximum {MAX_RULES}); remove one first")]
 pub struct TooManyRulesError;
 
-/// An active rule and its counters, as `hcactl` lists it.
+/// An active rule and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentRow {
     /// Rule ID. IDs count from 1, in the order in which rules are added.
@@ -65,7 +65,7 @@ pub struct ImpairmentRow {
     pub hits: u64,
 }
 
-/// The rules of one device and the frames that they hold back.
+/// The rules of one device and the frames held back by these rules.
 #[derive(Debug, Default)]
 pub struct Impairments {
     rules: Vec<ActiveRule>,
@@ -82,7 +82,7 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Each rule has its own log limit, so that no rule suppresses the log lines of another.
+    /// Each rule has its own log limit, so that one rule cannot suppress another's log lines.
     site: Site,
 }
 
@@ -92,7 +92,7 @@ struct Effects {
     note: String,
     dropped: bool,
     delay: Duration,
-    /// Number of frames that must overtake the frame, and the maximum time to wait for them.
+    /// Number of frames that must overtake this frame, and the maximum time to wait for them.
     overtakers: Option<(u32, Duration)>,
     copies: SmallVec<[Duration; 2]>,
 }
@@ -209,7 +209,7 @@ impl Impairments {
 }
 
 impl ActiveRule {
-    /// Counts the frame, and applies the rule if the rule selects it.
+    /// Counts a frame selected by the rule. Applies the action if the rule is due for this frame.
     fn apply(
         &mut self,
         summary: &FrameSummary,
@@ -240,7 +240,7 @@ impl ActiveRule {
         }
     }
 
-    /// Applies the action and describes it.
+    /// Applies the action and returns a description of it.
     fn act(
         &mut self,
         summary: &FrameSummary,

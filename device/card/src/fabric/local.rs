@@ -1,9 +1,9 @@
 //! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
-//! A unicast frame goes to the member that owns its MAC, a multicast frame to all other members. A frame for
-//! an unknown MAC goes to all members that are NICs. NICs filter frames themselves, and a bridge may be
-//! behind a NIC. A member owns its configured MAC and IP addresses. Other MACs are learned from frames of
-//! NICs.
+//! A unicast frame goes to the member that owns the destination MAC. A multicast frame goes to all other
+//! members. A frame for an unknown MAC goes to all members that are NICs, because NICs filter frames themselves
+//! and a bridge may be behind a NIC. A member owns its configured MAC and IP addresses. Other MACs are learned
+//! from frames that NICs send.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -42,7 +42,7 @@ pub struct Network {
     members: RwLock<Members>,
     /// Number of joins. Each join invalidates the cached results of source address checks.
     joins: AtomicU64,
-    /// Origin of the clock for address ageing.
+    /// Time zero of the clock used for address ageing.
     started: Instant,
 }
 
@@ -75,12 +75,12 @@ struct Member {
 /// Frames queued for an HCA.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// Runs of frames. Each run holds the frames of one sender's turn.
+    /// Runs of frames. Each run holds the frames that one sender sent in one turn.
     runs: VecDeque<Frames>,
     /// Total number of frames in all runs.
     frames: usize,
     bytes: usize,
-    /// Buffers of runs that have been taken, kept for reuse.
+    /// Spare buffers. They held runs that have been taken.
     spares: Vec<Frames>,
 }
 
@@ -94,7 +94,7 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// Cached result of the last source address check that a frame of this member's NIC passed.
+/// Cached result of the last source address check that passed, for frames from this member's NIC.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
@@ -104,14 +104,15 @@ struct Admitted {
 }
 
 impl Networks {
-    /// Returns the network with this name, which is created on first use.
+    /// Returns the network with this name. The first call for a name creates the network.
     pub fn network(&mut self, name: &str) -> Arc<Network> {
         self.0.entry(name.to_owned()).or_default().clone()
     }
 }
 
 impl Network {
-    /// Joins an HCA with these addresses to the network. The HCA leaves when the fabric is dropped.
+    /// Adds an HCA with these addresses to the network. The HCA leaves the network when the returned fabric is
+    /// dropped.
     ///
     /// # Errors
     /// Fails if the process has no free descriptors.
@@ -155,7 +156,7 @@ impl Member {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues copies of the first frames of a batch and returns how many of them fitted.
+    /// Queues copies of the first `count` frames of a batch. Returns the number of frames that fitted.
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();
@@ -193,7 +194,7 @@ impl Member {
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         if WakeFlag(&self.asleep).take() {
-            // This fails only if the counter is full, and then the descriptor is already readable.
+            // This fails only if the counter is full, in which case the descriptor is already readable.
             let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
         }
     }
@@ -211,7 +212,7 @@ impl Arrivals {
         Some(run)
     }
 
-    /// Keeps the buffer of a run that has been taken, so that it can be reused.
+    /// Keeps the buffer of a taken run for reuse.
     fn keep(&mut self, memory: Frames) {
         if self.spares.len() < MAX_SPARES {
             self.spares.push(memory);
@@ -229,7 +230,7 @@ impl Members {
 }
 
 impl LocalFabric {
-    /// Checks whether the NIC may send from a source that its driver chose, and learns the MAC.
+    /// Checks whether the NIC may send from `source`, which its driver chose. If so, learns the source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
         let joins = self.network.joins.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
@@ -552,7 +553,7 @@ mod tests {
             batch
         };
         // A frame with another member's IP address is dropped, whether the NIC sends it from its own MAC or
-        // from another one, and whether or not it is an answer.
+        // from a different MAC, and whether or not the frame is an answer.
         for is_answer in [false, true] {
             for mac in [MACS[0], UNOWNED] {
                 let mut frames = TxBatch::of_nic();
@@ -570,14 +571,14 @@ mod tests {
         assert_eq!((a.stats().tx_foreign_ip, a.stats().tx_foreign_mac), (24, 6));
 
         // The NIC may send from its own MAC and from the MAC of a guest behind it, with its own IP address or
-        // one without an owner. The HCA `c`, which is not a NIC, may send as well.
+        // an IP address without an owner. The HCA `c`, which is not a NIC, may send as well.
         for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (UNOWNED, 8)] {
             a.send(&mut of(frames_from(mac, MACS[1], &member(ip))));
         }
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // As soon as the owner joins, only the owner may use the address.
+        // Once the owner of an address has joined, only the owner may use the address.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

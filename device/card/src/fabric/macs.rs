@@ -1,9 +1,9 @@
 //! The MAC table of a learning switch.
 //!
-//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and stays with the
-//! owner that uses it. No other owner may use it until it has been quiet for [`HOLD`]. An entry ages out
-//! after [`AGEING`]. It is removed earlier if [`MAX_LEARNED`] other MACs have been learned from its owner in
-//! the meantime.
+//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and belongs to the
+//! owner that uses it. No other owner may use this MAC until it has been quiet for [`HOLD`]. The entry of a
+//! learned MAC ages out after [`AGEING`]. It is evicted earlier if [`MAX_LEARNED`] newer MACs have been learned
+//! from the same owner.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -23,7 +23,7 @@ const AGEING: Duration = Duration::from_secs(300);
 /// than the usual pauses in traffic, but shorter than the time to move a virtual machine to another host.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// Minimum interval at which a MAC's entry is refreshed while frames from it keep arriving.
+/// Minimum interval between refreshes of a MAC's entry while frames from this MAC keep arriving.
 pub(super) const REFRESH: Duration = Duration::from_millis(500);
 
 /// The MAC table. `O` identifies an owner.
@@ -48,7 +48,7 @@ enum Kind {
 }
 
 impl<O> Entry<O> {
-    /// Returns the time for which the MAC has been quiet. Zero for a configured MAC.
+    /// Returns the time for which the MAC has been quiet, or zero if the MAC is configured.
     fn quiet(&self, now: Instant) -> Duration {
         match self.kind {
             Kind::Fixed => Duration::ZERO,
@@ -117,7 +117,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         true
     }
 
-    /// Renames each owner, or removes its MACs if `name` returns `None`.
+    /// Replaces each owner with the result of `name`. Removes the owner's MACs if `name` returns `None`.
     pub(super) fn rename(&mut self, name: impl Fn(O) -> Option<O>) {
         self.entries.retain(|_, entry| match name(entry.owner) {
             Some(owner) => {

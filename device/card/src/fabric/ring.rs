@@ -1,13 +1,16 @@
 //! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
 //!
-//! A network is a directory. Each HCA listens there on a socket named after its MAC, so that a MAC belongs to
-//! only one HCA. It connects to the other HCAs whose sockets it finds (`discovery`). The socket between two
-//! members stays open. A byte on it wakes a member that sleeps, and the end of the stream means that the
-//! other side has closed it. An eventfd would wake a little faster, but both sides would share its file
-//! status flags, so a peer could fill it, make it blocking, and thus block the other side's writes. In
-//! contrast, a send on this side's own socket never waits.
+//! A network is a directory. Each HCA listens on a socket in this directory. The socket is named after the
+//! HCA's MAC, so no two HCAs can have the same MAC. Each HCA connects to the other sockets that it finds in the
+//! directory (see `discovery`). The connection between two members stays open. A byte sent on it wakes the
+//! receiving member if that member is sleeping. The end of the stream means that the other member has closed
+//! the connection.
 //!
-//! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
+//! An eventfd would wake a member a little faster, but the two members would share its file status flags. A
+//! peer could then fill the eventfd, make it blocking, and thus block the other member's writes. In contrast, a
+//! send on a member's own socket never waits.
+//!
+//! A member owns its configured MAC and IP addresses while it is linked. Other MACs used by NICs are learned.
 
 mod discovery;
 mod hello;
@@ -41,13 +44,15 @@ use crate::limited;
 use crate::log_line;
 use crate::vfio::server::Listener;
 
-/// Maximum number of linked members. Each takes the memory of two rings, and is polled before every sleep.
+/// Maximum number of linked members. Each member takes the memory of two rings, and is polled before every
+/// sleep.
 const MAX_LINKS: usize = 64;
 
-/// Maximum number of connections that have not sent a hello. A further connection replaces the oldest.
+/// Maximum number of connections that have not sent a hello. Once there are this many, a new connection
+/// replaces the oldest one.
 const MAX_CALLERS: usize = 8;
 
-/// Maximum number of events handled in one turn, including connections.
+/// Maximum number of socket events handled in one turn.
 const MAX_EVENTS: usize = 32;
 
 /// Maximum number of frames received from one member in one turn.
@@ -56,16 +61,17 @@ const MAX_FRAMES: usize = 512;
 /// Maximum number of MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// Time for which the only other member may leave its ring full before frames to it are dropped. With more
-/// members, a slow member must not delay the others, so frames to it are dropped at once.
+/// If there is only one other member, its ring may stay full for this time before frames to the member are
+/// dropped. If there are more members, a slow member must not delay the others, so frames to a full ring are
+/// dropped at once.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Interval at which the directory is scanned while frames go to unknown MACs.
+/// Interval at which the directory is scanned while frames are sent to unknown MACs.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// Event number of the first connection without a hello. Links have the numbers after those of the
+    /// Event number of the first connection without a hello. The event numbers of links follow those of the
     /// connections.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
@@ -74,7 +80,7 @@ mod token {
 /// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// This HCA, including the MACs that the driver of its NIC uses.
+    /// This HCA. It also owns the MACs that its NIC's driver uses.
     Own,
     /// The member linked in this slot.
     Link(usize),
@@ -95,13 +101,14 @@ pub struct RingFabric {
     ips: IpOwners,
     /// The last source that was admitted, its owner, and the time of the check.
     last: Option<(Source, Owner, engine::Instant)>,
-    /// Index of the link that was served first in the last turn, modulo the number of links.
+    /// Incremented in every turn. Modulo the number of links, this is the index of the link that was served
+    /// first in the last turn.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
     /// MAC at which the last partial scan ended.
     scanned_to: Option<MacAddr>,
-    /// Origin of the clock for address ageing.
+    /// Time zero of the clock used for address ageing.
     started: Instant,
     stats: FabricStats,
 }
@@ -114,7 +121,7 @@ enum Foreign {
 }
 
 impl RingFabric {
-    /// Joins the network in `folder` with the addresses of `own`. Dropping the fabric leaves the network.
+    /// Joins the network in `folder` with the addresses of `own`. To leave the network, drop the fabric.
     ///
     /// # Errors
     /// Fails if the directory is unusable, another HCA has the MAC, or the process has no free descriptors.
@@ -180,7 +187,7 @@ impl RingFabric {
         Ok(())
     }
 
-    /// Removes a link. The MACs behind the link then have no owner.
+    /// Removes a link. Afterwards, the MACs behind the link have no owner.
     fn unlink(&mut self, place: usize, fault: &LinkError) {
         // Closing the socket removes it from epoll.
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
@@ -205,7 +212,7 @@ impl RingFabric {
         }
     }
 
-    /// Checks whether a member may send with these source addresses, and learns the MAC.
+    /// Checks whether a member may send with these source addresses. If so, learns the source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source, owner: Owner) -> Result<(), Foreign> {
         let is_alike = |(last, of, at): (Source, Owner, engine::Instant)| {
             last == source && of == owner && now.saturating_since(at) < REFRESH
@@ -234,7 +241,7 @@ impl RingFabric {
         Err(foreign)
     }
 
-    /// Puts the first frames of the batch into a ring and returns how many of them fitted.
+    /// Puts the first `count` frames of the batch into a ring. Returns the number of frames that fitted.
     fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
         let frames = batch.frames().take(count);
@@ -258,8 +265,8 @@ impl RingFabric {
         }
     }
 
-    /// Sends the first `count` frames to one member. Returns [`Sent::Blocked`] only for as long as
-    /// [`RING_FULL_TIMEOUT`] permits.
+    /// Sends the first `count` frames to one member. Returns [`Sent::Blocked`] for at most
+    /// [`RING_FULL_TIMEOUT`].
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);
@@ -326,8 +333,8 @@ impl RingFabric {
                     Sent::Blocked => return Sent::Blocked,
                 },
                 Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
-                // An answer goes only to its requester or is dropped, because flooding would deliver it to
-                // other members.
+                // An answer must not reach members other than the requester, so it is dropped instead of
+                // flooded.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }
@@ -402,7 +409,7 @@ impl Fabric for RingFabric {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Handle links before connections, so that a member that reconnects does not find its old link.
+        // Handle links before connections, so that the old link of a reconnecting member is removed first.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
             let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);

@@ -1,7 +1,8 @@
-//! Determines the source addresses of frames, and the owners of the IP addresses of a network.
+//! Determines the source addresses of frames, and the owners of a network's IP addresses.
 //!
-//! Members of `local` and `ring` have configured addresses. A frame of one member must not have a source
-//! address that another member owns, regardless of whether a NIC driver or another process chose it.
+//! Members of `local` and `ring` networks have configured addresses. A member's frames must not have a source
+//! address that belongs to another member, whether the address was chosen by a NIC driver or by another
+//! process.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,16 +24,17 @@ const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 /// Source addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// Source address of the Ethernet header.
+    /// Source address in the Ethernet header.
     pub(super) mac: MacAddr,
-    /// Source address of the IP header, or the sender's protocol address of an ARP packet.
+    /// Source address in the IP header, or the sender protocol address in an ARP packet.
     ip: Option<IpAddr>,
     /// Target of a neighbour advertisement, which the sender claims as its own address.
     target: Option<Ipv6Addr>,
 }
 
 impl Source {
-    /// Parses a frame, which may have VLAN tags. Returns `None` if it is shorter than an Ethernet header.
+    /// Parses a frame, which may have VLAN tags. Returns `None` if the frame is shorter than an Ethernet
+    /// header.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
@@ -68,16 +70,17 @@ fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
     from.get(at..)?.first_chunk().copied()
 }
 
-/// Owners of the IP addresses of a network. Each member is named by its configured MAC.
+/// Owners of a network's IP addresses. Each member is identified by its configured MAC.
 #[derive(Debug, Default)]
 pub(super) struct IpOwners {
-    /// Members for which an address is configured. The first is the owner of the address.
+    /// For each address, the members that are configured with it. The first of these members owns the address.
     claims: HashMap<IpAddr, Vec<MacAddr>>,
 }
 
 impl IpOwners {
-    /// Adds the addresses of a member. If several members have the same address, it belongs to the member
-    /// from whose MAC it is derived. If there is no such member, it belongs to the first one.
+    /// Adds the addresses of a member. If several members have the same address, the address belongs to the
+    /// member from whose MAC it is derived. If there is no such member, it belongs to the member that was added
+    /// first.
     pub(super) fn add(&mut self, member: &Identity) {
         for ip in member.addresses() {
             let claims = self.claims.entry(ip).or_default();
@@ -104,7 +107,7 @@ impl IpOwners {
     }
 }
 
-/// Returns whether an address is derived from this MAC, by the LID rule or as its link-local address.
+/// Returns whether an address is derived from this MAC, by the LID rule or as the MAC's link-local address.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),
@@ -141,7 +144,7 @@ pub(super) mod tests {
         let mut advertisement = Vec::new();
         let said = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
         said.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
-        // Only the target belongs to the other member; the source address has no owner.
+        // Only the target address belongs to the member `of`; the source address has no owner.
         advertisement[22..38].copy_from_slice(&member(9).link_local().octets());
         vec![
             ether(&[&IPV4, &ipv4]),
@@ -184,7 +187,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn source_of_truncated_frame_is_its_mac_if_complete() {
+    fn source_requires_complete_ethernet_header() {
         for frame in frames_from(member(1).mac, member(2).mac, &member(3)) {
             for len in 0..frame.len() {
                 let source = Source::of(&frame[..len]);

@@ -1,11 +1,11 @@
 //! A learning switch. Its ports are the peers of a `udp` fabric and this device's HCA.
 //!
-//! Frames of the HCA go to the peer that owns their destination MAC, or to all peers if no owner is known.
+//! Frames from the HCA go to the peer that owns the destination MAC, or to all peers if the owner is unknown.
 //! Frames from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, so
-//! frames between a leaf and another peer are forwarded here. Peers that are not leaves reach each other
-//! directly. Their frames to each other are never forwarded, so the mesh has no loops.
+//! frames between a leaf and another peer are forwarded by this switch. Peers that are not leaves send to each
+//! other directly. Frames between them are never forwarded, so the mesh has no loops.
 //!
-//! The table in `macs` holds the owners of MACs.
+//! The table of MACs and their owners is implemented in `macs`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use super::macs::{MacTable, REFRESH};
 use super::udp::UdpPeer;
 use crate::rate::Bucket;
 
-/// Maximum number of peers. A flooded frame is sent to each.
+/// Maximum number of peers. A flooded frame is sent to each of them.
 const MAX_PEERS: usize = 256;
 
 /// Maximum number of MACs listed in one row.
@@ -60,7 +60,7 @@ pub enum PeerError {
     TooMany,
 }
 
-/// A peer and its counters, as `hcactl` lists it.
+/// A peer and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRow {
     /// Address and UDP port on which the peer receives.
@@ -71,7 +71,7 @@ pub struct PeerRow {
     pub macs: Vec<String>,
     /// Number of frames received from the peer.
     pub rx_frames: u64,
-    /// Number of frames from the peer that were dropped because it exceeded its rate limit.
+    /// Number of frames from the peer that were dropped because the peer exceeded its rate limit.
     pub rx_over_rate: u64,
     /// Number of frames from the peer that were dropped because their source MAC belongs to another peer.
     pub rx_foreign_mac: u64,
@@ -88,14 +88,14 @@ pub struct Switch {
     macs: MacTable<Owner>,
     leaves: usize,
     last: Option<Last>,
-    /// The MAC from which the HCA's NIC last sent, and the time at which the MAC was looked up.
+    /// Source MAC of the last frame from the HCA's NIC, and the time at which this MAC was looked up.
     last_own: Option<(MacAddr, Instant)>,
 }
 
 /// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// This HCA, including the MACs that the driver of its NIC uses.
+    /// This HCA. It also owns the MACs that its NIC's driver uses.
     Own,
     Peer(usize),
 }
@@ -121,7 +121,7 @@ struct Peer {
 }
 
 impl Switch {
-    /// Creates a switch with its first peers. `ipv4` selects the IP version of their addresses.
+    /// Creates a switch with these peers. `ipv4` selects the IP version that peer addresses must have.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -180,7 +180,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a peer and returns it. Its later frames are treated like those of an unknown sender.
+    /// Removes a peer and returns it. Frames that the peer sends later are treated as frames from an unknown
+    /// sender.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
@@ -224,7 +225,7 @@ impl Switch {
         self.peers.iter().zip(macs).map(row).collect()
     }
 
-    /// Returns the number of peers. Their indices start at 0.
+    /// Returns the number of peers. Peer indices start at 0.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
@@ -282,8 +283,8 @@ impl Switch {
         Ok(index)
     }
 
-    /// Checks whether the HCA's NIC may send from `src`, and learns this MAC. The NIC's driver chose `src`,
-    /// which must not belong to a peer.
+    /// Returns whether the HCA's NIC may send from `src`, a MAC chosen by the NIC's driver. The NIC may use any
+    /// MAC that does not belong to a peer, and the switch then learns it.
     pub fn admit_own(&mut self, now: Instant, src: MacAddr) -> bool {
         let is_alike = |(last, at): (MacAddr, Instant)| last == src && now.saturating_since(at) < REFRESH;
         if self.last_own.is_some_and(is_alike) {
@@ -309,7 +310,7 @@ impl Switch {
         }
     }
 
-    /// Returns whether frames from `from` may be forwarded to any other peer.
+    /// Returns whether frames from the peer `from` may be forwarded to at least one other peer.
     pub(super) fn may_pass(&self, from: usize) -> bool {
         if self.is_leaf(from) { self.peer_count() > 1 } else { self.leaves > 0 }
     }
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_group_addresses_are_flooded() {
+    fn frames_to_unknown_and_group_addresses_are_flooded() {
         let switch = switch();
         assert_eq!(route(&switch, B), Route::Flood);
         assert_eq!(route(&switch, MacAddr::BROADCAST), Route::Flood);

@@ -15,11 +15,11 @@ use super::batch::RxFrame;
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 use crate::log_line;
 
-/// Device file of the driver for tap interfaces.
+/// Device file of the tap driver.
 pub const DEVICE: &str = "/dev/net/tun";
 
-/// Maximum length of the headers and trailer of a RoCE packet, without Ethernet: IPv6, UDP, BTH, the longest
-/// extension headers and ICRC.
+/// Maximum length of a RoCE packet's headers and trailer, without the Ethernet header: IPv6, UDP, BTH, the
+/// longest extension headers and ICRC.
 const ROCE_HEADERS: usize = 40 + 8 + 12 + 28 + 4;
 
 /// Default MTU of a Linux interface.
@@ -40,8 +40,8 @@ impl TryFrom<String> for InterfaceName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        // These are the rules of `dev_valid_name` in the kernel. A percent sign is rejected as well, because
-        // the kernel would replace `%d` with a number.
+        // These are the rules of the kernel's `dev_valid_name`. A percent sign is rejected as well, because the
+        // kernel would replace `%d` with a number.
         let is_valid = (1..16).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
             && name != "."
@@ -63,7 +63,7 @@ pub struct TapFabric {
 }
 
 impl TapFabric {
-    /// Attaches to the interface, and creates it if it does not exist and permissions allow.
+    /// Attaches to the interface. Creates it first if it does not exist and permissions allow.
     ///
     /// # Errors
     /// Fails if the interface is not a tap interface, is in use or cannot be created.
@@ -137,8 +137,8 @@ impl Fabric for TapFabric {
     }
 }
 
-/// Attaches an open `/dev/net/tun` to an interface. Reads and writes of the descriptor then transfer complete
-/// Ethernet frames without a prefix.
+/// Attaches an open `/dev/net/tun` to an interface. Afterwards, each read or write of the descriptor transfers
+/// one complete Ethernet frame without a prefix.
 fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     // linux/if_tun.h declares _IOW('T', 202, int), although the argument is an `ifreq`, which is longer.
     const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
@@ -158,8 +158,7 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the largest path MTU whose packets fit the MTU of the interface, or the smallest path MTU if none
-/// does.
+/// Returns the largest path MTU whose packets fit the interface's MTU, or the smallest path MTU if none does.
 pub fn path_mtu(interface: &InterfaceName) -> Mtu {
     fitting(mtu(interface).unwrap_or(USUAL_MTU))
 }

@@ -1,4 +1,5 @@
-//! The `udp` fabric: each UDP datagram carries one Ethernet frame. It is compatible with QEMU's `-netdev dgram`.
+//! The `udp` fabric: each UDP datagram carries one Ethernet frame. This format is compatible with QEMU's
+//! `-netdev dgram`.
 
 mod losses;
 mod peer;
@@ -19,8 +20,8 @@ use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 use crate::log_line;
 
-/// Requested socket buffer in bytes per direction, enough for a few windows of several QPs. The kernel
-/// charges about twice the payload to the buffer.
+/// Size of the socket buffer requested for each direction, in bytes. This is enough for a few windows of
+/// several QPs. The kernel charges about twice the payload to the buffer.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Maximum length of one segmented send in bytes: the longest UDP payload over IPv4. The limit over IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
@@ -33,7 +34,7 @@ pub struct UdpFabric {
     socket: UdpSocket,
     state: UdpSocketState,
     switch: Switch,
-    /// Origin of the clock for rate limits and address ageing.
+    /// Time zero of the clock used for rate limits and address ageing.
     started: Instant,
     losses: Losses,
     /// Maximum number of frames per send. Becomes 1 when the kernel rejects a run of frames.
@@ -46,8 +47,8 @@ impl UdpFabric {
     /// Receives on `bind` for the HCA with the MAC `own`, and sends to `peers`.
     ///
     /// # Errors
-    /// Fails if the socket cannot be opened or bound, or if a peer is duplicated or has an address of another
-    /// IP version.
+    /// Fails if the socket cannot be opened or bound, or if a peer is duplicated or has an address of a
+    /// different IP version.
     pub fn bind(bind: SocketAddr, own: MacAddr, peers: &[UdpPeer]) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -132,7 +133,8 @@ impl UdpFabric {
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // A peer that is not up causes ICMP errors, which the next send reports. They are not logged.
+                // If a peer is down, ICMP errors arrive, and the next send returns them. These errors are not
+                // logged.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -304,7 +306,7 @@ impl Fabric for UdpFabric {
     }
 }
 
-/// Returns the MAC address at an offset of an Ethernet header.
+/// Returns the MAC address at offset `at` of a frame.
 fn address(frame: &[u8], at: usize) -> MacAddr {
     frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
@@ -319,9 +321,9 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Permits IP fragmentation, because a RoCE packet of the largest path MTU is longer than an ordinary
-/// Ethernet frame, and the sending driver does not know the MTU of this network. `UdpSocketState` forbids
-/// fragmentation, as QUIC requires. Over IPv6, fragmentation stays forbidden, because no safe interface
+/// Permits IP fragmentation, because a RoCE packet with the largest path MTU is longer than an ordinary
+/// Ethernet frame, and the driver that sends the packet does not know this network's MTU. `UdpSocketState`
+/// forbids fragmentation, as QUIC requires. Over IPv6, fragmentation stays forbidden, because no safe interface
 /// resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
@@ -355,7 +357,7 @@ mod tests {
     /// Creates fabrics that are all peers of each other.
     fn mesh<const N: usize>() -> [UdpFabric; N] {
         // The ports must be known before the first fabric is created, so that each fabric can be configured
-        // with the ports of the others.
+        // with the ports of all other fabrics.
         let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
         let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();
         drop(held);
@@ -453,8 +455,8 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// A peer may invent more addresses than the switch learns. The answers to this peer must not be flooded
-    /// to other peers.
+    /// A peer may invent more addresses than the switch learns. Answers to such a peer must not be flooded to
+    /// other peers.
     #[test]
     fn answer_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();
@@ -557,7 +559,7 @@ mod tests {
         assert_eq!(hub.stats().passed_on, 6);
     }
 
-    /// Appends a frame of a NIC.
+    /// Appends a frame from a NIC.
     fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
         batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
         assert!(batch.commit_nic());

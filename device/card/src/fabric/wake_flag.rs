@@ -1,4 +1,4 @@
-//! A handshake between a sleeping thread and a thread that wakes it. It never loses a wake-up.
+//! A handshake between a sleeping thread and a thread that wakes it. The handshake never loses a wake-up.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -19,7 +19,7 @@ impl WakeFlag<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether the other side must be woken after the last store, and clears the flag.
+    /// Returns whether the sleeper must be woken, and clears the flag. Call this after storing the counter.
     pub(super) fn take(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0

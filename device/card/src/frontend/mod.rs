@@ -33,7 +33,7 @@ use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
 use crate::vfio::{Bar, PciFunction};
 
-/// Parameters of a device, fixed at its creation.
+/// Parameters of a device, fixed when it is created.
 #[derive(Clone, Debug)]
 pub struct Setup<Options> {
     /// Configurable options of the interface.
@@ -134,18 +134,18 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the port passes frames: its link is up, and software has opened the port if the interface
-    /// requires this.
+    /// Returns whether the port passes frames. The link must be up. On some interfaces, software must also have
+    /// opened the port.
     pub fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), |management| management.is_active())
     }
 
-    /// Returns the PortInfo as the port's agent reports it; `None` without an agent.
+    /// Returns the PortInfo reported by the port's agent, or `None` if the port has no agent.
     pub fn port_info(&self) -> Option<PortInfo> {
         Some(self.management.as_ref()?.port_info(&self.view()))
     }
 
-    /// Returns the time and counters that management needs.
+    /// Returns the time and counters needed by management.
     pub fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }
@@ -176,7 +176,7 @@ pub struct HostContext<'a> {
 /// A read or write of 1 to 8 bytes within one BAR, for a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterAccess<'a> {
-    /// BAR of the access.
+    /// BAR that is accessed.
     pub bar: Bar,
     /// Offset of the first byte in the BAR.
     pub offset: u64,
@@ -192,13 +192,13 @@ pub struct RegisterAccess<'a> {
 /// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn it takes frames
 /// from the engine and `poll_frame` alternately, and then calls `end_turn` once.
 pub trait Frontend: Sized + 'static {
-    /// Work queues and memory as the engine accesses them.
+    /// The engine's view of the device: its work queues and memory.
     type Host<'a>: engine::Host
     where
         Self: 'a;
 
-    /// Counters specific to the interface. Their field names are part of the public interface: `hcactl
-    /// counters` shows them below the interface's key.
+    /// Counters specific to the interface. The field names are part of the public interface, because
+    /// `hcactl counters` shows them under the interface's key.
     type Counters: Serialize;
 
     /// Key of the interface in the configuration and in the counters.
@@ -208,7 +208,7 @@ pub trait Frontend: Sized + 'static {
     /// [`reason::ALL`]. There is one list for each module that declares reasons.
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
 
-    /// Tables of the device's objects for an operator.
+    /// Tables that show the device's objects to an operator.
     const TABLES: &'static [Table<Self>];
 
     /// Returns the PCI function, which never changes.
@@ -217,8 +217,9 @@ pub trait Frontend: Sized + 'static {
     /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
     fn port_kind(&self, port: PortNumber) -> PortKind;
 
-    /// Whether the device is also a NIC, whose guest implements ARP, neighbour discovery and ICMP. The port of a NIC
-    /// does not reply to these itself. Every frame that is not for the RDMA half goes to [`Frontend::receive_frame`].
+    /// Whether the device is also a NIC. The guest of a NIC implements ARP, neighbour discovery and ICMP, so
+    /// the port does not answer these itself. Every frame that is not for the RDMA half goes to
+    /// [`Frontend::receive_frame`].
     const NIC: bool = false;
 
     /// Receives a frame that is not for the RDMA half, regardless of its destination. The frame starts at the
@@ -227,9 +228,9 @@ pub trait Frontend: Sized + 'static {
         let _ = (cx, frame);
     }
 
-    /// Appends the next outbound frame to `out`, in the format of [`Frontend::receive_frame`]. Returns false
-    /// if no frame is left before the next input. The HCA calls this a bounded number of times at the end of
-    /// a turn. If frames are left, the next turn follows immediately.
+    /// Appends the next outbound frame to `out`, in the format of [`Frontend::receive_frame`]. Returns false if
+    /// there are no more frames until the next input. The HCA calls this a bounded number of times at the end
+    /// of a turn. If frames are left, the next turn follows immediately.
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let _ = (cx, out);
         false
@@ -246,10 +247,12 @@ pub trait Frontend: Sized + 'static {
         let _ = cx;
     }
 
-    /// Prepares for doorbells that do not trap, and returns their BAR. Called once, after power-on. If a
-    /// client maps the BAR, the guest stores to it without an exit. The HCA polls for these stores, so it may
-    /// find a store late, or miss a store that has been overwritten. A doorbell is then only a hint that
-    /// guest memory has changed. Returns `None` if the interface must process every store.
+    /// Prepares for doorbells that do not trap. Returns the BAR of the doorbells, or `None` if the interface
+    /// must process every store. Called once, after power-on.
+    ///
+    /// Once a client has mapped the BAR, the guest stores to it without an exit. The HCA polls for these
+    /// stores, so it may find a store late, or miss a store that has been overwritten. Such a doorbell is only
+    /// a hint that guest memory has changed.
     fn map_doorbells(&mut self) -> Option<Bar> {
         None
     }
@@ -259,7 +262,7 @@ pub trait Frontend: Sized + 'static {
         let _ = words;
     }
 
-    /// Handles a read of 1 to 8 bytes within one BAR. Bytes without a register read as 0.
+    /// Handles a read of 1 to 8 bytes within one BAR. Bytes that belong to no register read as 0.
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
 
     /// Handles a write of 1 to 8 bytes within one BAR.
@@ -274,13 +277,14 @@ pub trait Frontend: Sized + 'static {
     /// Creates the engine's view of the device.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
-    /// Converts the engine's `wr_id` of a work request to its number in traces and completions, such as its
-    /// position in the queue.
+    /// Converts the `wr_id` that the engine has for a work request to the number used in traces and
+    /// completions, such as the request's position in the queue.
     fn work_request(&self, wr_id: u64) -> u64 {
         wr_id
     }
 
-    /// Whether a QP has a posted receive request, as far as the device can determine without taking it.
+    /// Returns whether a QP has a posted receive request, as far as the device can determine without consuming
+    /// the request.
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let _ = (qpn, dma);
         true
@@ -289,7 +293,7 @@ pub trait Frontend: Sized + 'static {
     /// Reports an engine event to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 
-    /// Does deferred work, such as writing contexts back. Returns true if some work is left. In this case the
+    /// Does deferred work, such as writing contexts back. Returns true if some work is left, in which case the
     /// next turn follows immediately.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
@@ -320,7 +324,7 @@ pub trait Interface: Frontend + Send {
     /// Guest drivers that support the interface.
     const DRIVERS: &'static [&'static str];
 
-    /// Requirements on software that the device reports in strict mode.
+    /// Requirements on software. In strict mode, the device reports violations of them.
     const RULES: &'static [&'static Rule];
 
     /// Reason why the doorbells must trap, as a phrase that follows "its doorbells". `None` if the interface
@@ -331,11 +335,11 @@ pub trait Interface: Frontend + Send {
     fn new(setup: Setup<Self::Options>) -> Self;
 }
 
-/// Code that is generic over the front-end that the configuration selects.
+/// Code that is generic over the front-end selected by the configuration.
 pub trait FrontendVisitor {
     /// Result of the visit.
     type Output;
 
-    /// Visits a front-end. Each call of `frontend` creates a device in its power-on state.
+    /// Visits a front-end. Each call to `frontend` creates a device in its power-on state.
     fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output;
 }

@@ -1,6 +1,6 @@
 //! Observation of a front-end: counters, strict mode and trace, none of which affects the device.
 //!
-//! A front-end reports each decision as one event, which borrows the objects of the decision. An event is cheap to
+//! A front-end reports each decision as one event, which borrows the objects involved. An event is cheap to
 //! build, and observers that are disabled do no work for it.
 
 use super::strict::Findings;
@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// Only the implementation of this trait refers to the observers, not the event type. Code that reports an
-/// event therefore does not depend on strict mode, although strict mode depends on that code.
+/// Only implementations of this trait refer to the observers. Event types do not. Code that reports an event
+/// therefore does not depend on strict mode, although strict mode depends on that code.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);
@@ -31,7 +31,7 @@ impl Monitor {
         }
     }
 
-    /// Runs `write` to add to the trace, if a trace is running.
+    /// If a trace is running, runs `write` to add to it.
     #[inline]
     pub fn write_trace(&mut self, write: impl FnOnce(&mut Trace)) {
         if let Some(trace) = self.trace() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// Maximum number of QPs polled in one period. A poll reads one or two slots. If there are more QPs, the cost
-/// stays the same, but each QP is polled less often.
+/// Maximum number of QPs polled in one period. A poll reads one or two slots. If there are more QPs than this,
+/// the cost stays the same, but each QP is polled less often.
 const POLLS_PER_PERIOD: usize = 256;
 
 /// Table indices of QPs that are polled round-robin, every `PERIOD_MS` milliseconds.

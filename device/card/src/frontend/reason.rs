@@ -1,4 +1,4 @@
-//! Reasons for which every interface may ignore a store. They follow from PCI and from the layout of the registers.
+//! Reasons, common to all interfaces, for ignoring a store. They follow from PCI and from the register layout.
 
 use crate::telemetry::reason::IgnoreReason;
 

@@ -1,7 +1,7 @@
 //! Snapshots of a device's objects for an operator, in general RDMA terms.
 //!
-//! Field names are part of the public interface: the control socket shows rows as JSON. Rows that fit none of
-//! these types are defined in the module of their front-end.
+//! Field names are part of the public interface, because the control socket shows rows as JSON. A front-end
+//! that needs other types of rows defines them in its own module.
 
 mod nic;
 mod rdma;
@@ -27,7 +27,7 @@ use crate::telemetry::monitor::{IgnoredRow, Monitor};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpRow {
-    /// QPN that software uses.
+    /// QPN used by software.
     pub qpn: u32,
     pub state: QpState,
     pub service: Service,
@@ -38,23 +38,24 @@ pub struct QpRow {
     pub unacked_psn: u32,
     /// PSN expected from the peer.
     pub expected_psn: u32,
-    /// Connected peer; `None` if there is none or its address is unknown.
+    /// Connected peer; `None` if there is no peer or the peer's address is unknown.
     pub peer: Option<Peer>,
-    /// CQN of the send queue.
+    /// CQN of the CQ for send completions.
     pub send_cqn: u32,
-    /// CQN of the receive queue.
+    /// CQN of the CQ for receive completions.
     pub recv_cqn: u32,
-    /// Number of slots of the send queue.
+    /// Number of slots in the send queue.
     pub send_slots: u32,
-    /// Number of pending doorbells whose requests have not been started.
+    /// Posted send work that has not been started: requests, WQE blocks or doorbells, depending on the
+    /// interface.
     pub send_waiting: u32,
-    /// Number of slots of the receive queue.
+    /// Number of slots in the receive queue.
     pub recv_slots: u32,
-    /// Operations that the peer may request if the memory regions permit them too.
+    /// Operations permitted to the peer, provided that the memory regions also permit them.
     pub remote_rights: Vec<Right>,
-    /// Maximum number of outstanding READs and atomics as requester.
+    /// Maximum number of outstanding READs and atomics as the requester.
     pub max_rd_atomic: u8,
-    /// Maximum number of outstanding READs and atomics as responder.
+    /// Maximum number of outstanding READs and atomics as the responder.
     pub max_dest_rd_atomic: u8,
     /// Counters since the QP left RESET.
     pub counters: QpCounters,
@@ -68,19 +69,19 @@ pub struct QpRow {
 pub struct QpCounters {
     /// Accepted doorbells of the send queue.
     pub doorbells: u64,
-    /// Work requests taken from its send queue.
+    /// Work requests taken from the send queue.
     pub sends: u64,
-    /// Work requests taken from its receive queue.
+    /// Work requests taken from the receive queue.
     pub receives: u64,
     /// Send requests that completed, successfully or not.
     pub sends_completed: u64,
     /// Receive requests that completed, successfully or not.
     pub receives_completed: u64,
-    /// Requests of both queues that failed or were flushed.
+    /// Requests of either queue that failed or were flushed.
     pub failed: u64,
 }
 
-/// Converts the remote access rights of a QP.
+/// Converts a QP's remote access rights to a list.
 pub fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
     [
         (remote.write, Right::RemoteWrite),
@@ -93,7 +94,7 @@ pub fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
 }
 
 impl QpCounters {
-    /// Returns the number of send requests taken and not completed.
+    /// Returns the number of send requests that were taken from the queue and have not completed.
     pub const fn sends_outstanding(&self) -> u64 {
         self.sends.saturating_sub(self.sends_completed)
     }
@@ -167,21 +168,21 @@ impl Service {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqRow {
-    /// CQN that software uses.
+    /// CQN used by software.
     pub cqn: u32,
-    /// Number of entries of the buffer.
+    /// Number of entries in the buffer.
     pub entries: u64,
     /// Entries written since the CQ was created, modulo 2^32.
     pub producer: u32,
-    /// Completions that raise the next event.
+    /// Kind of completion that raises the next event.
     pub armed: Armed,
     /// EQ that receives the queue's events.
     pub eqn: u32,
-    /// Fault that broke the queue; `None` while it works.
+    /// Fault that broke the queue; `None` while the queue works.
     pub fault: Option<Fault>,
 }
 
-/// Completions that raise the next event of a CQ.
+/// Kind of completion that raises a CQ's next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Armed {
@@ -213,17 +214,17 @@ impl fmt::Display for Fault {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqRow {
     pub eqn: u32,
-    /// Number of entries of the buffer.
+    /// Number of entries in the buffer.
     pub entries: u64,
     /// Entries written, modulo 2^32.
     pub producer: u32,
     /// Whether the next event raises an interrupt.
     pub armed: bool,
-    /// MSI-X vector; `None` if it uses none.
+    /// MSI-X vector; `None` if the EQ uses no vector.
     pub vector: Option<u16>,
-    /// Mask of asynchronous events: bit t for type t, as the interface numbers them.
+    /// Mask of asynchronous events. Bit t stands for event type t in the interface's numbering.
     pub mask: u64,
-    /// Whether events have been lost and the overflow has not been reported yet.
+    /// Whether events were lost in an overflow that has not been reported yet.
     pub overflowed: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Tables of a device's objects for an operator.
 //!
-//! Each table describes its own name, its columns, and the form of its rows in JSON and in text. `hcactl list` can
-//! therefore print any table, including tables of new front-ends. Rows are copies, so reading them does not block the
-//! device.
+//! Each table defines its own name and columns, and the form of its rows in JSON and in text. `hcactl list` can
+//! therefore print any table, including the tables of new front-ends. Rows are copies, so reading them does not
+//! block the device.
 
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -14,9 +14,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::net::address::Addresses;
 use crate::telemetry::monitor::Monitor;
 
-/// Maximum number of rows of a [`Page`].
+/// Maximum number of rows in a [`Page`].
 ///
-/// Limited because rows are copied on the device's own thread, between two of its turns.
+/// The number is limited because the device's own thread copies the rows, between two turns.
 pub const PAGE_ROWS: usize = 256;
 
 /// Description of a table.
@@ -30,7 +30,7 @@ pub struct TableSpec {
     pub columns: &'static [&'static str],
 }
 
-/// A row. Its field names are part of the public interface, since they appear in the JSON form.
+/// A row of a table. Its field names are part of the public interface, because they appear in the JSON form.
 pub trait Row: Serialize + Debug + Send + 'static {
     /// Description of the table to which the row belongs.
     const TABLE: &'static TableSpec;
@@ -38,7 +38,7 @@ pub trait Row: Serialize + Debug + Send + 'static {
     /// Returns the text of each column.
     fn cells(&self) -> Vec<String>;
 
-    /// Adds the counters that the monitor has for the object.
+    /// Adds the monitor's counters for the object.
     fn add_observed(&mut self, monitor: &Monitor) {
         let _ = monitor;
     }
@@ -48,8 +48,8 @@ pub trait Row: Serialize + Debug + Send + 'static {
 pub struct Table<F> {
     /// Description of the table.
     pub spec: &'static TableSpec,
-    /// Returns the page that starts at [`TableContext::from`]. The function reads no guest memory and has no effect on
-    /// the guest. Unused indices cost no time.
+    /// Returns the page that starts at [`TableContext::from`]. The function reads no guest memory and has no
+    /// effect on the guest. Skipping unused indices takes no time.
     pub page: fn(&F, &TableContext<'_>) -> Page,
 }
 
@@ -59,10 +59,10 @@ impl<F> Table<F> {
     }
 }
 
-/// Position of the page, and data of the HCA that tables show in addition to the data of the front-end.
+/// The position of a page, and the HCA's data that tables show in addition to the front-end's data.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
-    /// The engine, which has the dynamic values of QPs.
+    /// The engine, which holds the dynamic state of QPs.
     pub engine: &'a Engine,
     /// Addresses of the fabric's ports.
     pub addresses: &'a Addresses,
@@ -85,7 +85,7 @@ impl TableContext<'_> {
         Page { rows: self.rows(rows), next: entries.next().map(|(index, _)| index.into()) }
     }
 
-    /// Builds the page of a table with one row.
+    /// Builds the only page of a table that has one row.
     pub fn single<T: Row>(&self, row: T) -> Page {
         Page { rows: self.rows(vec![row]), next: None }
     }
@@ -103,8 +103,8 @@ impl TableContext<'_> {
 pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
-    /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different times, so a
-    /// row that appears or disappears in the meantime may be missing.
+    /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different
+    /// times, so a row that is created or removed in between may be missing.
     pub next: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ impl Rows {
         self.len() == 0
     }
 
-    /// Returns the text of each column of each row.
+    /// Returns the text of every cell, row by row.
     pub fn cells(&self) -> Vec<Vec<String>> {
         self.rows.as_ref().map(|rows| rows.cells()).unwrap_or_default()
     }
@@ -188,7 +188,7 @@ pub fn hex(number: impl Into<u64>) -> String {
     format!("{:#x}", number.into())
 }
 
-/// Formats a cell that is yes or no.
+/// Formats a yes-or-no cell.
 pub fn yes(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
 }

@@ -22,7 +22,7 @@ use crate::telemetry::testing::Written;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Length of guest memory in bytes. It starts at bus address 0.
+/// Length of guest memory in bytes. Guest memory starts at bus address 0.
 pub const MEMORY: u64 = 1 << 30;
 
 /// A peer with an entry in the configuration.
@@ -59,7 +59,7 @@ pub fn dump(text: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Runs `work` and returns the lines that it logs.
+/// Runs `work` and returns the resulting log lines.
 pub fn logged(work: impl FnOnce() + Send) -> String {
     let written = Written::default();
     let to = written.clone();
@@ -97,7 +97,8 @@ pub struct Guest<F: Frontend> {
 }
 
 impl<F: Frontend> Guest<F> {
-    /// Creates a guest in its state after power-on, with memory space and bus mastering enabled.
+    /// Creates a guest whose device is in its power-on state, except that memory space and bus mastering are
+    /// enabled.
     pub fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
         let mut hca = Hca::new(frontend, addresses, None);
         let record = session::record();
@@ -158,7 +159,7 @@ impl<F: Frontend> Guest<F> {
         self.wire();
     }
 
-    /// Passes the eventfds to the device. A VMM does so again after it has removed all of them.
+    /// Passes the eventfds to the device. A VMM passes them again after it has removed all of them.
     pub fn wire(&mut self) {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));
@@ -171,7 +172,7 @@ impl<F: Frontend> Guest<F> {
         self.hca.impair(Rule::try_from(entry).unwrap()).unwrap();
     }
 
-    /// Advances the clock to a time, unless that time has passed, and handles expired deadlines.
+    /// Advances the clock to `to`, unless this time has already passed. Handles the expired deadlines.
     pub fn advance(&mut self, to: Instant) {
         self.now = to.max(self.now);
         self.hca.set_now(self.now);
@@ -236,7 +237,7 @@ pub fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     }
 }
 
-/// Exchanges frames and advances the clock until no deadline is left, for at most one minute.
+/// Exchanges frames and advances the clock until no deadline is left within one minute of the start.
 pub fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     let limit = a.now + std::time::Duration::from_secs(60);
     loop {
@@ -248,7 +249,7 @@ pub fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     }
 }
 
-/// Pseudorandom bytes that depend on the seed.
+/// Returns pseudorandom bytes that depend on the seed.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     let mut next = seed;
     let step = || {

@@ -1,7 +1,7 @@
 //! Doorbells that a guest writes without an exit, to pages that its VMM has mapped.
 //!
-//! Such a store does not notify the device, so the device polls. It polls in every turn, and between turns at
-//! intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the
+//! Such a write does not notify the device, so the device polls for it in every turn. Between turns, it polls
+//! at intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the
 //! client had written it, so records and traces show it like any other store. The front-end must tolerate
 //! stores that were overwritten between two polls; see [`Frontend::map_doorbells`].
 
@@ -30,10 +30,9 @@ const SHORT: Duration = Duration::from_millis(1);
 /// Polling interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Returns the polling interval after the time `silence` without activity. The interval is an eighth of
-/// `silence`, limited to one millisecond. After a tenth of a second without activity, the interval is a
-/// hundredth of `silence`, limited to ten milliseconds. An idle device therefore wakes up a hundred times per
-/// second.
+/// Returns the polling interval of a device that has been idle for `silence`. The interval is an eighth of
+/// `silence`, but at most one millisecond. After a tenth of a second of idle time, it is a hundredth of
+/// `silence`, but at most ten milliseconds. An idle device therefore wakes up a hundred times per second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
 }
@@ -62,8 +61,8 @@ impl Doorbells {
         Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), found: Vec::new() }
     }
 
-    /// Returns the file of a region for the client to map. If there is none, the client continues to send a message for
-    /// each doorbell.
+    /// Returns the file that the client can map for a region. If there is no file, the client sends a message
+    /// for each doorbell.
     pub(super) fn share(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         if region != Region::Bar(self.bar) {
             return None;
@@ -91,7 +90,7 @@ impl Doorbells {
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes the values that the guest has stored to the words that `words` lists.
+    /// Takes the values that the guest has stored to the words listed by `words`.
     fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
         let mut found = std::mem::take(&mut self.found);
         let Some(pages) = &self.pages else { return found };
@@ -139,7 +138,7 @@ impl<F: Frontend> Hca<F> {
         words.iter().any(|word| pages.has(*word))
     }
 
-    /// Returns the latest time at which [`Hca::poll_doorbells`] must be called next.
+    /// Returns the time by which [`Hca::poll_doorbells`] must be called next.
     pub fn next_poll(&self) -> Option<Instant> {
         self.doorbells.as_ref()?.next
     }
@@ -166,7 +165,7 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// Returns doorbells, together with their pages as a client has mapped them.
+    /// Returns doorbells, and a client's mapping of their pages.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
         let file = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_past_limit_of_turn_are_first_in_next_turn() {
+    fn doorbells_past_turn_limit_come_first_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));

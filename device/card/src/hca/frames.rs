@@ -16,13 +16,13 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path
-/// MTU, these frames take half a megabyte. Jumbo frames of a NIC take slightly more than one megabyte. A shared-memory
-/// fabric also limits the bytes, so fewer large frames are sent to it.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the
+/// largest path MTU, these frames take half a megabyte. Jumbo frames of a NIC take slightly more than one
+/// megabyte. A shared-memory fabric also limits the bytes, so fewer large frames are sent to such a fabric.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Maximum number of frames that the engine or the NIC builds before the other one continues. This equals the
-/// number of frames in a QP's turn, so that frames of equal length are sent with one system call.
+/// Maximum number of frames that the engine or the NIC builds before the other one takes its turn. This equals
+/// the number of frames in a QP's turn, so that frames of equal length are sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The part of a device that builds frames. A device without a NIC has only the engine.
@@ -54,7 +54,7 @@ impl<F: Frontend> Hca<F> {
         self.deliver_with(frame, icrc);
     }
 
-    /// Handles a frame from the fabric in the form it has on a wire.
+    /// Handles a frame from the fabric. The frame is in wire format, with its ICRC.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         self.expect_doorbells();
@@ -109,7 +109,7 @@ impl<F: Frontend> Hca<F> {
             && self.looped_back.len() < FRAMES_PER_TURN
     }
 
-    /// Collects frames of the NIC while the batch has room, and returns their number.
+    /// Collects up to `quota` frames from the NIC while the batch has room. Returns the number of frames.
     fn transmit_nic(&mut self, quota: usize) -> usize {
         for made in 0..quota {
             if !self.has_room() {
@@ -136,8 +136,8 @@ impl<F: Frontend> Hca<F> {
         self.capture.is_some() || self.sink.is_some() || !self.impairments.is_idle()
     }
 
-    /// Collects frames of the engine while the batch has room, and returns their number, which includes
-    /// frames that a rule drops or holds.
+    /// Collects up to `quota` frames from the engine while the batch has room. Returns the number of frames,
+    /// including those that a rule drops or holds.
     fn transmit_roce(&mut self, quota: usize) -> usize {
         let icrc =
             if self.needs_icrc || self.shows_frames() { IcrcField::Computed } else { IcrcField::LeftOut };
@@ -201,7 +201,7 @@ impl<F: Frontend> Hca<F> {
         self.handle_inbound(frame, icrc);
     }
 
-    /// Handles a frame for the port, which comes from the fabric or is looped back.
+    /// Handles a frame that arrives at the port, either from the fabric or through loopback.
     pub(super) fn handle_inbound(&mut self, frame: &[u8], icrc: IcrcField) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
@@ -302,7 +302,7 @@ impl<F: Frontend> Hca<F> {
         self.release_outbound();
     }
 
-    /// Resolves the IP address of the last frame, whose destination MAC is not known yet, and sends the frame.
+    /// Sends the last frame, after resolving its destination IP address to a MAC.
     fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound
@@ -356,7 +356,7 @@ impl<F: Frontend> Hca<F> {
     }
 }
 
-/// Returns a frame in the form it has on a wire, with its ICRC.
+/// Returns a frame in wire format, with its ICRC.
 fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
     let mut frame = Cow::from(frame);
     if icrc == IcrcField::LeftOut {
@@ -366,7 +366,7 @@ fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
     frame
 }
 
-/// Describes a packet of a QP. A request also has the number of its work request.
+/// Describes a packet of a QP. For a request, `wr` is the number of the work request.
 fn about(qpn: Qpn, wr: Option<u64>) -> About {
     About { qpn: Some(qpn), wr, note: None }
 }

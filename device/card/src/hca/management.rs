@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
 
 impl<F: Frontend> Hca<F> {
-    /// Limits the path MTU that the port reports to the maximum that the fabric carries. Must not be called
-    /// while a client is connected.
+    /// Limits the path MTU reported by the port to `most`, the largest MTU that the fabric carries. Must not be
+    /// called while a client is connected.
     pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
         let own = self.port.addresses().own;
         let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };
@@ -65,8 +65,8 @@ impl<F: Frontend> Hca<F> {
         let destination =
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
-        // At start-up, software opens the port before it posts receives. Until it has posted one, management answers
-        // requests.
+        // At start-up, software opens the port before it posts receives. Until software has posted a receive,
+        // management answers requests.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
         let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();

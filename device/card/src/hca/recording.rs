@@ -1,4 +1,4 @@
-//! Records the inputs and outputs of a device, or compares them with a record in a replay.
+//! Records a device's inputs and outputs or, in a replay, compares them with a record.
 
 use crate::fabric::TxBatch;
 use crate::frontend::Frontend;
@@ -9,7 +9,7 @@ use super::{Hca, WorkLeft};
 /// Tracks which outbound frames have been recorded.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Number of frames at the front of the batch that were recorded.
+    /// Number of frames, counted from the front of the batch, that have been recorded.
     recorded: usize,
     /// Length of the batch when the fabric was given access to it.
     shared: Option<usize>,
@@ -28,8 +28,9 @@ impl Outgoing {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Starts to record all inputs and outputs, or to compare them with a record. May only be called on a device in its
-    /// power-on state, because a record does not contain the creation of the device from its configuration.
+    /// Starts recording all inputs and outputs, or comparing them with a record. May only be called on a device
+    /// in its power-on state, because a record does not contain the creation of the device from its
+    /// configuration.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }
@@ -66,7 +67,7 @@ impl<F: Frontend> Hca<F> {
         sink.drained(left.frames, left.other);
     }
 
-    /// Records the data that the client has read.
+    /// Records the data read by the client.
     pub(super) fn record_answer(&self, answer: &[u8]) {
         if let Some(sink) = &self.sink {
             sink.answer(answer);

@@ -25,9 +25,9 @@ use crate::net::lid::{Grh, Route};
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// A device with a simple interface. A write to BAR 2, its doorbell, copies the bytes to bus address 0 and
-/// raises vector 1. A write to offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16
-/// sends a datagram from QP 3 to a group that it has joined.
+/// A device with a simple interface. BAR 2 is its doorbell: a write copies the bytes to bus address 0 and
+/// raises vector 1. A write to offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16 sends
+/// a datagram from QP 3 to a group that QP 3 has joined.
 #[derive(Default)]
 pub struct Stub {
     pub log: Vec<String>,

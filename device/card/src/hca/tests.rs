@@ -87,7 +87,7 @@ fn msix_structures_are_not_passed_to_frontend() {
 }
 
 #[test]
-fn disabled_memory_space_reads_ones() {
+fn disabled_memory_space_reads_as_ones() {
     let mut hca = powered_on();
     let mut out = [0; 4];
     hca.region_read(Region::Bar(Bar::Bar0), 0, &mut out);
@@ -137,7 +137,7 @@ fn disconnect_unmaps_client_memory() {
     assert_eq!(hca.frontend.log, ["reset"]);
 }
 
-/// The address table takes precedence over addresses derived from the MAC of a peer.
+/// The address table takes precedence over addresses derived from a peer's MAC.
 #[test]
 fn arp_from_configured_ip_requires_configured_mac() {
     let other = Identity { ipv4: Ipv4Addr::new(10, 77, 0, 3), ..Identity::from_lid(Lid::new(5)) };

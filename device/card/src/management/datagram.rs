@@ -20,13 +20,13 @@ pub struct Datagram {
     pub source_qp: Qpn,
     /// LID of the receiver.
     pub destination: Lid,
-    /// QP of the receiver, by its number on the wire.
+    /// Number of the receiver's QP on the wire.
     pub destination_qp: Qpn,
     pub mad: Mad,
 }
 
 impl Datagram {
-    /// Parses a packet. Returns `None` unless it is a datagram with the length of a MAD.
+    /// Parses a packet. Returns `None` unless the packet is a datagram with the length of a MAD.
     pub fn of(packet: &Packet<'_>, source: Lid, destination: Lid) -> Option<Self> {
         let Ext::Deth(deth) = packet.ext else { return None };
         let mad: Mad = packet.payload.try_into().ok()?;

@@ -1,4 +1,4 @@
-//! Performance management agents (PMA) of a port and of the switch.
+//! Performance management agents (PMA) of the port and of the switch.
 //!
 //! # Spec
 //! IBTA volume 1, section 16.1; mthca interface, section 8.6.

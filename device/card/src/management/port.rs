@@ -41,7 +41,7 @@ pub struct NodeProfile {
     pub opened_by_software: bool,
 }
 
-/// Whether to check the M_Key of a request. Software may query its own port without one.
+/// Whether to check the M_Key of a request. Software may query its own port without the M_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
     /// Check whether the request carries the port's M_Key.
@@ -65,7 +65,7 @@ pub(super) struct ManagedPort {
     opened: bool,
     link_up: bool,
     pkeys_changed: bool,
-    /// The fields of PortInfo that Set can change. The rest is filled in on each request.
+    /// The fields of PortInfo that Set can change. All other fields are filled in for each request.
     settings: PortInfo,
     pkeys: Vec<Pkey>,
     sl_to_vl: [u8; 8],
@@ -90,7 +90,7 @@ impl ManagedPort {
             pkeys_changed: false,
             settings: Self::settings(&profile),
             pkeys,
-            // SLs 0 to 7 are mapped to the VLs of the same number, and SLs 8 to 15 to VLs 0 to 7 again.
+            // SLs 0 to 7 are mapped to VLs 0 to 7. SLs 8 to 15 are mapped to VLs 0 to 7 as well.
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
             vl_arbitration: [[0; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
             m_key_violations: 0,

@@ -49,8 +49,8 @@ pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     }
 }
 
-/// Handles an SMP that arrives at the only port of a channel adapter. Returns the SMP for its agent if the path ends
-/// here.
+/// Handles an SMP that arrives at the only port of a channel adapter. Returns the SMP for the adapter's agent
+/// if the path ends here.
 pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     let smp = Smp::of_mut(&mut mad);
     let route = smp.route();
@@ -76,7 +76,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Returns whether the route has no LID-routed part at its beginning or end. Also checks that the path fits
+/// Returns whether the route is directed from beginning to end, without a LID-routed part, and the path fits
 /// into its field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as a kernel sends
-    /// it.
+    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as in requests sent
+    /// by a kernel.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };

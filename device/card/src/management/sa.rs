@@ -101,7 +101,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Returns whether the answer to the last query depended on the discovered nodes, so that a sweep is
+    /// Returns whether the answer to the last query depended on the discovered nodes, in which case a sweep is
     /// useful.
     pub(super) fn depends_on_subnet(&self) -> bool {
         self.depends_on_subnet
@@ -183,7 +183,7 @@ impl Request<'_> {
         self.sa.data.first_chunk().unwrap_or(&[0; LEN])
     }
 
-    /// Returns whether the component mask has all these bits.
+    /// Returns whether all bits of `components` are set in the component mask.
     fn has(&self, components: u64) -> bool {
         self.sa.component_mask() & components == components
     }

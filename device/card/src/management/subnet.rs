@@ -16,11 +16,11 @@ use protocol::mad::{Class, Mad, MadStatus, Method};
 use self::requests::OpenRequests;
 use super::{Datagram, PERMISSIVE_LID, QP0};
 
-/// Number of switch ports that HCAs can be attached to.
+/// Number of switch ports to which HCAs can be attached.
 const SWITCH_PORTS: u16 = 254;
 
-/// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. A further HCA
-/// replaces a known one, so that no HCA is locked out.
+/// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. Once it is
+/// reached, a new HCA replaces a known one, so that no HCA is locked out.
 const MAX_NODES: usize = 1024;
 
 /// Minimum time between sweeps.
@@ -30,20 +30,20 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// may get lost and other HCAs may come up at the same time.
 const FIRST_SWEEPS: u8 = 3;
 
-/// Time between sweeps while the guest causes none, as in OpenSM.
+/// Time between sweeps while the guest causes none. OpenSM uses the same interval.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of consecutive sweeps that an HCA may leave unanswered.
 pub(super) const MAX_MISSED_SWEEPS: u8 = 3;
 
-/// Returns the switch port that an HCA is attached to.
+/// Returns the switch port to which an HCA is attached.
 pub(super) const fn switch_port(lid: Lid) -> u8 {
     let [_, port] = ((lid.get().wrapping_sub(1)) % SWITCH_PORTS + 1).to_be_bytes();
     port
 }
 
-/// Upper half of the transaction IDs of this module's requests. The transaction IDs of software begin with
-/// the ID of its agent, which is a small number, so the two kinds cannot be confused.
+/// Upper half of the transaction IDs of this module's requests. Software's transaction IDs begin with an agent
+/// ID, which is a small number, so the two kinds of transaction IDs cannot be confused.
 const TID: u64 = 0x6863_6164 << 32;
 
 /// Another HCA, with the attributes it has returned.
@@ -93,8 +93,8 @@ impl Subnet {
         [self.own].into_iter().chain(self.nodes.keys().copied())
     }
 
-    /// Returns the HCA attached to a switch port. If several share the port, this HCA comes first, and then
-    /// the lowest LID.
+    /// Returns the HCA attached to a switch port. If several HCAs share the port, returns this HCA if it is one
+    /// of them, or else the HCA with the lowest LID.
     pub(super) fn attached(&self, port: u8) -> Option<Lid> {
         if switch_port(self.own) == port {
             return Some(self.own);
@@ -107,7 +107,7 @@ impl Subnet {
         self.lids().map(switch_port).max().unwrap_or(1)
     }
 
-    /// Starts the initial sweeps after the port came up.
+    /// Starts the initial sweeps after the port has come up.
     pub(super) fn begin(&mut self) {
         self.first_sweeps = FIRST_SWEEPS;
     }

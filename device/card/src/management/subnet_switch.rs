@@ -22,7 +22,7 @@ const LIDS_PER_BLOCK: u32 = 64;
 /// Forwarding table entry without a port.
 const NO_PORT: u8 = 0xff;
 
-/// Highest priority of a subnet manager, which has four bits (IBTA volume 1, section 14.4.1).
+/// Highest priority of a subnet manager. The priority has four bits (IBTA volume 1, section 14.4.1).
 const HIGHEST_PRIORITY: u8 = 15;
 
 /// GUID of the switch and of its port 0.
@@ -182,8 +182,8 @@ pub(super) fn info() -> SwitchInfo {
 }
 
 /// SMInfo for other subnet managers. If OpenSM runs in a guest, it must find a master to which it yields.
-/// OpenSM accepts a master only if both have the same SM_Key, which is 1 by default. OpenSM asks a master of
-/// lower priority to hand over, so this master has the highest priority.
+/// OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default. OpenSM asks a
+/// master of lower priority to hand over, so this master has the highest priority.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

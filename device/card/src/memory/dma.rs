@@ -1,13 +1,13 @@
-//! The DMA map: ranges of bus addresses that the client has mapped. Only this module accesses guest memory.
+//! The DMA map: ranges of bus addresses mapped by the client. Only this module accesses guest memory.
 //!
-//! The client specifies each range as a part of a file. A file is mapped once and completely, regardless of
-//! how many ranges and descriptors of it arrive. With an emulated IOMMU, each 4 KiB page is a separate range,
-//! and one mapping per range would exceed the host's limit on mappings. Ranges that are contiguous on the bus
-//! and in the file are merged into one window. [`Limits`] restricts what a client may map.
+//! The client specifies each range as a part of a file. Each file is mapped once, as a whole, no matter how
+//! many ranges and descriptors of it arrive. With an emulated IOMMU, each 4 KiB page is a separate range, and
+//! one mapping per range would exceed the host's limit on mappings. Ranges that are contiguous on the bus and
+//! in the file are merged into one window. [`Limits`] restricts what a client may map.
 //!
 //! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically.
-//! No reference to them exists outside this module. If the host cannot provide a page, the access and every
-//! later access to that file fail; see [`GuestMemory::is_lost`].
+//! No reference to these bytes exists outside this module. If the host cannot provide a page, the access and
+//! every later access to that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
 mod map;
@@ -33,8 +33,8 @@ use crate::record::RecordSink;
 /// Granularity of ranges in bytes.
 pub const PAGE_LEN: u64 = 4096;
 
-/// A range of bus addresses is not entirely mapped with the needed permission, or the host cannot provide a page of
-/// it.
+/// A part of the accessed range is not mapped with the required permission, or the host cannot provide one of
+/// its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("guest memory at {iova} ({len} bytes) is not mapped for {access}")]
 pub struct DmaError {
@@ -74,7 +74,7 @@ pub enum MapError {
     /// The client has reached its limit on files.
     #[error("too many guest memory files (maximum {0})")]
     TooManyFiles(usize),
-    /// The client's files would exceed their limit of address space.
+    /// The client's files would exceed the limit on their total length.
     #[error(
         "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x} bytes; raise `guest_memory.max_gib`"
     )]
@@ -86,7 +86,7 @@ pub enum MapError {
         /// Limit of the client.
         limit: u64,
     },
-    /// The file is on a file system that may withhold pages.
+    /// The file is on a file system that may fail to provide pages.
     #[error("the guest memory file must be on tmpfs or hugetlbfs, not on a file system of type {magic:#x}")]
     FileSystem {
         /// `f_type` as statfs(2) returns it.
@@ -97,7 +97,7 @@ pub enum MapError {
     File(#[from] std::io::Error),
 }
 
-/// Kinds of access that a range permits.
+/// Kinds of access permitted by a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// The device may read.
@@ -130,8 +130,8 @@ impl GuestMemory {
         Self { map: DmaMap::new(limits), ..Self::default() }
     }
 
-    /// Starts to record every access, or to replay recorded results without accessing guest memory. `None`
-    /// ends either mode.
+    /// Starts recording every access, or replaying recorded results without accessing guest memory. `None` ends
+    /// either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }
@@ -140,7 +140,7 @@ impl GuestMemory {
     /// range is inaccessible. The descriptor is closed, because the mapping does not need it.
     ///
     /// # Errors
-    /// [`MapError`]. In this case, nothing has changed.
+    /// [`MapError`]. On error, nothing has changed.
     pub fn map(
         &mut self,
         iova: Iova,
@@ -182,12 +182,11 @@ impl GuestMemory {
         self.map.window_count() as u64
     }
 
-    /// Unmaps everything between `iova` and `iova + len`. These bounds need not match the ranges that were
-    /// mapped, and `len` may exceed the address space. The range is not accessed after this function has
-    /// returned.
+    /// Unmaps everything between `iova` and `iova + len`. These bounds need not match the mapped ranges, and
+    /// `len` may exceed the address space. The range is not accessed after this function has returned.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit. In this case, nothing has changed.
+    /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit. On error, nothing has changed.
     pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
         let Some(locate) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
@@ -264,7 +263,7 @@ impl GuestMemory {
     /// may span adjoining mappings.
     ///
     /// # Errors
-    /// The range is not entirely readable, or a page is lost. In either case, `out` is unchanged.
+    /// Fails if the range is not entirely readable or a page is lost. In either case, `out` is unchanged.
     #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();
@@ -360,8 +359,8 @@ impl GuestMemory {
     }
 
     /// Atomically updates the naturally aligned 64-bit word at `iova`. `update` maps the current value to the
-    /// new one, or returns `None` to leave it unchanged. Returns the old value. Values are in host byte
-    /// order, which is also that of the guest.
+    /// new one, or returns `None` to leave the word unchanged. Returns the old value. Values are in host byte
+    /// order, which is also the guest's byte order.
     ///
     /// # Errors
     /// Fails as `write` does, or if `iova` is not a multiple of 8.
@@ -389,8 +388,8 @@ impl GuestMemory {
     }
 
     /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns
-    /// whether the access succeeded. While accesses are recorded or replayed, returns false without an
-    /// access. On false, the caller repeats the access in pieces to determine the error.
+    /// whether the access succeeded. While accesses are recorded or replayed, returns false without accessing
+    /// memory. If this returns false, the caller repeats the access in pieces to determine the error.
     #[inline(always)]
     fn in_one_window(
         &self,

@@ -1,4 +1,4 @@
-//! Operations on keys that work requests execute: fast registration, invalidation and window binding.
+//! Key operations executed by work requests: fast registration, invalidation and window binding.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, local invalidate), 10.6.7 (memory windows).
@@ -110,7 +110,7 @@ pub struct Bind {
     pub rights: Rights,
     /// Whether the window is zero-based, so that remote addresses are offsets from its first byte.
     pub zero_based: bool,
-    /// Window type that software expects. Binding fails if the window is of the other type.
+    /// Window type expected by software. Binding fails if the window has the other type.
     pub kind: WindowKind,
 }
 
@@ -124,8 +124,8 @@ pub enum KeyOp {
     Bind(Bind),
 }
 
-/// Layout of the first word of a token. From bit 0 on, it holds the operation, rights, flags, page layout and
-/// page shift. From bit 32 on, it holds the key that the operation changes.
+/// Layout of the first word of a token. The lower half holds the operation, rights, flags, page layout and page
+/// shift. The upper half holds the key changed by the operation.
 const RIGHTS: u32 = 8;
 const ZERO_BASED: u64 = 1 << 16;
 const TYPE_2B: u64 = 1 << 17;
@@ -162,7 +162,7 @@ impl From<KeyOp> for LocalOp {
                 [head, of.va.get(), of.len, of.parent.get().into()]
             }
         };
-        // Earlier requests may still gather data through a key that this request invalidates.
+        // Earlier requests may still gather data through a key invalidated by this request.
         Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
     }
 }

@@ -27,7 +27,7 @@ pub enum Purpose {
 /// An allocated key. It permits no access until a work request makes it valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// The whole key, with the bits that software last chose.
+    /// The whole key, including the bits last chosen by software.
     pub key: Lkey,
     pub pd: Pdn,
     /// Purpose of the key.
@@ -119,7 +119,7 @@ impl KeyTable {
         &mut self.slots
     }
 
-    /// Looks up a cached translation around `va` in a key's region.
+    /// Returns a cached translation of the key that may cover `va`. The caller must check whether it does.
     #[inline]
     pub(super) fn lookup(&self, key: Lkey, va: Va) -> Option<TlbEntry> {
         self.cache.get(key, self.index(key), va)
@@ -130,12 +130,12 @@ impl KeyTable {
         self.cache.put(self.index(key), va, entry);
     }
 
-    /// Looks up a cached position in the list of a key, if the list is unchanged.
+    /// Returns the cached position in a key's list, if the list is unchanged.
     pub(super) fn list_cursor(&self, key: Lkey, generation: Generation) -> Option<ListCursor> {
         self.cache.list_cursor(key, self.index(key), generation)
     }
 
-    /// Caches a position in the list of a key.
+    /// Caches a position in a key's list.
     pub(super) fn cache_list_cursor(&self, cursor: ListCursor, generation: Generation) {
         self.cache.put_list_cursor(self.index(cursor.key), cursor, generation);
     }
@@ -163,7 +163,8 @@ impl KeyTable {
         self.slots.get(index).map(|slot| &slot.entry)
     }
 
-    /// Inserts a valid entry for the region's key and returns the previous one.
+    /// Inserts a valid entry for the region's key. Returns the previous region or window, if the previous entry
+    /// was valid.
     ///
     /// # Errors
     /// Fails if the table is full.
@@ -173,7 +174,7 @@ impl KeyTable {
         Ok(old.and_then(|slot| slot.entry.valid().copied()))
     }
 
-    /// Allocates an entry for a key that work requests will make valid, replacing the previous entry.
+    /// Allocates an entry for a key that work requests will make valid. Replaces any previous entry.
     ///
     /// # Errors
     /// Fails if the table is full.
@@ -201,7 +202,7 @@ impl KeyTable {
         Ok(slot.entry)
     }
 
-    /// Returns the valid entries from an index on, in ascending order.
+    /// Returns the valid entries at index `first` and above, in ascending order.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
         self.slots.iter_from(first).filter_map(|(index, slot)| Some((index, slot.entry.valid()?)))
     }
@@ -211,7 +212,7 @@ impl KeyTable {
         self.iter_from(0).map(|(_, region)| region)
     }
 
-    /// Returns the entry whose key equals `key`, apart from the bits that software chooses.
+    /// Returns the entry whose key equals `key`, apart from the bits chosen by software.
     ///
     /// # Errors
     /// [`AccessError::Key`] if the entry does not exist.
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn key_table_size_is_from_1_to_2_to_the_32_entries() {
+    fn key_table_has_1_to_2_pow_32_entries() {
         assert!(KeyTable::new(0).contains_index(0) && !KeyTable::new(0).contains_index(1));
         assert!(!KeyTable::new(17).contains_index(1 << 17));
         assert!(KeyTable::new(32).contains_index(u32::MAX));

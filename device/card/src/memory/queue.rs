@@ -5,7 +5,7 @@ use protocol::ids::{Lkey, Pdn};
 
 use super::translate::{AccessTarget, PageTable, RegionAccess};
 
-/// Accesses bytes of regions. Offsets count from the first byte of the region, regardless of its start
+/// Accesses bytes of regions. Offsets are relative to the region's first byte, regardless of the region's start
 /// address.
 ///
 /// Every call checks key, PD and bounds, and splits accesses at page boundaries.
@@ -13,27 +13,27 @@ pub trait QueueMemory {
     /// Copies bytes out of a region.
     ///
     /// # Errors
-    /// Reports the first check that fails. `out` may then be partly written.
+    /// Returns the error of the first check that fails. On error, `out` may have been partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Modifies bytes of a work queue. Needs no write permission, because software registers work queues for
-    /// local reads only.
+    /// Modifies bytes of a work queue. This needs no write permission, because software registers work queues
+    /// for local reads only.
     ///
     /// # Errors
     /// Fails as `read` does.
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError>;
 
-    /// Writes a completion or event queue entry and stores its last byte last. A reader that sees that byte
-    /// also sees the rest of the entry and all earlier writes. Requires local write permission.
+    /// Writes an entry of a completion or event queue, storing the entry's last byte last. A reader that sees
+    /// the last byte also sees the rest of the entry and all earlier writes. Requires local write permission.
     ///
     /// # Errors
-    /// Fails as `read` does. In this case, the last byte has not been written.
+    /// Fails as `read` does. On error, the last byte has not been written.
     fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError>;
 
-    /// Returns the length of the key's region, or `None` if it does not exist.
+    /// Returns the length of the key's region, or `None` if the key is not valid.
     fn region_len(&self, key: Lkey) -> Option<u64>;
 
-    /// Returns the start address of the key's region, or `None` if it does not exist.
+    /// Returns the start address of the key's region, or `None` if the key is not valid.
     fn region_start(&self, key: Lkey) -> Option<u64>;
 }
 
@@ -77,7 +77,7 @@ pub mod testing {
         pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
         pub read_only: Cell<bool>,
-        /// Modification that software makes later.
+        /// Modification made later by software.
         pub later: RefCell<Option<Later>>,
     }
 

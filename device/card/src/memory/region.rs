@@ -1,4 +1,4 @@
-//! Memory regions and windows, to which keys refer, and the accesses that they permit.
+//! Memory regions and windows, to which keys refer, and the accesses permitted by regions and windows.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
@@ -10,7 +10,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 pub use super::key_op::PageShift;
 use super::key_op::{Pages, WindowKind};
 
-/// Translation from the bytes of a key to bus addresses.
+/// Translation of a key's bytes to bus addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
     /// The bytes are contiguous.
@@ -37,7 +37,7 @@ pub enum Translation {
         /// Offset into the first page, as in `Paged`.
         offset: u64,
     },
-    /// Ranges of other keys, each in an entry of the page table.
+    /// Ranges of other keys. The page table has an entry for each range.
     Indirect {
         /// Lengths of the ranges.
         entry_len: EntryLen,
@@ -78,7 +78,8 @@ impl Translation {
         }
     }
 
-    /// Returns the translation without the first `by` bytes, or `None` at the end of the address space.
+    /// Returns the translation without the first `by` bytes, or `None` if the result is beyond the address
+    /// space.
     fn advance(self, by: u64) -> Option<Self> {
         Some(match self {
             Self::Contiguous { bus } => Self::Contiguous { bus: Iova::new(bus.get().checked_add(by)?) },
@@ -95,7 +96,7 @@ impl Translation {
     }
 }
 
-/// Reference point of the address in an access.
+/// What the address in an access is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Address 0: the first byte of the region has the address `start`.
@@ -134,7 +135,7 @@ pub struct MemoryRegion {
     /// First address, which need not be page-aligned.
     pub start: Va,
     pub len: u64,
-    /// Reference point of addresses in requests.
+    /// What the addresses in requests are relative to.
     pub origin: Origin,
     pub rights: Rights,
     /// Location of the bytes.
@@ -163,7 +164,7 @@ impl MemoryRegion {
     /// region.
     ///
     /// # Errors
-    /// Reports the first check that fails.
+    /// Returns the error of the first check that fails.
     pub fn grant(
         &self,
         initiator: Initiator,
@@ -196,10 +197,10 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the offset of `va` if `len` bytes from there are in the region.
+    /// Returns the offset of `va` in the region, if the `len` bytes starting at `va` are inside the region.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] otherwise.
+    /// [`AccessError::Bounds`] if any of these bytes is outside the region.
     pub(super) fn offset(&self, va: Va, origin: Origin, len: u64) -> Result<u64, AccessError> {
         let offset = match (origin, self.origin) {
             (Origin::Start, _) | (_, Origin::Start) => Some(va.get()),
@@ -211,7 +212,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the translation from `offset` on.
+    /// Returns the translation of the bytes starting at `offset`.
     ///
     /// # Errors
     /// [`AccessError::Bounds`] if the address space ends before `offset`.

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{GuestMemory, Permissions};
 
-/// Returns guest memory of `pages` zeroed pages, readable and writable, from `iova` on.
+/// Returns guest memory that consists of `pages` zeroed pages, readable and writable, starting at `iova`.
 pub fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     let mut memory = GuestMemory::default();
     memory.map_zeros(iova, pages * super::dma::PAGE_LEN);
@@ -37,7 +37,7 @@ fn zeros(len: u64) -> OwnedFd {
 }
 
 impl GuestMemory {
-    /// Maps zeroed memory, readable and writable. It takes host memory only when touched.
+    /// Maps zeroed memory, readable and writable. Host memory is allocated only for pages that are touched.
     pub fn map_zeros(&mut self, iova: u64, len: u64) {
         self.map(Iova::new(iova), len, ALL, Some((zeros(len), 0))).unwrap();
     }
@@ -49,7 +49,7 @@ impl GuestMemory {
         bytes
     }
 
-    /// Reads bytes of any length as the guest, not as the device.
+    /// Reads any number of bytes as the guest would, not as the device.
     pub fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }

@@ -11,20 +11,20 @@ use super::dma::PAGE_LEN;
 use super::keys::{Generation, KeyTable, TlbEntry};
 use super::region::{MemoryRegion, Origin};
 
-/// A device's page table, as a view that is cheap to copy.
+/// A view of a device's page table. The view is cheap to copy.
 pub trait PageTable: Copy {
-    /// Returns the bus address of the page in an entry, or `None` if the entry has never been written. The
-    /// low bits of the address are undefined.
+    /// Returns the bus address of the page to which an entry refers, or `None` if the entry has never been
+    /// written. The low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
-    /// Returns the first entry of the list of 512 pages to which an entry of a two-level table refers.
+    /// In a two-level table, an entry refers to a list of 512 pages. Returns the first entry of this list.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
         None
     }
 
-    /// Returns an entry of a list of keys, or `None` if it does not exist. A missing entry ends a list whose
-    /// entries state their lengths.
+    /// Returns an entry in a list of keys, or `None` if the entry does not exist. If the entries of a list
+    /// state their own lengths, a missing entry ends the list.
     fn range(self, entry: u64) -> Option<KeyRange> {
         let _ = entry;
         None
@@ -55,7 +55,7 @@ pub struct Segment {
     pub len: usize,
 }
 
-/// Address at which an access starts, and its initiator.
+/// Start address of an access, and the initiator of the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessTarget {
     /// QP and PD on whose behalf the access is executed.
@@ -63,7 +63,7 @@ pub struct AccessTarget {
     /// Key of the region.
     pub key: Lkey,
     pub va: Va,
-    /// Reference point of `va`.
+    /// What `va` is relative to.
     pub origin: Origin,
 }
 
@@ -73,7 +73,7 @@ impl AccessTarget {
         Self { initiator, key, va, origin: Origin::Zero }
     }
 
-    /// Creates a target from an offset from the region's first byte, as used for queues.
+    /// Creates a target from an offset relative to the region's first byte, as used for queues.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
         // Queues do not use windows, so the QP is irrelevant.
         let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
@@ -81,8 +81,8 @@ impl AccessTarget {
     }
 }
 
-/// Access to guest memory through a device's keys and page table. Every method checks key, PD, right and bounds, in
-/// this order, and splits at page boundaries. A length of 0 is not checked.
+/// Access to guest memory through a device's keys and page table. Every method checks key, PD, right and
+/// bounds, in this order, and splits accesses at page boundaries. An access of length 0 is not checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionAccess<'a, P> {
     pub keys: &'a KeyTable,
@@ -99,7 +99,7 @@ static WHOLE_MEMORY: MemoryRegion =
 const RESERVED_LKEY: Lkey = Lkey::new(0);
 
 impl<'a, P: PageTable> RegionAccess<'a, P> {
-    /// Returns the region of a permitted access, and the offset of the range in it.
+    /// If an access is permitted, returns its region and the offset of the range in the region.
     fn grant(
         &self,
         at: AccessTarget,
@@ -128,7 +128,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Checks whether `access` to `len` bytes at `at` is granted, but not whether the pages exist.
     ///
     /// # Errors
-    /// Reports the first check that fails.
+    /// Returns the error of the first check that fails.
     pub fn check(&self, at: AccessTarget, len: u64, access: Access) -> Result<(), AccessError> {
         if len == 0 {
             return Ok(());
@@ -139,7 +139,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Returns the bus segments of a range.
     ///
     /// # Errors
-    /// Fails as `check` does. The iterator may yield further errors, such as [`AccessError::Unmapped`].
+    /// Fails as `check` does. The iterator may also yield errors, such as [`AccessError::Unmapped`].
     pub fn segments(
         &self,
         at: AccessTarget,
@@ -158,8 +158,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies a range into `out`.
     ///
     /// # Errors
-    /// Fails as `check` does, or if a page cannot be accessed, with [`AccessError::Unmapped`] for example. In
-    /// this case, `out` may be partly written.
+    /// Fails as `check` does. Also fails if a page cannot be accessed, for example with
+    /// [`AccessError::Unmapped`]. On error, `out` may have been partly written.
     pub fn read(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, out.len(), access) {
             return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
@@ -182,7 +182,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Appends a range of `len` bytes to `out`.
     ///
     /// # Errors
-    /// Fails as `read` does. In this case, a part of the range may have been appended.
+    /// Fails as `read` does. On error, a part of the range may have been appended.
     pub fn append(
         &self,
         at: AccessTarget,
@@ -214,7 +214,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies `data` into a range.
     ///
     /// # Errors
-    /// Fails as `read` does. In this case, the pages before the failing one have been written.
+    /// Fails as `read` does. On error, the pages before the failing page have been written.
     pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
@@ -234,11 +234,11 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
-    /// Writes an entry whose last byte transfers ownership to software. That byte becomes visible after all
-    /// others and all earlier writes. Requires local write permission.
+    /// Writes an entry whose last byte transfers ownership to software. The last byte becomes visible after all
+    /// other bytes and all earlier writes. Requires local write permission.
     ///
     /// # Errors
-    /// Fails as `write` does. In this case, the last byte has not been written.
+    /// Fails as `write` does. On error, the last byte has not been written.
     pub fn publish(&self, at: AccessTarget, entry: &[u8]) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, entry.len(), Access::LocalWrite)
             && is_in_one_page(iova, entry.len())
@@ -270,7 +270,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
-    /// Executes `op` on the 64-bit word at `at` and returns its original value.
+    /// Executes `op` on the 64-bit word at `at`, and returns the word's original value.
     ///
     /// # Errors
     /// Fails as `check` does for [`Access::RemoteAtomic`], or with [`AccessError::Unmapped`] if the word
@@ -306,8 +306,8 @@ pub struct Segments<'a, P> {
 }
 
 impl<P: PageTable> Segments<'_, P> {
-    /// Caches the translation around the byte at `offset`, unless it depends on tables that do not report
-    /// changes.
+    /// Caches the translation around the byte at `offset`, unless the translation depends on tables that do not
+    /// report changes.
     fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
         let Walk { keys, pages, .. } = self.walk;
         let generation = pages.generation();
@@ -318,7 +318,7 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        // An entry grants only the rights that both the key and the keys in its lists grant.
+        // An entry grants only the rights granted by both the key and the keys in its lists.
         let region = MemoryRegion { rights: region.rights.difference(at.denied), ..*region };
         if let Some(entry) = TlbEntry::of(&region, first, len, bus, generation.filter(|_| at.from_table)) {
             keys.cache(region.key, self.va, entry);

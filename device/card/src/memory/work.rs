@@ -1,5 +1,5 @@
-//! Operations on keys by work requests and peers: fast registration, invalidation and window binding. The
-//! table shows the state of a key after each operation.
+//! Key operations executed by work requests and by peers: fast registration, invalidation and window binding.
+//! The table shows the state of a key after each operation.
 //!
 //! | state of a key | fast registration | binding, type 1 | binding, type 2 | invalidation |
 //! |---|---|---|---|---|
@@ -27,7 +27,7 @@ impl KeyTable {
     /// Executes the operation that a work request of `initiator` contains.
     ///
     /// # Errors
-    /// Returns why the operation is rejected. In this case nothing has changed.
+    /// If the operation is rejected, nothing changes and the error gives the reason.
     pub fn run(&mut self, initiator: Initiator, op: &KeyOp) -> Result<(), AccessError> {
         match op {
             KeyOp::Invalidate(key) => self.invalidate(initiator, *key),
@@ -39,8 +39,8 @@ impl KeyTable {
     /// Executes a remote invalidation by the peer of `initiator`.
     ///
     /// # Errors
-    /// Returns why the invalidation is rejected. In this case nothing has changed. Invalidation is also
-    /// rejected if the region grants peers no access.
+    /// If the invalidation is rejected, nothing changes and the error gives the reason. One possible reason is
+    /// that the region grants peers no access.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;

@@ -64,9 +64,9 @@ impl Addresses {
     }
 
     /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software
-    /// specified no address, the default peer is used. The destination MAC of an unknown IP address is
-    /// [`UNRESOLVED`]. The source is always this port, because a guest must not use the address of another
-    /// port, regardless of the contents of its QP context.
+    /// specified no address, the default peer is used. If the MAC for the IP address is unknown, the
+    /// destination MAC is [`UNRESOLVED`]. The source is always this port, because a guest must not use the
+    /// address of another port, regardless of the contents of its QP context.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -82,8 +82,8 @@ impl Addresses {
         })
     }
 
-    /// Returns headers that lead nowhere, for a QP whose peer is unknown. Its packets time out, as on a wire without
-    /// the peer.
+    /// Returns headers that lead nowhere, for a QP whose peer is unknown. Packets of this QP time out, as on a
+    /// wire to which the peer is not connected.
     pub fn nowhere(&self) -> Encap {
         Encap {
             src_mac: self.own.mac,
@@ -98,7 +98,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the LID of the port with this MAC, 0 if unknown.
+    /// Returns the LID of the port with this MAC, or 0 if the LID is unknown.
     pub fn lid_of(&self, mac: MacAddr) -> Lid {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
@@ -133,8 +133,8 @@ impl Addresses {
         Some((port.mac, port.ip()))
     }
 
-    /// Returns the MAC for an IPv4 address: that of the port with this address, otherwise that of the port
-    /// with the LID, otherwise [`UNRESOLVED`].
+    /// Returns the MAC of the port with this IPv4 address. If no such port is known, returns the MAC of the
+    /// port with LID `lid`, or [`UNRESOLVED`] if `lid` is 0.
     fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> MacAddr {
         let [_, _, hi, lo] = ip.octets();
         let by_rule = Identity::from_lid(Lid::new(u16::from_be_bytes([hi, lo])));

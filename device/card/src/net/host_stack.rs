@@ -26,11 +26,12 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Maximum number of pending answers. Further answers are dropped. One frame causes one answer of the same
-/// length to its source, so a peer cannot make this port send more than the peer itself sends. However,
-/// answers accumulate if a peer sends while the fabric is blocked. The only longer answer is the
-/// advertisement that answers a probe. It exceeds the shortest probe by eight bytes, because RFC 4861,
-/// section 7.2.4, requires it to contain an option that a probe must not contain.
+/// Maximum number of pending answers. Once it is reached, further answers are dropped. One frame causes one
+/// answer of the same length to the frame's source, so a peer cannot make this port send more than the peer
+/// itself sends. However, answers accumulate if a peer sends while the fabric is blocked. Only the
+/// advertisement that answers a probe is longer than its request. It exceeds the shortest probe by eight bytes,
+/// because RFC 4861, section 7.2.4, requires the advertisement to contain an option. A probe must not contain
+/// this option.
 pub(super) const MAX_WAITING: usize = 256;
 
 /// Hop limit of packets from the host stack.
@@ -54,7 +55,7 @@ pub(super) struct RxContext<'a> {
 }
 
 impl HostStack {
-    /// Handles a frame, which the stack answers, learns from or rejects.
+    /// Handles a frame: answers it, learns from it, or rejects it.
     pub(super) fn serve(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         match cx.ether.ether_type {
             EtherType::Arp => self.on_arp(cx),
@@ -64,7 +65,7 @@ impl HostStack {
         }
     }
 
-    /// Reserves the addresses of another host for that host, unless they are reserved already.
+    /// Reserves the addresses of another host for that host, unless they are already reserved.
     pub(super) fn add_static_neighbour(&mut self, own: &Identity, other: &Identity) {
         if other.mac == own.mac {
             return;
@@ -97,7 +98,8 @@ impl HostStack {
         self.waiting.clear();
     }
 
-    /// Checks that an answer to `sender` is within its rate limit and fits into the queue.
+    /// Checks that an answer to `sender` is within the sender's rate limit, and that the queue has room for the
+    /// answer.
     pub(super) fn allow_answer(
         &mut self,
         now: Instant,
@@ -144,8 +146,8 @@ impl HostStack {
     fn on_ipv6(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         let (ip, payload) = Ipv6::parse(cx.ether.payload)?;
         let group = ip.dst.is_multicast();
-        // The destination IP of a multicast frame needs no check, because the frame was sent to a group of
-        // this port.
+        // The destination IP of a multicast frame needs no check, because the frame was sent to a group that
+        // this port has joined.
         if group != cx.ether.dst.is_multicast() || !group && !cx.own.owns(ip.dst.into()) {
             return Err(DropReason::OtherIp);
         }

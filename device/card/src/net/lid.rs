@@ -3,7 +3,7 @@
 //! | InfiniBand | RoCEv2 |
 //! |---|---|
 //! | packet without GRH | IPv4, between the addresses of the ports with these LIDs |
-//! | packet with GRH | IPv6, whose header is the GRH; the MACs are those of the ports with these LIDs |
+//! | packet with GRH | IPv6, with the GRH as its header; the MACs are those of the ports with these LIDs |
 //! | destination LID of a group, with its MGID in the GRH | IPv6 (IPv4 for a mapped MGID), Ethernet group address |
 //! | source and destination LID | MACs, according to the LID table or the LID rule |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
@@ -148,7 +148,7 @@ mod tests {
         let ip =
             IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
         assert_eq!((encap.dst_mac, encap.ip, encap.hop_limit), (MacAddr([2, 0, 0, 0, 0, 2]), ip, 3));
-        // This is the GID of soft-RoCE's IPv4 address.
+        // This GID is a mapped IPv4 address. soft-RoCE uses such GIDs.
         let encap = route(2, 0, grh("::ffff:10.77.0.2")).unwrap();
         assert_eq!(encap.ip, IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into() });
     }

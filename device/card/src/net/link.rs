@@ -3,7 +3,7 @@
 /// State of the link, which is up while the cable is plugged in and software has not disabled the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// State of the cable, which the operator controls. A reset does not change it.
+    /// Whether the cable is plugged in. The operator controls this. A reset does not change it.
     pub plugged: bool,
     /// Whether software has enabled the port. A reset enables it.
     pub enabled: bool,

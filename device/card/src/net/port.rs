@@ -22,7 +22,7 @@ pub struct Port {
     /// The only copy of the addresses. Other modules read them here, because they can change.
     addresses: Addresses,
     owner: PortOwner,
-    /// Whether frames sent by the port return to it. The wire is then disconnected.
+    /// Whether frames sent by the port return to the port. If so, the wire is disconnected.
     loopback: bool,
     stats: PortStats,
 }
@@ -36,14 +36,14 @@ enum PortOwner {
     Nic {
         /// Whether the RDMA half is in use, so that RoCE to this port goes to the engine.
         rdma: bool,
-        /// MAC of the NIC until its driver sets another.
+        /// MAC of the NIC until the driver sets another MAC.
         permanent: MacAddr,
     },
 }
 
 impl PortOwner {
-    /// Checks the destination IP address of a RoCE packet. `mac` is its destination MAC, which is this port's
-    /// or a group's.
+    /// Checks the destination IP address of a RoCE packet. `mac` is the packet's destination MAC, which is that
+    /// of this port or of a group.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         let takes = match self {
             // The transport checks whether the group has been joined.
@@ -51,8 +51,8 @@ impl PortOwner {
             Self::HostStack(_) => own.owns(ip),
             // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The device does not know the IP addresses of the port. The driver programs only the addresses
-            // of each connection, which the QP checks.
+            // The device does not know the IP addresses of the port. The driver programs only the addresses of
+            // each connection, and the QP checks these addresses.
             Self::Nic { .. } => is_valid_source(ip),
         };
         match takes {
@@ -75,7 +75,7 @@ impl PortOwner {
 }
 
 impl Port {
-    /// Creates the port of an HCA, with its link up and its configured ports as static neighbours.
+    /// Creates the port of an HCA, with its link up and the configured ports as static neighbours.
     pub fn new(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
         let mut host_stack = HostStack::default();
@@ -173,13 +173,13 @@ impl Port {
         }
     }
 
-    /// Counts a RoCE packet that [`Port::receive`] returned.
+    /// Counts a RoCE packet returned by [`Port::receive`].
     pub fn count_received(&mut self, frame: &[u8]) {
         self.stats.receive.count(frame);
     }
 
-    /// Checks and counts a frame for the NIC. If loopback is disabled, rejects frames whose source is the
-    /// NIC's own MAC. They are reflections of the NIC's own multicasts, or come from a host with the same
+    /// Checks and counts a frame for the NIC. If loopback is disabled, rejects frames whose source is the NIC's
+    /// own MAC. Such frames are reflections of the NIC's own multicasts, or come from a host with the same
     /// address.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
@@ -199,7 +199,7 @@ impl Port {
         self.stats.nic_transmit.count_nic(frame);
     }
 
-    /// Counts a transmit request of the NIC that is not a valid frame.
+    /// Counts a NIC transmit request that does not describe a valid frame.
     pub fn count_malformed(&mut self) {
         self.stats.lost_malformed += 1;
     }
@@ -209,7 +209,7 @@ impl Port {
         self.stats.lost_link_down += frames as u64;
     }
 
-    /// Removes a priority tag, which only indicates the priority of a frame. Switches add it to frames
+    /// Removes a priority tag, which only indicates the priority of a frame. Switches add such tags to frames
     /// without a VLAN. Returns `None` for a frame of a VLAN, because VLANs separate networks and this port
     /// belongs to no VLAN. Frames for a NIC are unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
@@ -239,8 +239,8 @@ impl Port {
         }
     }
 
-    /// Resolves a neighbour. While its MAC is unknown, frames for it can [`wait`](Self::wait). A NIC has no
-    /// neighbours here, because its driver's kernel resolves them.
+    /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can
+    /// [`wait`](Self::wait). A NIC has no neighbours here, because its driver's kernel resolves them.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
@@ -259,8 +259,8 @@ impl Port {
         self.stats.lost_unresolved += lost as u64;
     }
 
-    /// Returns the next frame whose destination has been resolved, with its MAC filled in. Call this after
-    /// [`Port::receive`].
+    /// Returns the next frame whose destination has been resolved, with the destination MAC filled in. Call
+    /// this after [`Port::receive`].
     pub fn next_resolved(&mut self) -> Option<Vec<u8>> {
         self.host_stack()?.next_resolved()
     }
@@ -270,7 +270,7 @@ impl Port {
         self.stats.lost_unresolved += 1;
     }
 
-    /// Reserves the addresses of another host for that host, unless they are reserved already.
+    /// Reserves the addresses of another host for that host, unless they are already reserved.
     pub fn add_static_neighbour(&mut self, other: &Identity) {
         if let PortOwner::HostStack(host_stack) = &mut self.owner {
             host_stack.add_static_neighbour(&self.addresses.own, other);
@@ -301,7 +301,7 @@ impl Port {
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
 
-    /// Returns the reason if a frame has been dropped since the last call.
+    /// If a frame has been dropped since the last call, returns the reason.
     pub fn take_drop(&mut self) -> Option<DropReason> {
         self.stats.take_drop()
     }
@@ -311,8 +311,8 @@ impl Port {
         self.stats.count_drop(reason);
     }
 
-    /// Returns whether a management datagram may be answered. The answer counts against the same limit of
-    /// `sender` as other answers.
+    /// Returns whether a management datagram may be answered. The answer counts against the rate limit of
+    /// `sender`, like any other answer.
     pub fn allow_management(&mut self, now: Instant, sender: MacAddr, waiting: &TxBatch) -> bool {
         let Some(host_stack) = self.host_stack() else { return false };
         let allowed = host_stack.allow_answer(now, sender, waiting);

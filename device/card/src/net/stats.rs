@@ -23,8 +23,8 @@ pub struct Traffic {
     pub packets: u64,
     /// Number of packets or frames that were sent to a group.
     pub multicast_packets: u64,
-    /// Number of octets. A RoCE packet is counted from BTH to ICRC. A frame is counted from the destination
-    /// MAC on, without the frame check sequence.
+    /// Number of octets. A RoCE packet is counted from BTH to ICRC. A NIC frame is counted from the destination
+    /// MAC to its end, without the frame check sequence.
     pub octets: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct PortStats {
     pub roce: u64,
     /// RoCE packets sent to the fabric.
     pub transmit: Traffic,
-    /// RoCE packets from the fabric that were delivered.
+    /// Delivered RoCE packets from the fabric.
     pub receive: Traffic,
     /// NIC frames sent to the fabric.
     pub nic_transmit: Traffic,
@@ -94,7 +94,7 @@ impl PortStats {
         self.newest_drop = Some(reason);
     }
 
-    /// Returns the reason if a frame has been dropped since the last call.
+    /// If a frame has been dropped since the last call, returns the reason.
     pub(super) fn take_drop(&mut self) -> Option<DropReason> {
         self.newest_drop.take()
     }

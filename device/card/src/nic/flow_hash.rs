@@ -1,9 +1,9 @@
-//! Flow hash: the Toeplitz hash that receive side scaling (RSS) uses, and the fields of a packet that it covers.
+//! Flow hash: the Toeplitz hash used by receive side scaling (RSS), and the packet fields covered by this hash.
 
 use protocol::net::layers::{Addresses, Ip, Transport};
 use protocol::net::toeplitz::{self, Key};
 
-/// A 16-bit word of a packet that the hash can cover. Offsets are in bytes from the source address.
+/// A 16-bit packet word that the hash can cover. Offsets are in bytes from the source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Word of the source or destination address of an IPv4 header.
@@ -25,7 +25,7 @@ pub enum Port {
     Destination,
 }
 
-/// The fields of a packet that the hash covers.
+/// The packet fields covered by the hash.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// Source and destination address, then the ports of TCP, UDP and SCTP unless the packet is a fragment.
@@ -44,7 +44,7 @@ pub fn hash(key: &Key, symmetric: bool, ip: &Ip, input: Input<'_>) -> u32 {
     }
 }
 
-/// Returns the words of a packet that `fields` selects.
+/// Returns the packet words selected by `fields`.
 pub fn words(ip: &Ip, fields: &[Option<Field>]) -> impl Iterator<Item = u16> {
     fields.iter().map(|field| field.and_then(|field| field.of(ip)).unwrap_or(0))
 }

@@ -1,6 +1,6 @@
-//! Transmit offload, which fills in the lengths and checksums of a frame's headers.
+//! Transmit offload, which fills in the lengths and checksums in a frame's headers.
 //!
-//! Checksums are computed from scratch. A partial sum that the driver left in the field is ignored.
+//! Checksums are computed from scratch. A partial sum left in the field by the driver is ignored.
 
 use protocol::net::checksum::Checksum;
 use protocol::net::layers::TCP;
@@ -16,13 +16,13 @@ const UDP_LEN: usize = 8;
 const SCTP_LEN: usize = 12;
 const ETHERNET_LEN: usize = 14;
 
-/// The headers of a frame as a transmit descriptor describes them, and the checksums to compute. Lengths are in bytes
+/// A frame's headers, as described by a transmit descriptor, and the checksums to compute. Lengths are in bytes
 /// and include options and extension headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Length of the Ethernet header, without tags to insert.
     pub ether_len: usize,
-    /// Length of the VLAN tags to insert, which guest memory does not contain.
+    /// Length of the VLAN tags to insert. These tags are not in guest memory.
     pub inserted_len: usize,
     /// Outer headers of a tunnel.
     pub tunnel: Option<Tunnel>,
@@ -72,8 +72,8 @@ pub enum L4Protocol {
     Sctp,
 }
 
-/// A header is shorter than its minimum, lies outside the frame, or depends on a header that was not
-/// described.
+/// A header is shorter than its minimum, lies outside the frame, or depends on a header that the request does
+/// not describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("invalid header lengths")]
 pub struct HeaderError;
@@ -172,7 +172,8 @@ impl Offloads {
         self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
     }
 
-    /// Adjusts the headers of a segment: `frame` is the segment with a copy of the original headers.
+    /// Adjusts the headers of a segment. `frame` is the segment, which begins with a copy of the original
+    /// headers.
     pub(super) fn adjust_headers(&self, frame: &mut [u8], position: SegmentPosition) {
         let ips = self.outer.map(|outer| outer.ip).into_iter().chain(self.ip);
         ips.for_each(|ip| ip.adjust_headers(frame, position));
@@ -188,8 +189,8 @@ impl Offloads {
         }
     }
 
-    /// Computes the requested checksums, inner headers first, because outer checksums cover the inner
-    /// headers.
+    /// Computes the requested checksums. The checksums of inner headers come first, because outer checksums
+    /// cover the inner headers.
     ///
     /// # Errors
     /// Fails if the frame ends within its headers.

@@ -17,11 +17,11 @@ pub struct Checksums {
 pub enum ChecksumStatus {
     Valid,
     Invalid,
-    /// The frame has no such header, or software must verify it.
+    /// The frame has no such header, or software must verify the checksum.
     Unverified,
 }
 
-/// Verifies the checksums of a frame. Without an IP header nothing is verified.
+/// Verifies the checksums of a frame. If the frame has no IP header, nothing is verified.
 pub fn verify(frame: &[u8], layers: &Layers) -> Checksums {
     let (Some(ip), Some(header)) = (&layers.ip, layers.ip_header(frame)) else {
         return Checksums { ip: ChecksumStatus::Unverified, l4: ChecksumStatus::Unverified };
@@ -43,7 +43,8 @@ impl ChecksumStatus {
     }
 }
 
-/// Verifies the transport checksum. Returns `None` if the packet has none, or if software must verify it.
+/// Verifies the transport checksum. Returns `None` if the packet has no transport checksum, or if software must
+/// verify the checksum.
 fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
@@ -74,8 +75,8 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
     }
 }
 
-/// Returns the length of all headers up to the payload of TCP, UDP, SCTP or, for other protocols, of IP.
-/// Returns `None` if the frame has no IP header.
+/// Returns the length of all headers up to the TCP, UDP or SCTP payload. For other protocols, the headers end
+/// with the IP header. Returns `None` if the frame has no IP header.
 pub fn headers_len(frame: &[u8], layers: &Layers) -> Option<usize> {
     let ip = layers.ip.as_ref()?;
     let transport = match ip.transport {

@@ -25,7 +25,8 @@ pub enum SegmentationError {
     /// The frame has no payload.
     #[error("the frame has no payload to segment")]
     NoPayload,
-    /// The length of the headers differs from the description, or the transport is neither TCP nor UDP.
+    /// The headers do not have the length given in the offload request, or the transport is neither TCP nor
+    /// UDP.
     #[error("the frame's headers are not valid for segmentation")]
     Headers,
     /// A segment would exceed the maximum frame length.
@@ -42,7 +43,7 @@ pub struct Segments {
     size: u32,
     sent: u32,
     payload_len: u32,
-    /// Number of segments emitted, modulo 2^16, which is added to the IPv4 identification.
+    /// Number of segments emitted, modulo 2^16. It is added to the IPv4 identification.
     emitted: u16,
 }
 
@@ -75,7 +76,8 @@ impl Segments {
     /// whether it was the last segment.
     ///
     /// # Errors
-    /// Fails if `payload` fails, and then appends nothing. Also fails if the segment ends within its headers.
+    /// Fails if `payload` fails, in which case nothing is appended. Also fails if the segment ends within its
+    /// headers.
     pub fn emit<E: From<HeaderError>>(
         &mut self,
         out: &mut Vec<u8>,

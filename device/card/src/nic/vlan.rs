@@ -27,7 +27,7 @@ impl Insertion {
         )
     }
 
-    /// Returns the bytes that follow the MAC addresses.
+    /// Returns the bytes to insert after the MAC addresses.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! Encodes entries. Each consists of a tag, followed by LEB128 numbers and byte strings. The length of each
-//! byte string precedes it.
+//! Encodes entries. Each entry consists of a tag, followed by LEB128 numbers and byte strings. Each byte string
+//! is preceded by its length.
 //!
-//! Tags are part of the file format. A change in the meaning of a tag requires another
-//! [`FORMAT`](super::FORMAT).
+//! Tags are part of the file format. If the meaning of a tag changes, [`FORMAT`](super::FORMAT) must change as
+//! well.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,7 @@ use thiserror::Error;
 use super::dedup::{self, DedupCache, FrameParts, HEAD, TAIL};
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Maximum length of a byte string, which is far above that of the longest client message, frame or guest
-/// memory read.
+/// Maximum length of a byte string. It far exceeds the longest client message, frame and guest memory read.
 pub(super) const MAX_RUN: usize = 2 << 20;
 
 /// Maximum length of an entry in bytes.
@@ -104,7 +103,7 @@ pub enum CodecError {
     Text,
 }
 
-/// Appends an entry, in which a reference replaces data that `cache` contains.
+/// Appends an entry. Data that `cache` contains is replaced with a reference.
 pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut Vec<u8>) {
     match entry {
         Entry::Read { iova, len, bytes: Some(bytes) } if dedup::is_kept(*len) => {
@@ -129,8 +128,8 @@ pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut V
     encode(entry, to);
 }
 
-/// Updates the cache from the entry at the start of `bytes`, as [`encode_dedup`] did. Returns the number of
-/// bytes after the entry.
+/// Updates the cache with the entry at the start of `bytes`, exactly as [`encode_dedup`] did when the entry was
+/// written. Returns the number of bytes after the entry.
 pub(super) fn learn(bytes: &[u8], cache: &mut DedupCache) -> Result<usize, CodecError> {
     let mut from = Bytes(bytes);
     match from.byte()? {

@@ -1,5 +1,5 @@
-//! A cache that avoids storing repeated data in a record. Programs send from the same buffers, devices read
-//! contexts and rings again and again, and peers retransmit lost packets.
+//! A cache that avoids storing repeated data in a record. Data is often repeated: programs send from the same
+//! buffers, devices read contexts and rings again and again, and peers retransmit lost packets.
 //!
 //! The writer and the reader of a record each have a cache, and update it in the same order.
 
@@ -24,11 +24,11 @@ const PAGE: u64 = 4096;
 /// Multiplier for choosing slots. It is odd, so that different parts of a page also get different slots.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Number of bytes of a payload that determine its slot.
+/// Number of payload bytes that determine the payload's slot.
 const SAMPLE: usize = 64;
 
-/// Runs by the address that they were read from, and frame payloads by their first bytes. Slots are part of
-/// the format.
+/// Runs read from guest memory, by address, and frame payloads, by their first bytes. The choice of slots is
+/// part of the file format.
 #[derive(Default)]
 pub(super) struct DedupCache {
     pub(super) reads: Runs,
@@ -40,7 +40,7 @@ pub(super) struct DedupCache {
 pub(super) struct Runs(Vec<Vec<u8>>);
 
 impl Runs {
-    /// Returns the run in a slot, or an empty slice if the slot has none.
+    /// Returns the run in a slot, or an empty slice if the slot is empty.
     pub(super) fn get(&self, place: usize) -> &[u8] {
         self.0.get(place).map_or(&[], Vec::as_slice)
     }

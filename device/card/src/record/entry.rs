@@ -54,7 +54,7 @@ pub(super) enum Entry<'a> {
     },
     /// The device sent a frame to the fabric.
     Frame(Content<'a>),
-    /// The data that the client read.
+    /// The data read by the client.
     Answer(Content<'a>),
     /// The step [`Input::Drain`] ended, and work of these kinds remained.
     Drained {
@@ -67,7 +67,7 @@ pub(super) enum Entry<'a> {
 /// An input of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// The client reads a region. `region` is a region index of `linux/vfio.h`.
+    /// The client reads a region. `region` is a region index from `linux/vfio.h`.
     RegionRead {
         region: u8,
         offset: u64,
@@ -103,7 +103,7 @@ pub enum Input<'a> {
     /// A deadline may have passed.
     Deadline,
     Drain,
-    /// The fabric has taken frames from the outgoing batch; `frames` of them remain in it.
+    /// The fabric has taken frames from the outgoing batch. `frames` is the number of frames left in the batch.
     Left {
         frames: usize,
     },
@@ -119,7 +119,7 @@ pub enum Input<'a> {
     RemoveNeighbour(MacAddr),
     /// An impairment is added. The text is its JSON form, as in the configuration.
     Impair(Cow<'a, str>),
-    /// An impairment is removed, or all impairments if the ID is `None`.
+    /// An impairment is removed. If the ID is `None`, all impairments are removed.
     Unimpair(Option<u32>),
 }
 
@@ -136,8 +136,8 @@ pub(super) enum Update {
 
 /// Bytes to compare, stored in full or, if there are many, as a digest.
 ///
-/// The digest is not a CRC, because frames end with a CRC of their contents. A CRC over the contents and this
-/// CRC would be the same for every frame.
+/// The digest is not a CRC, because frames end with a CRC of their contents. A second CRC, over the contents
+/// and the first CRC, would be the same for every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),

@@ -1,4 +1,4 @@
-//! The queue of entries from the thread of a device to the thread that writes its file.
+//! The queue through which a device's thread passes entries to the thread that writes the file.
 //!
 //! The device appends entries and continues. It waits only for the lock, which the writer holds while it
 //! takes the chunks. If the file is too slow, the queue reaches its maximum size and the record ends.
@@ -13,12 +13,12 @@ use super::codec::{self, MAX_RUN};
 use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
 
-/// Maximum number of bytes waiting to be written to the file. A device transfers about this amount in a tenth
-/// of a second at full rate.
+/// Maximum number of bytes waiting to be written to the file. At full rate, a device transfers about this
+/// amount in a tenth of a second.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
 /// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon
-/// is killed, the entries of this time are lost.
+/// is killed, the entries accumulated in this time are lost.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Number of bytes that are written without waiting for more.
@@ -112,7 +112,8 @@ impl Queue {
         fits
     }
 
-    /// Appends the last entry, and waits up to `timeout` until it is written. Returns false if that takes longer.
+    /// Appends the last entry, and waits until it is written, for at most `timeout`. Returns false if the time
+    /// runs out.
     pub(super) fn close(&self, ending: Ending, timeout: Duration) -> bool {
         let mut state = self.lock();
         if state.phase == Phase::Open {

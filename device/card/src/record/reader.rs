@@ -11,7 +11,7 @@ use super::dedup::DedupCache;
 use super::entry::Entry;
 use super::header::{FORMAT, Header, MAGIC};
 
-/// Why a record is unreadable, or unreadable from some point on.
+/// Why a record cannot be read, or cannot be read beyond some point.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file is not a record.
@@ -39,7 +39,7 @@ pub enum ReadError {
     /// A chunk contains an invalid entry.
     #[error("the recording is damaged in the chunk that ends at byte {at}: {malformed}")]
     CodecError {
-        /// Offset of the end of the chunk.
+        /// Offset at which the chunk ends.
         at: u64,
         /// Error in the entry.
         malformed: CodecError,
@@ -55,7 +55,7 @@ pub struct Reader {
     header: Header,
     chunk: Vec<u8>,
     cache: DedupCache,
-    /// Number of bytes of the chunk that have been consumed.
+    /// Number of bytes consumed from the chunk.
     at: usize,
     /// Number of bytes in the file up to the end of the chunk.
     read: u64,
@@ -75,7 +75,7 @@ impl Reader {
         if magic != MAGIC || !matches!(chunk::read(&mut from, &mut chunk)?, ChunkRead::Whole) {
             return Err(ReadError::NoRecord);
         }
-        // Another format may have another header, but every header contains its version.
+        // Another format may have a different header, but every header contains the format version.
         let value: serde_json::Value = serde_json::from_slice(&chunk)?;
         let found = value.get("format").and_then(serde_json::Value::as_u64);
         let found = found.and_then(|found| u32::try_from(found).ok()).ok_or(ReadError::NoRecord)?;
@@ -94,7 +94,8 @@ impl Reader {
         &self.header
     }
 
-    /// Returns whether the file ends inside a chunk. This is known only once the end has been reached.
+    /// Returns whether the file ends inside a chunk. This is known only once the end of the file has been
+    /// reached.
     pub(super) fn is_cut_off(&self) -> bool {
         self.cut_off
     }
@@ -119,7 +120,7 @@ impl Reader {
         Ok(Some(entry))
     }
 
-    /// Consumes the entry that [`Reader::peek`] returned.
+    /// Consumes the entry returned by [`Reader::peek`].
     pub(super) fn advance(&mut self) {
         let rest = self.chunk.get(self.at..).unwrap_or_default();
         let left = codec::learn(rest, &mut self.cache).unwrap_or(0);

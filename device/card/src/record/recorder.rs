@@ -17,14 +17,14 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// A device that ends waits until its record is written, but no longer than this time. A slower disk must not
-/// delay the daemon.
+/// Maximum time for which a device that ends waits until its record is written. A slow disk must not delay the
+/// daemon any longer.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
 
-/// A record being written. It ends when dropped.
+/// A record being written. The record ends when this value is dropped.
 pub struct Recorder {
     sink: RecordSink,
     queue: Arc<Queue>,
@@ -40,7 +40,7 @@ impl Recorder {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
 
-    /// Writes the record to `out`, which messages refer to as `path`.
+    /// Writes the record to `out`. In messages, `path` is the name of `out`.
     ///
     /// # Errors
     /// Fails if the header cannot be written, or the process has no free threads.

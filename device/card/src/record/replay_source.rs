@@ -1,4 +1,4 @@
-//! Repeats the recorded inputs of a device and compares its outputs.
+//! Repeats the recorded inputs of a device and compares the device's outputs with the record.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Counts {
     pub writes: u64,
     /// Number of interrupts that reached the client.
     pub interrupts: u64,
-    /// Number of frames that the device sent.
+    /// Number of frames sent by the device.
     pub frames: u64,
     /// Time that has passed on the device's clock.
     pub span: Duration,
@@ -40,7 +40,7 @@ pub struct Counts {
 /// The first difference between a device and its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Number of the step, from 1 on.
+    /// Number of the step, counted from 1.
     pub step: u64,
     /// Device time since the first step.
     pub at: Duration,
@@ -76,12 +76,12 @@ impl ReplaySource {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
 
-    /// Starts to describe the outputs of the device as text; see [`ReplaySource::take_log`].
+    /// Starts describing the device's outputs as text; see [`ReplaySource::take_log`].
     pub fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// Returns the outputs of the device since the last call as text.
+    /// Returns, as text, the device's outputs since the last call.
     pub fn take_log(&mut self) -> Vec<String> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -96,7 +96,7 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns why no more steps follow, which is the end of the record or the first difference.
+    /// Returns why no more steps follow: the record has ended, or there is a difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -155,7 +155,7 @@ impl ReplaySource {
         .unwrap_or(false)
     }
 
-    /// Replays a write to guest memory. Returns whether it was permitted.
+    /// Replays a write to guest memory. Returns whether the write was permitted.
     pub(super) fn write(&mut self, iova: u64, data: Content<'_>) -> bool {
         let found = || format!("write guest memory at {iova:#x}: {data}");
         self.counts.writes += 1;

@@ -1,5 +1,5 @@
 //! The device's side of a record. Each part of a device reports its outputs to the record, or compares them
-//! with it.
+//! with the record.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use crate::log_line;
 
 /// The device's side of a recording or a replay. Clones share the same record.
 ///
-/// No call fails. If a record cannot be written, the record ends. A replay keeps the first difference for its
-/// caller.
+/// No call fails. If a record cannot be written, the record ends. A replay stores the first difference, which
+/// its caller can retrieve.
 #[derive(Clone)]
 pub struct RecordSink(Side);
 
@@ -62,7 +62,8 @@ impl RecordSink {
         self.record(&Entry::UnmapAll);
     }
 
-    /// Reads guest memory into `out` with `perform`, or from the record.
+    /// Reads guest memory into `out`. In a recording, `perform` reads the memory. In a replay, the bytes come
+    /// from the record.
     ///
     /// # Errors
     /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
@@ -88,7 +89,8 @@ impl RecordSink {
         }
     }
 
-    /// Appends `len` bytes of guest memory to `out` with `perform`, or from the record.
+    /// Appends `len` bytes of guest memory to `out`. In a recording, `perform` reads the memory. In a replay,
+    /// the bytes come from the record.
     ///
     /// # Errors
     /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
@@ -115,7 +117,8 @@ impl RecordSink {
         }
     }
 
-    /// Writes `data` to guest memory with `perform`, or compares it with the record.
+    /// In a recording, writes `data` to guest memory with `perform`. In a replay, compares `data` with the
+    /// record.
     ///
     /// # Errors
     /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
@@ -143,7 +146,8 @@ impl RecordSink {
         }
     }
 
-    /// Executes a compare-and-swap with `perform`, or with the recorded value. Returns the old value.
+    /// Executes a compare-and-swap and returns the old value. In a recording, `perform` executes it. In a
+    /// replay, the old value comes from the record.
     ///
     /// # Errors
     /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
@@ -179,12 +183,12 @@ impl RecordSink {
         self.output(&Entry::Interrupt { vector });
     }
 
-    /// Reports a frame of the device.
+    /// Reports a frame sent by the device.
     pub fn frame(&self, frame: &[u8]) {
         self.output(&Entry::Frame(Content::of(frame)));
     }
 
-    /// Reports the data that the client reads.
+    /// Reports the data read by the client.
     pub fn answer(&self, bytes: &[u8]) {
         self.output(&Entry::Answer(Content::of(bytes)));
     }

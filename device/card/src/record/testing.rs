@@ -13,7 +13,7 @@ fn reader(record: &[u8]) -> Reader {
     Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap()
 }
 
-/// Returns the step of each write of the device.
+/// Returns, for each write by the device, the number of its step.
 pub fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     let mut reader = reader(record);
     let (mut step, mut writes) = (0, Vec::new());
@@ -28,7 +28,7 @@ pub fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     writes
 }
 
-/// Returns the record with one bit of one write inverted.
+/// Returns the record with one bit inverted in write number `nth`, counted from 0.
 pub fn flip_bit_of_write(record: &[u8], nth: usize) -> Vec<u8> {
     let mut reader = reader(record);
     let mut altered = MAGIC.to_vec();

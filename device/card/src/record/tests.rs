@@ -46,7 +46,7 @@ fn record_of(steps: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Returns the steps of a record, and why it ends.
+/// Returns the number of steps in a record, and why the record ends.
 fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let source = std::sync::Arc::new(std::sync::Mutex::new(ReplaySource::new(reader(record).unwrap())));
     let sink = RecordSink::playing(source.clone());
@@ -117,7 +117,7 @@ fn invalid_entries_are_rejected() {
     assert_eq!(MAX_RUN, 0x20_0000);
 }
 
-/// A CRC over bytes that end with their own CRC does not depend on these bytes, and frames end with CRCs.
+/// A CRC over bytes and their own CRC does not depend on the bytes. Frames end with such a CRC.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {
@@ -139,7 +139,7 @@ fn record_has_header_and_ending() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the record contains all chunks that were written before.
+/// If the daemon is killed, the record contains all chunks that were written before that.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -163,13 +163,13 @@ fn modified_recording_is_reported_as_damaged() {
         let (_, end) = play_all(&record);
         let unreadable =
             matches!(end, Ok(Finish::Unreadable(ReadError::Damaged { at })) if at == first as u64);
-        // A modified length may exceed the file.
+        // A modified length may extend beyond the end of the file.
         assert!(unreadable || matches!(end, Ok(Finish::Stopped { cut_off: true })), "{end:?}");
     }
 }
 
 #[test]
-fn error_for_other_format_version_names_required_hcad() {
+fn other_format_version_error_names_required_hcad() {
     let mut record = MAGIC.to_vec();
     chunk::write(&mut record, br#"{"format": 2, "hcad": "9.9.9", "more": []}"#).unwrap();
     let error = reader(&record).unwrap_err();
@@ -293,7 +293,7 @@ fn panicking_device_ends_record_as_failed() {
     assert!(matches!(source.take_stop(), Some(Ok(Finish::Ended(Ending::Failed)))));
 }
 
-/// Data that is read or received again takes only a few bytes.
+/// Data that is read or received again takes only a few bytes in the record.
 #[test]
 fn repeated_data_is_written_once() {
     let (mut cache, mut lens) = (DedupCache::default(), Vec::new());

@@ -85,7 +85,7 @@ fn replay_stops_at_requested_step() {
     );
 }
 
-/// Frames that the fabric has not sent delay others, in the recording and in the replay.
+/// Frames that the fabric has not sent delay later frames, both in the recording and in the replay.
 #[test]
 fn frames_that_fabric_has_not_sent_are_replayed() {
     let other = Identity::from_lid(Lid::new(9));

@@ -36,12 +36,12 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 }
 
 /// Makes a write beyond RLIMIT_FSIZE fail like a write to a full disk. By default, SIGXFSZ would kill the
-/// process and the devices of all guests.
+/// process, and with it the devices of all guests.
 ///
 /// # Errors
 /// Fails if the handler cannot be installed.
 pub fn survive_size_limit() -> io::Result<()> {
-    // The signal interrupts the writing thread, and its call then returns EFBIG.
+    // The signal interrupts the writing thread, whose system call then returns EFBIG.
     extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
     register_signal_handler(libc::SIGXFSZ, nothing)
         .map_err(|error| io::Error::from_raw_os_error(error.errno()))

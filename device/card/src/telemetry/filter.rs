@@ -85,7 +85,7 @@ fn plain(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
 }
 
-/// Matches the fields of a record while forwarding them.
+/// Matches a record's fields against a filter while forwarding them.
 pub struct FieldFilter<'a> {
     filter: &'a TraceFilter,
     to: Option<&'a mut dyn Visitor>,

@@ -34,7 +34,7 @@ impl Lines {
     }
 }
 
-/// A writer that accepts one line in one call.
+/// A writer for one line, which must be written in a single call.
 #[derive(Debug)]
 pub(super) struct Line {
     lines: Lines,

@@ -46,7 +46,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Creates the full allowance of a site.
+    /// Creates a site with its full allowance.
     pub const fn new() -> Self {
         Self { window_start: Cell::new(0), written: Cell::new(0), left_out: Cell::new(0) }
     }

@@ -34,7 +34,7 @@ pub struct Monitor {
     violations: BTreeMap<&'static str, Seen>,
 }
 
-/// A requirement of the interface on software that the device does not enforce.
+/// A requirement that the interface places on software, but that the device does not enforce.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name in counters and traces.
@@ -74,12 +74,12 @@ impl From<Ignored> for IgnoredRow {
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
-    /// Each rule or reason has its own log limit, so that none suppresses the log lines of another.
+    /// Each rule or reason has its own log limit, so that one cannot suppress the log lines of another.
     site: Site,
 }
 
 impl Monitor {
-    /// Returns the trace if one is running. This branch is the only cost of tracing when it is off.
+    /// Returns the trace if one is running. While no trace is running, this check is the only cost of tracing.
     pub fn trace(&mut self) -> Option<&mut Trace> {
         self.trace.as_mut()
     }
@@ -123,8 +123,8 @@ impl Monitor {
         &self.doorbells
     }
 
-    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is its QP, if any; `fields` adds fields to
-    /// the trace record.
+    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is the QP concerned, if any. `fields`
+    /// adds fields to the trace record.
     #[cold]
     pub fn ignored(
         &mut self,

@@ -1,6 +1,6 @@
 //! Non-blocking standard error: a queue and a writer thread, so that logging neither blocks nor fails.
 //!
-//! If the reader is slow or has closed the pipe, or if a disk is full, lines are dropped and counted. When
+//! If the reader is slow or has closed the pipe, or if a disk is full, lines are dropped and counted. Once
 //! writing works again, a line reports the number of lost lines.
 
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ struct Pending {
 /// Returns the writer of the process.
 ///
 /// # Errors
-/// The process has no free threads or descriptors.
+/// Fails if the process has no free threads or descriptors.
 pub fn standard_error() -> Result<&'static NonBlockingWriter, &'static io::Error> {
     static WRITER: LazyLock<io::Result<NonBlockingWriter>> =
         LazyLock::new(|| NonBlockingWriter::start(File::from(io::stderr().as_fd().try_clone_to_owned()?)));
@@ -73,7 +73,7 @@ impl NonBlockingWriter {
     /// the queued lines.
     ///
     /// # Errors
-    /// The process has no free threads.
+    /// Fails if the process has no free threads.
     pub fn start(sink: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let writer = Self { shared: shared.clone() };
@@ -212,7 +212,7 @@ impl<W: Write + AsFd> WriterThread<W> {
         0
     }
 
-    /// Writes as much as the sink accepts, and waits if it does not accept any. Returns `None` on an error.
+    /// Writes as many bytes as the sink accepts, and waits if it accepts none. Returns `None` on an error.
     fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             match self.sink.write(bytes) {

@@ -1,8 +1,9 @@
 //! Reasons for ignoring an input. Each component that handles untrusted input has a table of reasons, and
 //! [`Reason`] covers all of them.
 //!
-//! A reason has the same name in traces, counters and rows of `hcactl`. It is counted where it occurs:
-//! packets in the engine, frames in the port, everything else in the [`Monitor`](super::monitor::Monitor).
+//! A reason has the same name in traces, counters and `hcactl` rows. Ignored inputs are counted where they
+//! occur: packets in the engine, frames in the port, everything else in the
+//! [`Monitor`](super::monitor::Monitor).
 
 use engine::DropReason;
 
@@ -45,7 +46,8 @@ reasons! {
         /// The source is the MAC of this port. Either the fabric returned a multicast frame to its sender, or another
         /// station uses the same MAC.
         Reflected "reflected",
-        /// The destination is the MAC of this port, but the destination IP address is not its own.
+        /// The destination is the MAC of this port, but the destination IP address is not an address of this
+        /// port.
         OtherIp "other_ip",
         /// The port does not support the protocol.
         Protocol "protocol",

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::file;
 use crate::log_line;
 
-/// Where to store records, and how many.
+/// Where records are stored, and how many are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
@@ -57,7 +57,7 @@ impl Keep {
 /// Path that denotes a ring in memory instead of a file.
 pub const MEMORY: &str = "memory";
 
-/// Maximum number of files of one trace or capture. Each file takes a descriptor.
+/// Maximum number of files per trace or capture. Each file takes a descriptor.
 pub const MAX_FILES: u16 = 64;
 
 /// Size of a ring in memory.
@@ -66,7 +66,7 @@ pub const MAX_FILES: u16 = 64;
 pub struct RingBytes(usize);
 
 impl RingBytes {
-    /// Minimum size, which suffices for several records or frames of any size.
+    /// Minimum size. It suffices for several records or frames of any size.
     const LEAST: u64 = 64 << 10;
     /// Maximum size of one ring. A dump copies the ring within one turn of the device.
     const MOST: u64 = 64 << 20;
@@ -106,8 +106,8 @@ type Out = Box<dyn Write + Send>;
 
 /// Stores records, each of them completely or not at all.
 ///
-/// A failed write ends the store with one log line, and never affects the device. Reaching the size limit of
-/// a single file has the same effect.
+/// If a write fails, the store ends and logs one line; the device is not affected. A store with a single file
+/// also ends when the file reaches its size limit.
 pub struct Store {
     /// Name in the log.
     what: &'static str,
@@ -156,16 +156,16 @@ impl Ring {
 }
 
 impl Store {
-    /// Writes to `out`, which messages refer to as `path`. `head` is written first.
+    /// Creates a store that writes to `out`, beginning with `head`. In messages, `path` is the name of `out`.
     pub fn to(what: &'static str, out: Out, path: &Path, head: Vec<u8>) -> Self {
         Self::new(what, path, Target::Out(BufWriter::with_capacity(BUFFER_LEN, out)), head, 0)
     }
 
-    /// Creates the store that `keep` describes.
+    /// Creates the store described by `keep`.
     ///
     /// # Errors
-    /// Fails if a file cannot be opened. With [`Opening::New`], the files that were already created are
-    /// removed again.
+    /// Fails if a file cannot be opened. With [`Opening::New`], the files already created by this call are
+    /// removed.
     pub fn open(what: &'static str, keep: &Keep, opening: Opening, head: Vec<u8>) -> io::Result<Self> {
         let bytes = match keep {
             Keep::Memory(bytes) => bytes.0,
@@ -204,7 +204,7 @@ impl Store {
         Self { head, ..store }
     }
 
-    /// Sets the size limit of a file.
+    /// Sets the size limit of each file.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         Self { max_len, ..self }
@@ -271,7 +271,7 @@ impl Store {
         }
     }
 
-    /// Continues in the next file after truncating it.
+    /// Truncates the next file and continues in it.
     fn next_file(&mut self) {
         self.flush();
         match self.target.take() {

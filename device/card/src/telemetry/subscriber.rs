@@ -1,4 +1,4 @@
-//! Setup of the log.
+//! Sets up logging to standard error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
@@ -44,7 +44,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends log lines to standard error, configured by `config` and RUST_LOG. Panics are logged too.
+/// Starts logging to standard error, as configured by `config` and RUST_LOG. Panics are also logged.
 ///
 /// # Errors
 /// Fails if a filter directive is invalid. The error text contains the directives.
@@ -77,7 +77,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         }
     };
     set.map_err(|error| error.to_string())?;
-    // The log has just been set up for the first time, so the filter is not set yet.
+    // The log has just been set up for the first time, so `SET_FILTER` is still empty.
     let _ = SET_FILTER.set(filter);
     panic::set_hook(Box::new(report));
     Ok(())
@@ -92,7 +92,7 @@ pub fn set_filter(directives: &str) -> bool {
     }
 }
 
-/// Logs a panic. Unlike the hook of the standard library, it does not block on standard error.
+/// Logs a panic. Unlike the standard library's hook, this function does not block on standard error.
 fn report(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");

@@ -1,4 +1,4 @@
-//! An output in memory, for tests of traces, records and logs.
+//! An in-memory output for tests of traces, records and logs.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{self, Write};

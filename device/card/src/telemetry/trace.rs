@@ -1,4 +1,4 @@
-//! The trace: accesses and commands of a driver and the resulting actions of the device, one record per line.
+//! The trace: a driver's accesses and commands, and the device's resulting actions, with one record per line.
 //!
 //! A text line is `time device kind name key=value …`, in that order:
 //!
@@ -10,13 +10,13 @@
 //!
 //! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero
 //! fields are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the
-//! comments of captured frames. `wr` is the position of the work request in its queue, as reported in
-//! completions of the interface: a byte offset, or on an E810 the index of its first quantum. Rust's `Debug`
-//! format is never used.
+//! comments of captured frames. `wr` is the position of the work request in its queue, as reported in the
+//! interface's completions: a byte offset or, on an E810, the index of the request's first quantum. Rust's
+//! `Debug` format is never used.
 //!
-//! A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: new
-//! ones may be added, but existing ones do not change. Their meaning is documented at the types of `protocol`
-//! that implement `Describe`.
+//! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
+//! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the
+//! types in `protocol` that implement `Describe`.
 
 mod json;
 mod text;
@@ -103,8 +103,8 @@ pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
 ///
-/// A failed write ends the trace with one log line, and never affects the device. Reaching the size limit of
-/// a single file has the same effect.
+/// If a write fails, the trace ends and logs one line; the device is not affected. A trace with a single file
+/// also ends when the file reaches its size limit.
 pub struct Trace {
     store: Store,
     device: String,
@@ -115,15 +115,16 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace to `out`, which messages refer to as `path`. `device` is the name in its records.
+    /// Creates a trace that writes to `out`. In messages, `path` is the name of `out`. `device` is the device
+    /// name in the records.
     pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
         Self::of(Store::to("trace", out, path, Vec::new()), format, device)
     }
 
-    /// Opens the store that `keep` describes, or [`STANDARD_ERROR`].
+    /// Opens a trace to the store described by `keep`, or to [`STANDARD_ERROR`].
     ///
     /// # Errors
-    /// A file cannot be opened.
+    /// Fails if a file cannot be opened.
     pub fn open(keep: &Keep, opening: Opening, format: TraceFormat, device: &str) -> io::Result<Self> {
         let store = match keep.path().to_str() {
             Some(STANDARD_ERROR) => {
@@ -146,7 +147,7 @@ impl Trace {
         }
     }
 
-    /// Sets the size limit of a file. Standard error has its own limits.
+    /// Sets the size limit of each file. Standard error has its own limits.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         match self.store.path().and_then(Path::to_str) {

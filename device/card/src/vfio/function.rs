@@ -12,7 +12,7 @@ pub enum Bar {
 }
 
 impl Bar {
-    /// All BARs, in the order of config space.
+    /// All BARs, in the order in which config space contains them.
     pub const ALL: [Self; 6] = [Self::Bar0, Self::Bar1, Self::Bar2, Self::Bar3, Self::Bar4, Self::Bar5];
 
     /// Returns the number of the BAR, 0 to 5.
@@ -52,7 +52,7 @@ impl Bars {
         table
     }
 
-    /// Returns the length of a BAR in bytes; 0 if it does not exist.
+    /// Returns the length of a BAR in bytes, or 0 if the BAR does not exist.
     pub fn len_of(&self, bar: Bar) -> u64 {
         self.0[usize::from(bar.number())].map_or(0, |memory| memory.len)
     }

@@ -1,8 +1,8 @@
-//! MSI-X vectors, signalled through eventfds of the client.
+//! MSI-X vectors, signalled through the client's eventfds.
 //!
 //! Vectors are masked by the function's MSI-X capability (enable and function mask bits) and by the client's
-//! SET_IRQS. A VMM keeps its own MSI-X table and never forwards the guest's mask bits. The mask bit of an
-//! entry in the table here therefore has no effect until the client writes that entry.
+//! SET_IRQS. A VMM keeps its own MSI-X table and never forwards the guest's mask bits. A mask bit in this
+//! module's table therefore has no effect until the client writes that table entry.
 
 use std::os::fd::OwnedFd;
 
@@ -56,7 +56,7 @@ impl Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     pub sent: u64,
-    /// Number of interrupts that became pending. They are not counted again when they are sent.
+    /// Number of interrupts that became pending. These interrupts are not counted again when they are sent.
     pub pending: u64,
     pub nowhere: u64,
 }
@@ -69,7 +69,7 @@ struct Vector {
     pending: bool,
 }
 
-/// Bits of config space that control interrupts.
+/// Config space bits that control interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
     pub enabled: bool,
@@ -108,7 +108,7 @@ impl Interrupts {
         self.vectors.len()
     }
 
-    /// Returns whether MSI-X is enabled. If not, raised interrupts are discarded.
+    /// Returns whether MSI-X is enabled. While MSI-X is disabled, raised interrupts are discarded.
     pub fn is_enabled(&self) -> bool {
         self.gate.enabled
     }
@@ -140,7 +140,8 @@ impl Interrupts {
         &self.stats
     }
 
-    /// Applies the bits of config space and sends pending interrupts. Disabling MSI-X clears all pending interrupts.
+    /// Applies the config space bits and sends pending interrupts. Disabling MSI-X clears all pending
+    /// interrupts.
     pub fn set_gate(&mut self, gate: Gate) {
         if gate == self.gate {
             return;
@@ -152,7 +153,7 @@ impl Interrupts {
         self.deliver_all();
     }
 
-    /// Sets or removes the eventfd of a vector, and signals it at once if the vector is pending.
+    /// Sets or removes the eventfd of a vector. Signals a new eventfd at once if the vector is pending.
     pub fn set_eventfd(&mut self, vector: usize, eventfd: Option<OwnedFd>) {
         self.input(Input::Eventfd { vector, present: eventfd.is_some() });
         let number = vector;
@@ -186,15 +187,16 @@ impl Interrupts {
         }
     }
 
-    /// Closes all eventfds and clears the client's masks, when the client disables MSI-X or disconnects.
-    /// Pending bits stay set, because QEMU also closes all eventfds whenever the driver uses one more vector,
-    /// and then sets them again.
+    /// Closes all eventfds and clears the client's masks. Called when the client disables MSI-X or disconnects.
+    /// Pending bits stay set: whenever the driver starts to use another vector, QEMU closes all eventfds and
+    /// then sets them again.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();
     }
 
-    /// Like [`Self::disconnect`], but without an entry in the record, because it is part of another step.
+    /// Like [`Self::disconnect`], but without an entry in the record, because this call is part of another
+    /// step.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
@@ -281,8 +283,8 @@ impl Vector {
         }
     }
 
-    /// Signals the eventfd. Errors are ignored. A full counter contains a signal that the client has not read
-    /// yet, and a descriptor that is not an eventfd only harms the client.
+    /// Signals the eventfd. Errors are ignored. If the counter is full, the client has not read an earlier
+    /// signal yet. If the descriptor is not an eventfd, only the client is harmed.
     fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {
             if let Some(sink) = sink {
@@ -293,7 +295,7 @@ impl Vector {
     }
 }
 
-/// Returns the initial table, in which all entries are zero and masked.
+/// Returns the initial table. All entries are masked, and all other bits are zero.
 fn initial_table(vectors: usize) -> Vec<u8> {
     let mut table = vec![0; vectors * ENTRY_LEN];
     for entry in table.chunks_exact_mut(ENTRY_LEN) {

@@ -1,8 +1,9 @@
 //! PCI config space of a single-function PCI Express endpoint.
 //!
-//! It consists of three images: the current bytes, the bits that software may write, and the bits that
-//! software clears by writing 1. Methods such as [`ConfigSpace::bus_master`] derive the effects of a write from
-//! the resulting bytes. A function-level reset is an exception, because its bit always reads 0.
+//! Config space is stored as several images: the current bytes, the power-on bytes, the bits that software may
+//! write, and the bits that software clears by writing 1. Methods such as [`ConfigSpace::bus_master`] derive
+//! the effects of a write from the resulting bytes. A function-level reset is an exception, because its bit
+//! always reads 0.
 //!
 //! # Spec
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.
@@ -137,7 +138,7 @@ impl ConfigSpace {
         self.bytes.clone_from(&self.power_on);
     }
 
-    /// Reads any bytes. Bytes that do not exist read as 0.
+    /// Reads bytes at any offset. Bytes beyond config space read as 0.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         out.fill(0);
         let Some(from) = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)) else {
@@ -148,7 +149,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes any bytes, limited to the writable bits.
+    /// Writes bytes at any offset. Only bits that software may write or clear change.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
         let power_state = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
         let mut effect = Effect::None;

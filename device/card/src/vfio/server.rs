@@ -3,7 +3,7 @@
 //! - [`Listener`] owns the socket file and accepts clients.
 //! - [`Connection`] moves the bytes and descriptors of one client. Its owner calls [`Connection::serve`] when the
 //!   socket is ready.
-//! - `session` turns each message into calls of a [`Device`] and a reply. It does no I/O.
+//! - `session` turns each message into calls to a [`Device`] and a reply. It does no I/O.
 //!
 //! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing
 //! error ends only the connection ([`ConnectionError`]).
@@ -33,12 +33,12 @@ use std::sync::Arc;
 use super::msix::Interrupts;
 use crate::memory::GuestMemory;
 
-/// A device that the protocol exposes.
+/// A device exposed through the protocol.
 ///
 /// Ranges passed to these calls are inside the region. Messages are served strictly in order, so the effects of a
 /// call are complete before the reply and before the client's next message.
 pub trait Device {
-    /// Returns the length of a region in bytes, or 0 if it does not exist.
+    /// Returns the length of a region in bytes, or 0 if the region does not exist.
     fn region_len(&self, region: Region) -> u64;
 
     /// Returns the file behind a region if the client may map it. The mapping covers the whole region from

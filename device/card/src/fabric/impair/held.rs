@@ -7,12 +7,12 @@ use engine::Instant;
 
 use crate::fabric::Origin;
 
-/// Maximum number of held frames of one direction. [`MAX_BYTES`] limits their total length. Frames beyond
-/// these limits are dropped, as in the queue of a switch.
+/// Maximum number of held frames per direction. [`MAX_BYTES`] limits their total length. Frames beyond these
+/// limits are dropped, as in a switch queue.
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Maximum number of frames that wait to be overtaken. Each of them is checked for every frame that passes.
+/// Maximum number of frames that wait to be overtaken. Every frame that passes updates all of them.
 const MAX_WAITING: usize = 256;
 
 /// The held frames of one direction.
@@ -28,7 +28,7 @@ pub(super) struct HoldQueue {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Number of frames that still have to overtake the frame.
+    /// Number of frames that still have to overtake this frame.
     by: u32,
     /// Time at which the frame is released even if it has not been overtaken.
     until: Instant,
@@ -37,7 +37,7 @@ struct Waiting {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Contents of the frame, from the Ethernet header on.
+    /// Contents of the frame, starting with the Ethernet header.
     pub bytes: Vec<u8>,
     /// Origin of an outbound frame.
     pub origin: Origin,
@@ -67,7 +67,7 @@ impl HoldQueue {
         }
     }
 
-    /// Counts a passing frame for each frame that waits to be overtaken.
+    /// Records, for each frame that waits to be overtaken, that another frame has passed.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);

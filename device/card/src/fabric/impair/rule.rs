@@ -1,4 +1,4 @@
-//! Rules, which define the frames they apply to, when they apply, and their effect.
+//! Impairment rules. A rule defines which frames it applies to, when it applies, and its effect.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use thiserror::Error;
 
 use super::summary::FrameSummary;
 
-/// Maximum time for which a frame may be held, in microseconds. This is far above any timeout of a QP under
+/// Maximum time for which a frame may be held, in microseconds. This far exceeds any timeout of a QP under
 /// test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Maximum number of frames that may have to overtake a held frame.
+/// Maximum number of frames that a rule may require to overtake a held frame.
 const MAX_OVERTAKERS: u32 = 1024;
 
 /// Default of `within_us`, in microseconds.
@@ -270,7 +270,8 @@ impl Rule {
         action << 1 | direction
     }
 
-    /// Returns whether the rule matches the frame, which must travel in the rule's direction.
+    /// Returns whether the rule matches the frame. The caller has checked that the frame travels in the rule's
+    /// direction.
     pub(super) fn selects(&self, summary: &FrameSummary) -> bool {
         let bth = summary.bth.as_ref();
         let peer = |wanted| match (wanted, self.entry.direction) {

@@ -1,4 +1,4 @@
-//! The fields of a frame that rules can match. The frame is not verified, because rules also apply to damaged
+//! The frame fields that rules can match. The frame is not verified, because rules also apply to damaged
 //! frames.
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub(super) struct FrameSummary {
     pub(super) ip: Option<Addrs>,
     /// BTH of a RoCE packet.
     pub(super) bth: Option<Bth>,
-    /// Offset of the first byte in which bit errors may occur: the BTH in a RoCE packet, or the first byte
+    /// Offset of the first byte that may be corrupted: the start of the BTH in a RoCE packet, or the first byte
     /// after the Ethernet header in other frames.
     pub(super) body: usize,
 }

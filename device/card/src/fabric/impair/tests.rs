@@ -42,7 +42,7 @@ fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8
     out
 }
 
-/// Sends `count` equal frames and returns the numbers of those that the rule drops, counted from 1.
+/// Sends `count` equal frames. Returns the positions, counted from 1, of the frames dropped by the rule.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");
@@ -271,7 +271,7 @@ fn rules_get_unique_ids_up_to_limit() {
 }
 
 #[test]
-fn error_for_invalid_rule_names_its_key() {
+fn invalid_rule_error_names_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),

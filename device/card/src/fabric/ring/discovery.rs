@@ -1,19 +1,19 @@
 //! How the members of a ring find each other and create links.
 //!
-//! A message to a member goes to the socket named after its MAC, where only that member can read it. A
-//! message that repeats a token sent to that socket therefore comes from that member. A connecting member is
-//! trusted only after it has repeated a token:
+//! A message to a member is sent to the socket named after the member's MAC, so only that member can read the
+//! message. If a later message repeats a token that was sent to this socket, the later message comes from that
+//! member. A connecting member is trusted only after it has repeated a token:
 //!
 //! ```text
 //! newcomer  call, token a             ->  to the member's socket
 //!           <-  answer, token b, repeats a    to the newcomer's socket
 //! ```
 //!
-//! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory
-//! and sends it with token b. Otherwise it calls again, repeating token b and adding a new token, and the
-//! member creates the memory. If two members call each other at once, the member with the larger MAC still
-//! creates the memory, so they end up with one link. The link of a member that has proved its MAC replaces an
-//! existing link to that MAC.
+//! This exchange authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the
+//! shared memory and sends it with token b. If the member has the larger MAC, the newcomer calls again,
+//! repeating token b and adding a new token, and the member creates the shared memory. If two members call each
+//! other at once, the member with the larger MAC still creates the memory, so they end up with one link. Once a
+//! member has proved its MAC, its new link replaces an existing link to that MAC.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -37,15 +37,15 @@ use crate::limited;
 /// Maximum number of members called in one partial scan. The next scan continues after them.
 const CALLS: usize = 128;
 
-/// Suffix of a socket name, after the MAC.
+/// Suffix that follows the MAC in a socket name.
 const SUFFIX: &str = ".ring";
 
 /// How much of a directory is scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// Scans the whole directory, when a member joins.
+    /// Scans the whole directory. Used when this member joins.
     Full,
-    /// Scans at most [`CALLS`] names, continuing after those of the last scan.
+    /// Scans at most [`CALLS`] names, continuing where the last scan ended.
     Partial,
 }
 
@@ -55,7 +55,7 @@ pub fn socket_path(folder: &Path, mac: MacAddr) -> PathBuf {
     folder.join(digits + SUFFIX)
 }
 
-/// Returns the MAC of the member that has a socket of this name.
+/// Returns the MAC of the member whose socket has this name.
 pub(super) fn member(name: &str) -> Option<MacAddr> {
     let digits = name.strip_suffix(SUFFIX)?;
     if digits.len() != 12
@@ -77,7 +77,7 @@ pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
 }
 
 impl RingFabric {
-    /// Calls the members in the directory that are not linked.
+    /// Calls those members in the directory that are not linked yet.
     pub(super) fn scan(&mut self, scan: Scan) {
         self.scanned = Instant::now();
         let linked: HashSet<MacAddr> = self.linked().chain([self.own.mac]).collect();
@@ -92,8 +92,8 @@ impl RingFabric {
         let mut found: Vec<MacAddr> =
             names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
         if scan == Scan::Partial && found.len() > CALLS {
-            // Members that were killed leave their sockets in the directory, possibly thousands. Each scan
-            // continues where the last one ended, so that dead sockets do not hide live members.
+            // Killed members leave their sockets, possibly thousands, in the directory. Each scan continues
+            // where the last one ended, so that dead sockets do not hide live members.
             found.sort_unstable_by_key(|mac| mac.0);
             let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
             found.rotate_left(start);
@@ -118,7 +118,7 @@ impl RingFabric {
     fn connect_to(&self, mac: MacAddr) -> Option<UnixStream> {
         match connect(&socket_path(&self.folder, mac)) {
             Ok(socket) => Some(socket),
-            // The member was killed or has left. It calls again when it returns.
+            // The member was killed or has left. When the other member returns, it calls this one.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
                 limited!(warn, %mac, %error, "cannot connect to a ring member");
@@ -147,7 +147,7 @@ impl RingFabric {
         }
     }
 
-    /// Receives the message of a connection.
+    /// Receives the message sent on a connection.
     pub(super) fn receive_hello(&mut self, place: usize) {
         let Some(socket) = &self.callers[place] else { return };
         let heard = hello::receive(socket);
@@ -193,9 +193,10 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // A message that crossed this answer has already created the link.
+            // The link already exists: another message, in flight at the same time as this answer, has created
+            // it.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
-            // An existing link stays until another connection proves the MAC.
+            // An existing link stays until the sender of a new connection has proved that it owns the MAC.
             Kind::Call | Kind::Answer if !proven => {
                 self.send_message(mac, Message::Answer, token);
                 Ok(())
@@ -208,7 +209,7 @@ impl RingFabric {
         }
     }
 
-    /// Creates memory for a member that has proved its MAC, and sends the memory to it.
+    /// Creates shared memory and sends it to a member that has proved its MAC.
     fn hand_over(&mut self, member: &Identity, answered: Option<Token>) -> std::io::Result<()> {
         let mac = member.mac;
         let Some(socket) = self.connect_to(mac) else { return Ok(()) };
@@ -218,7 +219,7 @@ impl RingFabric {
         self.replace(Link::new(mac, socket, producer, consumer), member)
     }
 
-    /// Adds a link, replacing the previous link to that member.
+    /// Adds a link, replacing any previous link to the same member.
     fn replace(&mut self, link: Link, member: &Identity) -> std::io::Result<()> {
         let is_of = |other: &Option<Link>| other.as_ref().is_some_and(|other| other.mac() == link.mac());
         if let Some(place) = self.links.iter().position(is_of) {

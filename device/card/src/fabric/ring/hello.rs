@@ -13,8 +13,8 @@
 //! 52 8  token of the message that this one answers, 0 if none
 //! ```
 //!
-//! Numbers are little-endian, addresses in network byte order. A message is a single send, with one
-//! descriptor if its kind is 1.
+//! Numbers are little-endian. Addresses are in network byte order. Each message is sent with a single
+//! `sendmsg`. A message of kind 1 carries one descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -62,7 +62,7 @@ pub(super) struct Hello {
     pub(super) from: Identity,
     /// Token to repeat in the answer.
     pub(super) token: Option<Token>,
-    /// Token of the message that this one answers.
+    /// Token of the message being answered.
     pub(super) answered: Option<Token>,
     pub(super) kind: Kind,
 }
@@ -70,7 +70,7 @@ pub(super) struct Hello {
 /// Kind of a message.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The sender has created the shared memory with the rings, and passes its memfd.
+    /// The sender has created the shared memory for the rings, and passes the memfd of this memory.
     Memory { len: RingLen, memfd: OwnedFd },
     /// The sender has no link to the receiver and requests one.
     Call,
@@ -134,7 +134,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Receives the message of a new connection, if the message has arrived.
+/// Receives the message sent on a new connection, if it has arrived.
 pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, HelloError> {
     let mut bytes = [0; size_of::<Raw>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::memory::{Consumer, Producer, RingError};
 use crate::fabric::RxBatch;
 
-/// A member and its counters, as `hcactl` lists it.
+/// A member and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRow {
     /// MAC of the member.
@@ -33,7 +33,7 @@ pub struct MemberRow {
     pub tx_frames: u64,
     /// Number of frames dropped because the member's ring was full.
     pub tx_refused: u64,
-    /// Number of bytes in the member's ring that it has not taken yet.
+    /// Number of bytes in the member's ring that the member has not taken yet.
     pub tx_waiting_bytes: u32,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Link {
     socket: UnixStream,
     producer: Producer,
     consumer: Consumer,
-    /// Whether frames have been pushed that the other side does not see yet.
+    /// Whether some of the pushed frames are not visible to the other side yet.
     unpublished: bool,
     pub(super) counters: Counters,
 }
@@ -119,7 +119,8 @@ impl Link {
         }
     }
 
-    /// Publishes the pushed frames, and wakes the other side if it is sleeping. Returns whether it was woken.
+    /// Publishes the pushed frames, and wakes the other side if it is sleeping. Returns whether the other side
+    /// was woken.
     pub(super) fn publish(&mut self) -> bool {
         let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
         if woken {
@@ -158,8 +159,8 @@ impl Link {
     }
 
     fn wake_peer(&self) {
-        // An error means one of two things. If the socket is full, a wake-up is already pending. If the other
-        // side has closed the socket, `drain_wakeups` reports it.
+        // Errors can be ignored. If the socket is full, a wake-up is already pending. If the other side has
+        // closed the socket, `drain_wakeups` reports that.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 

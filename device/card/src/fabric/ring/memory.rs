@@ -30,8 +30,8 @@ use crate::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 const DATA_AT: usize = 2 * COUNTERS_LEN;
 const COUNTERS_LEN: usize = 4096;
 
-// Offsets of the counters of one direction. They are far enough apart that no two share a cache line or a
-// pair of adjacent lines.
+// Offsets of one direction's counters. They are far enough apart that no two share a cache line or a pair of
+// adjacent lines.
 const HEAD_AT: usize = 0;
 const SLEEPING_AT: usize = 256;
 const TAIL_AT: usize = 512;
@@ -123,7 +123,7 @@ impl RingLen {
     }
 }
 
-/// Returns the two ends that this side uses.
+/// Returns the two ends used by this side.
 ///
 /// # Errors
 /// Fails if the region is shorter than the rings.

@@ -1,7 +1,7 @@
-//! Creates the shared memory of a link, and maps shared memory that a peer has created.
+//! Creates the shared memory of a link, and maps shared memory created by a peer.
 //!
-//! The seals of a peer's file cannot be removed, and are checked before the file is mapped. Only tmpfs files
-//! are accepted, because pages of a hugetlbfs file may be missing regardless of the seals.
+//! Before a peer's file is mapped, its seals are checked. Seals cannot be removed. Only tmpfs files are
+//! accepted, because pages of a hugetlbfs file may be missing regardless of the seals.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ pub(super) enum ShareError {
     Io(#[from] io::Error),
 }
 
-/// Creates memory and returns the descriptor to send, with this side's ends.
+/// Creates shared memory. Returns the descriptor to send to the peer, and this side's ends of the rings.
 pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
     let memfd = shared_memory::make(NAME, len.memory_len())?;
     let region = shared_memory::map(memfd.try_clone()?, len.memory_len())?;
@@ -44,9 +44,9 @@ pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
     Ok((memfd, producer, consumer))
 }
 
-/// Maps memory that a peer created, and returns this side's ends.
+/// Maps shared memory created by a peer. Returns this side's ends of the rings.
 pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), ShareError> {
-    // A file without seals, or a socket, causes EINVAL.
+    // The call fails with EINVAL for a socket, or for a file that does not support seals.
     if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(LENGTH_SEALS)) {
         return Err(ShareError::Unsealed);
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_wrong_length_or_read_only_is_rejected() {
+    fn read_only_or_wrongly_sized_memory_is_rejected() {
         let bytes = LEN.memory_len() as u64;
         for wrong in [0, 4096, bytes - 1, bytes + 1] {
             assert!(

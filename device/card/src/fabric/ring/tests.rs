@@ -30,7 +30,7 @@ fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
     RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
-/// Lets all members handle their events until no more arrive.
+/// Lets all members handle their events, in enough rounds for every exchange to finish.
 fn settle(fabrics: &mut [&mut RingFabric]) {
     for _ in 0..8 {
         fabrics.iter_mut().for_each(|fabric| fabric.handle_ready().unwrap());
@@ -56,7 +56,7 @@ fn is_ready(fabric: &RingFabric) -> bool {
     poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A hand-written member that follows the protocol only as far as a test needs.
+/// A hand-written member that follows the protocol only as far as the tests require.
 struct Stranger {
     own: Identity,
     folder: PathBuf,
@@ -82,14 +82,14 @@ impl Stranger {
         callers.filter_map(|(socket, _)| hello::receive(&socket).unwrap().map(|hello| (socket, hello))).last()
     }
 
-    /// Calls a member and returns the token of its answer.
+    /// Calls a member and returns the token in the member's answer.
     fn call(&self, member: &mut RingFabric) -> Option<Token> {
         let _ = self.send(member.own.mac, Message::Call, None);
         settle(&mut [member]);
         self.last()?.1.token
     }
 
-    /// Sends memory to a member, as a peer would.
+    /// Sends shared memory to a member, as a peer would.
     fn link(&self, member: &mut RingFabric, memfd: &OwnedFd) -> UnixStream {
         let token = self.call(member);
         let socket = self.send(member.own.mac, Message::Memory(memfd.as_fd()), token);
@@ -193,7 +193,7 @@ fn full_ring_blocks_sender_until_timeout_then_drops_frames() {
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(a.stats().tx_frames, 600);
 
-    // The member takes no frames for long enough that they are dropped.
+    // Pretend that the member has taken no frames for longer than the timeout.
     (0..600).for_each(|_| frames.push(&long));
     a.send(&mut frames);
     a.full_since = Instant::now().checked_sub(RING_FULL_TIMEOUT);
@@ -297,8 +297,9 @@ fn process_without_socket_of_claimed_mac_is_rejected() {
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let speaker = Stranger::new(&folder, of(E));
-    // Claim the MAC of a linked member, of the receiver itself, of an absent member with a smaller MAC (which
-    // never creates memory), the broadcast MAC, and the MAC of another absent member.
+    // In this order, claim the MAC of a linked member, the receiver's own MAC, the MAC of an absent member, the
+    // broadcast MAC, and the MAC of another absent member. The first absent member has a smaller MAC than the
+    // receiver, so it would never create memory.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let liar = Stranger {
@@ -319,12 +320,12 @@ fn process_without_socket_of_claimed_mac_is_rejected() {
 }
 
 #[test]
-fn owner_of_socket_replaces_link_of_impostor() {
+fn socket_owner_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each stranger first owns the socket of an absent member, and later keeps only its link. One stranger
-    // creates the memory of its link, the other receives it.
+    // At first, each stranger owns the socket of an absent member. Later, it keeps only its link. One stranger
+    // creates the memory for its link; the other is sent the memory.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -367,7 +368,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
     let own =
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
-    // A malicious process claims addresses of other members before they join.
+    // A malicious process claims addresses of other members before these members join.
     let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
     let mut b = RingFabric::join(folder.path(), &liar).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
@@ -385,7 +386,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
     }
     assert_eq!((a.stats().rx_foreign_ip, a.members().unwrap()[0].rx_foreign_ip), (refused, refused));
 
-    // Frames from a member's NIC are checked before they leave.
+    // Frames from a member's NIC are checked before they are sent.
     let mut frames = TxBatch::of_nic();
     frames_from(C, A, &own(1)).iter().for_each(|frame| frames.push(frame));
     c.send(&mut frames);
@@ -408,7 +409,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
 }
 
 #[test]
-fn members_behind_thousand_dead_sockets_are_found() {
+fn members_are_found_among_thousand_dead_sockets() {
     let folder = folder();
     let dead = |n: u16| {
         let [hi, lo] = n.to_be_bytes();

@@ -1,8 +1,7 @@
-//! Proof that a message comes from the member that it names.
+//! Tokens prove that a message comes from the member that it names as its sender.
 //!
-//! A token is sent to the socket named after a MAC, where only the process that listens there can read it. A
-//! message that repeats the token comes from that process, regardless of what other members of the ring
-//! claim.
+//! A token is sent to the socket named after a MAC, so only the process that listens on that socket can read
+//! it. A message that repeats the token comes from that process, regardless of what other ring members claim.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,10 +9,10 @@ use std::num::NonZeroU64;
 
 use protocol::ids::MacAddr;
 
-/// Maximum number of unanswered tokens of one member. A further token invalidates the oldest.
+/// Maximum number of unanswered tokens per member. Once it is reached, a new token invalidates the oldest one.
 const MAX_OF_MEMBER: usize = 4;
 
-/// Maximum number of unanswered tokens of all members.
+/// Maximum total number of unanswered tokens, over all members.
 const MAX: usize = 512;
 
 /// A random number that is used once.
@@ -36,7 +35,7 @@ impl Token {
 pub(super) struct Tokens {
     /// Tokens that have been sent, oldest first.
     sent: VecDeque<(MacAddr, Token)>,
-    /// Source of random numbers, with keys from the host.
+    /// Generates random numbers. Its keys come from the host.
     random: RandomState,
     made: u64,
 }
@@ -56,13 +55,13 @@ impl Tokens {
         Some(token)
     }
 
-    /// Returns whether a message that repeats this token comes from the process that owns the socket of this member.
+    /// Returns whether a message that repeats this token comes from the process that owns this member's socket.
     pub(super) fn proves(&self, mac: MacAddr, repeated: Option<Token>) -> bool {
         repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
     }
 
-    /// Invalidates a token that has created a link, and all earlier tokens of that member. Later tokens stay
-    /// valid, because the messages that contain them crossed the message that created the link.
+    /// Invalidates the token with which a link was established, and all earlier tokens of the same member.
+    /// Later tokens stay valid: they were already in flight when the link was established.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };

@@ -9,7 +9,8 @@ use engine::Instant;
 /// Interval at which the counter is read while frames arrive.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of words of `SO_MEMINFO` up to the drop counter (linux/sock_diag.h: `SK_MEMINFO_DROPS` is 8).
+/// Number of `SO_MEMINFO` words up to and including the drop counter (linux/sock_diag.h: `SK_MEMINFO_DROPS` is
+/// 8).
 const WORDS: usize = 9;
 
 /// The kernel's drop counter, read periodically. The alternative, `SO_RXQ_OVFL`, adds a control message to each
@@ -37,8 +38,8 @@ impl Losses {
     }
 }
 
-/// Returns the number of drops of a socket since its creation, modulo 2^32, or `None` if the kernel does not
-/// report it.
+/// Returns the number of datagrams dropped by a socket since its creation, modulo 2^32. Returns `None` if the
+/// kernel does not report the number.
 fn drops(socket: &UdpSocket) -> Option<u32> {
     let mut words = [0_u32; WORDS];
     let mut len = libc::socklen_t::try_from(size_of_val(&words)).ok()?;

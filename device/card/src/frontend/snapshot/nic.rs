@@ -1,4 +1,4 @@
-//! Rows about the queues and the link of a NIC.
+//! Rows for the queues and the link of a NIC.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 pub struct QueueRow {
     /// Queue number within its direction.
     pub queue: u16,
-    /// Direction of its frames.
+    /// Direction of the queue's frames.
     pub direction: QueueDirection,
     pub state: QueueState,
-    /// VSI from which its frames come; `None` for a receive queue, which appears in the rows of VSIs instead.
+    /// VSI that sends through this queue; `None` for a receive queue, which is listed in the VSI rows.
     pub vsi: Option<u16>,
-    /// Bus address of its ring.
+    /// Bus address of the ring.
     pub ring: u64,
     pub entries: u16,
     /// Index of the descriptor that the device processes next.
@@ -25,9 +25,9 @@ pub struct QueueRow {
     pub vector: Option<u16>,
     /// Number of frames sent or received since the queue was enabled.
     pub frames: u64,
-    /// Total length of these frames in bytes, as sent to the wire or as received from it.
+    /// Total length of these frames in bytes, as sent to or received from the wire.
     pub bytes: u64,
-    /// Frames dropped because there was no free descriptor or they exceeded the maximum length.
+    /// Number of frames dropped because they were too long or because no descriptor was free.
     pub dropped: u64,
 }
 

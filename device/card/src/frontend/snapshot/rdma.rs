@@ -1,4 +1,4 @@
-//! Rows about objects of the RDMA half of a NIC, other than its queues and memory regions.
+//! Rows for the objects of a NIC's RDMA half, except queues and memory regions.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash};
 /// An address handle: the destination of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandleRow {
-    /// Handle number that software uses.
+    /// Handle number used by software.
     pub handle: u32,
     pub pd: u32,
     pub destination: IpAddr,
@@ -26,7 +26,7 @@ pub struct HandleRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
-    /// Group number that software uses.
+    /// Group number used by software.
     pub group: u16,
     pub address: IpAddr,
     /// VLAN of the group's datagrams, if they are tagged.
@@ -35,18 +35,19 @@ pub struct GroupRow {
     pub members: Vec<u32>,
 }
 
-/// The control queue (CQP), and the number of objects created through it.
+/// The control queue (CQP), and the numbers of objects created through this queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlRow {
     /// State of the queue.
     pub state: ControlState,
-    /// Bus address of its ring.
+    /// Bus address of the ring.
     pub ring: u64,
-    /// Number of entries of the ring.
+    /// Number of entries in the ring.
     pub entries: u16,
     /// Index of the entry that the device executes next.
     pub next: u16,
-    /// Error codes of the last failed operation, major code in the upper half; 0 if none failed.
+    /// Error codes of the last failed operation, with the major code in the upper half; 0 if no operation has
+    /// failed.
     pub error: u32,
     /// Number of page table entries (PBLEs) for which context memory has room.
     pub pbles: u32,

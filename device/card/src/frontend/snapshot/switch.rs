@@ -1,4 +1,4 @@
-//! Rows about the switch and the transmit scheduler of a NIC.
+//! Rows for the switch and the transmit scheduler of a NIC.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 
 /// Maximum number of VSIs listed in a [`RuleRow`].
 ///
-/// A rule may apply to every VSI, and the device's thread copies the list; see
+/// The list is limited because a rule may apply to every VSI and the device's thread copies the list; see
 /// [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS).
 pub const ROW_VSIS: usize = 32;
 
@@ -14,7 +14,7 @@ pub const ROW_VSIS: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsiRow {
     pub vsi: u16,
-    /// First receive queue, by its number on the device.
+    /// Device-wide number of the first receive queue.
     pub first_queue: u16,
     /// Number of receive queues.
     pub queues: u16,
@@ -22,9 +22,9 @@ pub struct VsiRow {
     pub spread_by: Option<SpreadBy>,
     /// Treatment of the VLAN tag of a received frame.
     pub received_tag: ReceivedTag,
-    /// Tag control information of the port VLAN, which is inserted into every frame that the VSI sends.
+    /// Tag control information of the port VLAN, which is inserted into every frame sent by the VSI.
     pub port_tag: Option<u16>,
-    /// Whether the VSI receives only the VLANs that a rule admits.
+    /// Whether the VSI receives only frames of VLANs admitted by a rule.
     pub vlan_prune: bool,
     /// Whether the VSI is prevented from receiving its own frames (source pruning).
     pub source_prune: bool,
@@ -34,7 +34,7 @@ pub struct VsiRow {
     pub lan: bool,
     /// Whether the VSI may send only from addresses that it receives (anti-spoofing).
     pub anti_spoof: bool,
-    /// Whether RoCE packets that the VSI receives are passed to the RDMA half.
+    /// Whether RoCE packets received by the VSI are passed to the RDMA half.
     pub rdma_filter: bool,
 }
 
@@ -61,9 +61,9 @@ pub enum ReceivedTag {
 /// A switch rule. A field is `None` if the rule does not match on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleRow {
-    /// Rule number that software uses.
+    /// Rule number used by software.
     pub rule: u16,
-    /// Recipe: the combination of fields that the rule matches on.
+    /// Recipe: the combination of fields on which the rule matches.
     pub recipe: RuleRecipe,
     /// Source of the frames.
     pub from: Option<RuleOrigin>,
@@ -85,7 +85,7 @@ pub struct RuleRow {
     pub lan: bool,
 }
 
-/// The combination of fields that a rule matches on.
+/// The combination of fields on which a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "columns say them")]
@@ -100,7 +100,7 @@ pub enum RuleRecipe {
     PromiscuousVlan,
 }
 
-/// Source of the frames that a rule matches.
+/// Source of the frames matched by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleOrigin {
@@ -133,7 +133,7 @@ pub enum RuleAction {
     Nothing,
 }
 
-/// An element of the scheduler's tree.
+/// An element of the scheduler tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRow {
     /// TEID, the identifier of the element.
@@ -150,7 +150,7 @@ pub struct NodeRow {
     pub excess_weight: u16,
 }
 
-/// Kind of an element of the scheduler's tree.
+/// Kind of a scheduler tree element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -158,7 +158,7 @@ pub enum NodeKind {
     Class,
     /// A node added by the driver.
     Generic,
-    /// The node below which drivers add their own.
+    /// The node below which drivers add their own nodes.
     EntryPoint,
     Queue,
 }

@@ -22,7 +22,7 @@ fn add(hca: &mut Hca<Stub>, rule: &str) {
     hca.impair(Rule::try_from(entry).unwrap()).unwrap();
 }
 
-/// Returns the options, as debug text, and the bytes of every captured frame.
+/// Returns the options (as debug text) and the bytes of every captured frame.
 pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn dropped_outbound_frame_is_captured_with_reason() {
+fn dropped_outbound_frame_is_captured_and_annotated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.pcapng");
     let mut hca = about_to_send();
@@ -93,7 +93,8 @@ fn inbound_frame_is_captured_before_impairment() {
     assert!(!packets[3].0.contains("impairment"));
 }
 
-/// Rules change when and how a frame is sent, but not its origin. The fabric must still not flood an answer.
+/// Rules change when and how a frame is sent, but not its origin. Even if an answer is impaired, the fabric
+/// must not flood it.
 #[test]
 fn impaired_reply_is_still_marked_as_reply() {
     for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {
@@ -110,7 +111,7 @@ fn impaired_reply_is_still_marked_as_reply() {
     }
 }
 
-/// Returns an ARP request (RFC 826) of LID 9 for the MAC of LID 1.
+/// Returns an ARP request (RFC 826) from LID 9 for the MAC of LID 1.
 fn who_has_lid_1() -> Vec<u8> {
     let asker = [2, 0, 0, 0, 0, 9];
     [

@@ -1,4 +1,5 @@
-//! Tests of a device that is both an HCA and a NIC, as the guest's network stack and its peers see it.
+//! Tests a device that is both an HCA and a NIC, from the point of view of the guest's network stack and of
+//! other hosts.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -14,7 +15,7 @@ use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::net::Traffic;
 use crate::replay::testing::{assert_same, record, recorded};
 
-/// A device with QPs, like [`Stub`], and a NIC without filters.
+/// A device that has QPs, like [`Stub`], and a NIC without filters.
 #[derive(Default)]
 struct Nic {
     stub: Stub,
@@ -295,7 +296,8 @@ fn nic_frames_are_unmodified_and_length_checked() {
 #[test]
 fn engine_and_nic_alternate_after_at_most_32_frames() {
     let mut hca = nic(9);
-    // The doorbell sends one packet from QP 1 to LID 1. Its length differs from that of the NIC's frames.
+    // The doorbell sends one packet from QP 1 to LID 1. The packet's length differs from that of the NIC's
+    // frames.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
@@ -303,7 +305,7 @@ fn engine_and_nic_alternate_after_at_most_32_frames() {
     assert_ne!(turns[0][0], 1000, "the engine began");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
-    // Even if the NIC has more frames, the engine's turn comes after 32 of them.
+    // Even if the NIC has more frames, the engine's turn comes after 32 NIC frames.
     let mut hca = nic(9);
     hca.sender = Sender::Nic;
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -383,7 +385,7 @@ fn link_down_stops_frames_and_notifies_nic() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
-/// Sends a datagram from the RDMA half and a plain frame, both from the addresses of LID 1.
+/// Sends two frames from the addresses of LID 1: a datagram from the RDMA half and a plain frame.
 fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
@@ -428,7 +430,7 @@ fn nic_and_rdma_frames_with_foreign_source_ip_are_dropped() {
     }
 }
 
-/// Returns two connected ends of a `local`, a `udp` and a `tap` fabric, for LID 1 and LID 2.
+/// Returns a `local`, a `udp` and a `tap` fabric. Each consists of two connected ends, for LID 1 and LID 2.
 fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     let mut networks = Networks::default();
     let local = [1, 2].map(|lid| {

@@ -30,7 +30,7 @@ pub(super) const RATE_20: u8 = 6;
 /// Packet life time code of one second: 4.096 us times 2 to this power.
 pub(super) const ONE_SECOND: u8 = 18;
 
-/// All groups. The join state of a group is that of the guest's own port.
+/// All groups. The join state in a group's record is that of the guest's own port.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
@@ -61,7 +61,7 @@ impl Groups {
         self.all.values().map(|group| group.emit().to_vec()).collect()
     }
 
-    /// Joins the guest's port to a group, creating it if necessary.
+    /// Joins the guest's port to a group, creating the group if necessary.
     pub(super) fn join(&mut self, world: &SaContext<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let wanted = member(world, request)?;
         let group = match self.all.get(&wanted.mgid) {
@@ -83,8 +83,8 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Ends the requested kinds of membership of the guest's port in a group. Deletes the group if no
-    /// membership is left, unless it is the broadcast group.
+    /// Ends the requested kinds of membership that the guest's port has in a group. If no membership is left,
+    /// deletes the group, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
         world: &SaContext<'_>,
@@ -159,7 +159,7 @@ fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord
     Ok(wanted)
 }
 
-/// Returns whether a group has the parameters that the request specifies.
+/// Returns whether a group has the parameters specified by the request.
 fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>) -> bool {
     let same = |component, equal: bool| !request.has(component) || equal;
     let bounded = |selector, value, wanted_selector, wanted_value, is| {
@@ -194,7 +194,7 @@ pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
     }
 }
 
-/// Returns the value that a selector requests. "Less than" yields at most `largest`, and selector 3 yields
+/// Returns the value requested by a selector. "Less than" yields at most `largest`, and selector 3 yields
 /// `largest` itself.
 fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
     let value = match selector {

@@ -1,4 +1,4 @@
-//! PathRecords. There is one path from every port to every other, through the switch.
+//! PathRecords. There is one path, through the switch, from every port to every other port.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.16; mthca interface, section 9.4.
@@ -52,7 +52,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
         };
         found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
     };
-    // Without a source, paths begin at this HCA's port, so one end is always a single port.
+    // If no source is specified, paths begin at this HCA's port, so one end is always a single port.
     let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), vec![own]);
     let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
     let path = |source: &End, destination: &End| PathRecord {
@@ -61,7 +61,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
         sgid: source.gid,
         dlid: destination.lid,
         slid: source.lid,
-        // With a hop limit of 0, software adds no GRH, which is not needed with LIDs.
+        // If the hop limit is 0, software adds no GRH. Packets that are routed by LID need no GRH.
         hop_limit: 0,
         traffic_class: wanted.traffic_class,
         reversible: true,
@@ -79,7 +79,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
     Ok(paths.map(|path| path.emit().to_vec()).collect())
 }
 
-/// Returns the P_Key of a path: the requested P_Key if the port has it, or the port's first valid one if none
+/// Returns the P_Key of a path: the requested P_Key if the port has it, or the port's first valid P_Key if none
 /// was requested.
 fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     let mut valid = world.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
@@ -96,8 +96,8 @@ fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// Returns the port with this GID, which is either derived from the port's MAC or one of its IP addresses.
-/// For a multicast GID, returns the group.
+/// Returns the port with this GID. The GID is either derived from the port's MAC or one of the port's IP
+/// addresses. For a multicast GID, returns the group.
 fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });

@@ -47,7 +47,7 @@ pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
 }
 
 /// If the request asks to match capability bits, keeps only the records in which all of these bits are set.
-/// Returns the component mask that remains to be compared.
+/// Returns the mask of the components that are still to be compared.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -84,7 +84,7 @@ pub(super) fn links(world: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the GUID records. For other HCAs, only the first block is returned, because the other blocks are
+/// Returns the GUID records. For other HCAs, only the first block is returned, because their other blocks are
 /// empty.
 pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {

@@ -12,7 +12,7 @@ use protocol::mad::{Mad, MadStatus};
 
 use super::Records;
 
-/// Maximum number of transfers. A further transfer replaces the oldest.
+/// Maximum number of transfers. Once it is reached, a new transfer replaces the oldest.
 const MAX_TRANSFERS: usize = 16;
 
 /// Maximum total length of all transfers in bytes. The oldest transfers are dropped to stay within this
@@ -146,7 +146,7 @@ impl Transfers {
 }
 
 impl Transfer {
-    /// Returns the number of segments. An empty table has one.
+    /// Returns the number of segments. An empty table has one segment.
     fn segments(&self) -> u32 {
         u32::try_from(self.payload.len().div_ceil(DATA_LEN)).unwrap_or(u32::MAX).max(1)
     }
@@ -166,7 +166,7 @@ impl Transfer {
         self.acknowledged < self.segments()
     }
 
-    /// Sends the segments that the window permits.
+    /// Sends the segments permitted by the window.
     fn send(&mut self, mut out: impl FnMut(Mad)) {
         let end = self.segments().min(self.window).min(self.acknowledged.saturating_add(MAX_BURST));
         while self.sent < end {

@@ -18,7 +18,7 @@ const MAX_REQUESTS: usize = 3 * MAX_NODES;
 /// this long.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A sweep with the HCAs that have responded to its Get(NodeInfo). Each unicast LID is stored at most once.
+/// A sweep, and the HCAs that have responded to its Get(NodeInfo). Each unicast LID is stored at most once.
 #[derive(Clone, Debug)]
 struct Sweep {
     tid: u32,
@@ -46,8 +46,8 @@ impl OpenRequests {
         tid
     }
 
-    /// Registers a request to one HCA. Returns the lower half of its transaction ID, or `None` if the request is open
-    /// already or the table is full.
+    /// Registers a request to one HCA. Returns the lower half of its transaction ID, or `None` if the request
+    /// is already open or the table is full.
     pub(super) fn open(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<u32> {
         let is_pending = |at: Instant| now.saturating_since(at) < ANSWER_TIME;
         if self.pending.get(&(lid, attribute)).is_some_and(|(_, at)| is_pending(*at)) {

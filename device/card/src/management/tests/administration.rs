@@ -1,4 +1,4 @@
-//! Tests of subnet administration, with the queries of ib_sa, IPoIB, rdma_cm and saquery.
+//! Tests subnet administration with the queries that ib_sa, IPoIB, rdma_cm and saquery send.
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn broadcast_group_join_needs_no_parameters() {
     assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
 }
 
-/// mthca interface, sections 9.3 and 12, T52: mckey creates a group with its own Q_Key.
+/// mthca interface, sections 9.3 and 12, T52: mckey creates a group with a Q_Key of its own choice.
 #[test]
 fn creator_sets_group_parameters() {
     let mut management = open(1);
@@ -125,7 +125,7 @@ fn path(dgid: [u8; 16], sgid: [u8; 16]) -> [u8; 64] {
     record
 }
 
-/// mthca interface, section 9.4: the LID of the destination is derived from its GID.
+/// mthca interface, section 9.4: the destination LID is derived from the destination GID.
 #[test]
 fn path_record_query_derives_lid_from_gid() {
     let mut management = open(1);
@@ -145,10 +145,10 @@ fn path_record_query_derives_lid_from_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// A query without source and destination would match n times n paths in a subnet of n ports. It returns only
-/// the paths from one source.
+/// In a subnet of n ports, a query without a source and a destination would match n * n paths. The answer
+/// contains only the paths from one source.
 #[test]
-fn get_table_of_paths_returns_paths_of_one_source() {
+fn path_table_contains_paths_of_one_source() {
     let mut management = open(1);
     let mut paths = |mask, record: [u8; 64]| {
         let table = answer(&mut management, sa(GET_TABLE, PATH, mask, &record));
@@ -253,8 +253,8 @@ fn services_are_registered_found_and_removed() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
-/// Returns an acknowledgement as the kernel sends it: version 1, type 2, active, with the segment and the end
-/// of the window.
+/// Returns an acknowledgement as sent by the kernel: version 1, type 2, active, with the segment and the end of
+/// the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
     // Linux acknowledges with the method of its request.

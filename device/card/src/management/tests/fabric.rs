@@ -1,4 +1,4 @@
-//! Tests of several HCAs on one fabric, with the requests that infiniband-diags sends.
+//! Tests several HCAs on one fabric with the requests that infiniband-diags sends.
 
 use std::collections::VecDeque;
 
@@ -80,8 +80,8 @@ impl Fabric {
         }
     }
 
-    /// Acts like a kernel. At the end of a directed route, it stores the port in the return path, advances
-    /// the route, answers, and sends the answer back along the route.
+    /// Acts like a guest's kernel. At the end of a directed route, the kernel stores the port in the return
+    /// path, advances the route, answers, and sends the answer back along the route.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -121,8 +121,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the answer to a Get on a directed route from the first HCA. The request begins at the first
-    /// hop, as a kernel sends it.
+    /// Returns the answer to a Get on a directed route from the first HCA. The request begins at the first hop,
+    /// like requests sent by a kernel.
     fn directed(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Option<Mad> {
         let mut mad = request(0x81, 1, 1, attribute, modifier);
         (mad[6], mad[7]) = (1, u8::try_from(path.len()).unwrap());
@@ -146,7 +146,8 @@ fn node_name(lid: Lid) -> [u8; 64] {
     protocol::mad::node::description(&format!("guest {}", lid.get()))
 }
 
-/// Sends the requests of ibnetdiscover for the switch, its ports, and the nodes attached to them.
+/// Sends the requests that ibnetdiscover makes for the switch, for its ports, and for the nodes attached to
+/// these ports.
 #[test]
 fn directed_route_reaches_other_adapter() {
     for listens in [false, true] {
@@ -181,8 +182,8 @@ fn lids_above_254_map_to_switch_ports_modulo_254() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// Sends the requests of ibnodes through saquery. All nodes are listed. A node with guest software has the
-/// name that the software has set.
+/// Sends the requests that ibnodes makes through saquery. All nodes are listed. A node with guest software has
+/// the name set by this software.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
@@ -229,7 +230,7 @@ fn silent_node_ages_out() {
 }
 
 #[test]
-fn responses_to_requests_of_guest_reach_guest() {
+fn responses_to_guest_requests_reach_guest() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
@@ -257,7 +258,7 @@ fn arrive(
     (admitted, outputs(management))
 }
 
-/// Returns a NodeInfo response with a transaction ID of this module.
+/// Returns a NodeInfo response with a transaction ID of the management module.
 fn node_info(tid: u32) -> Mad {
     let mut answer = request(1, 1, 0x81, 0x11, 0);
     answer[8..12].copy_from_slice(b"hcad");
@@ -304,7 +305,7 @@ fn unsolicited_response_is_ignored() {
     assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
 }
 
-/// A peer that forges its source must not make this HCA send more than the peer itself sends.
+/// A peer that forges its source address must not make this HCA send more than the peer itself sends.
 #[test]
 fn received_mad_causes_at_most_one_mad_to_its_source() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
@@ -354,7 +355,7 @@ fn sweeps_run_without_requests() {
     assert_eq!(management.next_deadline(), None);
 }
 
-/// A peer that invents HCAs cannot lock out a real one.
+/// A peer that invents HCAs cannot lock out a real HCA.
 #[test]
 fn forged_node_reports_do_not_displace_responding_nodes() {
     let mut management = open(1);
@@ -381,7 +382,7 @@ fn forged_node_reports_do_not_displace_responding_nodes() {
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// Section 16.1: ibqueryerrors queries the switch in this way.
+/// Section 16.1: ibqueryerrors queries the switch's counters in this way.
 #[test]
 fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
@@ -409,10 +410,10 @@ fn switch_reports_zero_counters() {
     assert_eq!(status(&get(0x12, 1, 6)), 0x08, "Report");
 }
 
-/// OpenSM in a guest stays in STANDBY only if it finds a master that has the same SM_Key, by default 1, and
-/// the highest priority.
+/// OpenSM in a guest stays in STANDBY only if it finds a master with the highest priority and with OpenSM's own
+/// SM_Key, which is 1 by default.
 #[test]
-fn sm_info_of_switch_reports_master_of_highest_priority() {
+fn switch_reports_master_with_highest_priority() {
     let mut fabric = Fabric::new(&[(1, true)]);
     let info = fabric.directed(&[1], 0x20, 0).unwrap();
     assert_eq!(status(&info), 0x8000);

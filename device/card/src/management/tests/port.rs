@@ -97,8 +97,8 @@ fn directed_route_answer_keeps_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: with protection level 1, any request may Get, but only a request with the
-/// M_Key may Set or receive the key.
+/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. Only answers to
+/// requests with the M_Key contain the M_Key.
 #[test]
 fn set_port_info_requires_m_key_once_it_is_configured() {
     let mut management = open(1);
@@ -146,8 +146,8 @@ fn link_can_be_disabled_enabled_and_reset() {
     assert_eq!(status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()), 0x1c, "another LID");
 }
 
-/// A guest's subnet manager enters its own LID and service level, but those of the virtual subnet manager
-/// remain.
+/// A guest's subnet manager writes its own LID and service level to PortInfo, but PortInfo keeps those of the
+/// virtual subnet manager.
 #[test]
 fn subnet_manager_lid_cannot_be_set() {
     let mut management = open(1);

@@ -18,7 +18,7 @@ struct FileId {
     writable: bool,
 }
 
-/// The descriptor of a new range, validated but not mapped.
+/// The descriptor of a new range. It has been validated, but its file has not been mapped.
 pub(super) struct Candidate {
     fd: OwnedFd,
     id: FileId,
@@ -29,7 +29,7 @@ impl Candidate {
     /// Checks the descriptor of a new range.
     ///
     /// # Errors
-    /// The descriptor is not a regular file, or is not writable although `writable` requires it.
+    /// Fails if the descriptor is not a regular file, or is not writable although `writable` requires it.
     pub(super) fn new(fd: OwnedFd, writable: bool) -> io::Result<Self> {
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -79,8 +79,8 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Returns whether this mapping covers the given part of the candidate's file. The added part of a file
-    /// that has grown needs another mapping.
+    /// Returns whether this mapping covers the given part of the candidate's file. If a file has grown, the
+    /// added part needs another mapping.
     pub(super) fn serves(&self, candidate: &Candidate, offset: u64, len: u64) -> bool {
         let mapped = self.len();
         self.id == candidate.id && offset <= mapped && len <= mapped - offset

@@ -48,7 +48,7 @@ pub(super) struct Location<'a> {
     pub(super) file: &'a MappedFile,
     /// Offset in the file.
     pub(super) offset: u64,
-    /// Number of bytes of the window after this address.
+    /// Number of bytes in the window after this address.
     pub(super) behind: u64,
     pub(super) permissions: Permissions,
 }
@@ -138,7 +138,7 @@ impl Tables {
     /// file, the pages are inaccessible.
     ///
     /// # Errors
-    /// [`MapError`]. In this case, nothing has changed.
+    /// [`MapError`]. On error, nothing has changed.
     pub(super) fn add(
         &mut self,
         first: u64,
@@ -165,7 +165,7 @@ impl Tables {
     /// Removes whole pages.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit. In this case, nothing has changed.
+    /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit. On error, nothing has changed.
     pub(super) fn remove(&mut self, first: u64, last: u64) -> Result<(), MapError> {
         // Only removing the middle of a window increases the number of windows.
         let divides = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);

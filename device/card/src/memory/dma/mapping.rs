@@ -1,12 +1,12 @@
 //! Mappings of the client's files, and the handling of lost pages.
 //!
-//! The client may truncate a file. When a page of a sparse file is touched for the first time, the file
-//! system may be full, or no huge page may be left. The kernel reports each of these cases by SIGBUS during
-//! an access. At the first SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as
-//! lost, and returns. The access then continues without another fault. The caller of the access checks
+//! The client may truncate a file. When a page of a sparse file is touched for the first time, the file system
+//! may be full, or no huge page may be left. In each of these cases, the kernel sends a SIGBUS during an
+//! access. At the first SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as lost,
+//! and returns. The access then continues without another fault. The caller of the access checks
 //! [`Mapping::is_lost`] and discards the result, and the mapping is never accessed again. The kernel still
-//! counts it as a single mapping, so clients cannot exceed the limit per process (`vm.max_map_count`). A
-//! SIGBUS anywhere else kills the process, as without a handler.
+//! counts the replaced mapping as a single mapping, so clients cannot exceed the limit per process
+//! (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as without a handler.
 //!
 //! The handler finds the mapping in a process-wide table. The handler needs no lock, because the faulting
 //! thread is inside an access. The access keeps its mapping alive, so the slot of that mapping does not
@@ -28,17 +28,16 @@ use vmm_sys_util::signal::register_signal_handler;
 /// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Maximum number of replacements of one mapping. A single thread causes only one replacement. More
+/// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More
 /// replacements occur if several threads access lost pages at the same moment, or if the host has no page for
 /// the zeros either.
 const MAX_LOSSES: usize = 16;
 
-/// Maximum number of bytes whose pages one system call releases. Each call holds the lock of the address
-/// space for 2 to 4 ms if all of these pages are in use. Meanwhile, other devices may be waiting to map
-/// memory.
+/// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms
+/// if all pages to release are in use. Meanwhile, other devices may be waiting to map memory.
 const RELEASE_LEN: usize = 64 << 20;
 
-/// A file mapped from its first byte on.
+/// A file mapped from its first byte.
 #[derive(Debug)]
 pub(super) struct Mapping {
     region: MmapRegion,
@@ -53,8 +52,8 @@ impl Mapping {
         let slot = Slot::claim().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
-        // Huge pages are not reserved here. The client has reserved those of the ranges that it maps, but not
-        // those of the rest of the file.
+        // Huge pages are not reserved here. The client has reserved the huge pages of the ranges that it maps,
+        // but not those of the rest of the file.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, so the new mapping affects no other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {
@@ -106,7 +105,8 @@ impl Drop for Mapping {
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;
         while done < self.region.size() {
-            // A huge page is unmapped entirely or not at all. Both lengths are powers of two.
+            // A huge page can only be unmapped as a whole, so a piece must be at least one page long.
+            // `RELEASE_LEN` and `page_len` are powers of two, so each piece consists of whole pages.
             let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
             // SAFETY: the bytes were mapped by `new` and have not been unmapped since. Slices borrow `self`,
             // so none exist.
@@ -180,7 +180,8 @@ impl Slot {
     fn mapping_with(&self, address: usize) -> Option<(usize, usize)> {
         let generation = self.generation.load(Ordering::SeqCst);
         let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
-        // Another thread may have reused the slot between the loads, but not the slot of the faulting mapping.
+        // Another thread may have reused this slot between the loads. The slot of the faulting mapping cannot
+        // be reused.
         let is_one = self.generation.load(Ordering::SeqCst) == generation && start > Self::CLAIMED;
         address.checked_sub(start).filter(|within| is_one && *within < len)?;
         Some((start, len))
@@ -223,9 +224,9 @@ fn replace(slot: &Slot, address: usize) -> bool {
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes
     // are only accessed by volatile accesses, so they may change at any time.
     unsafe {
-        // Release the pages in pieces first. This shortens the call that replaces the mapping, which prevents
-        // other threads from mapping memory. A huge page that is longer than a piece remains, which is
-        // harmless.
+        // Release the pages in pieces first. This shortens the call below that replaces the mapping. During
+        // that call, other threads cannot map memory. A huge page that is longer than a piece is not released
+        // early, which is harmless.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }
@@ -233,8 +234,8 @@ fn replace(slot: &Slot, address: usize) -> bool {
     }
 }
 
-/// Replaces a mapping with a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`),
-/// the kernel may refuse a private mapping of this length. For a shared file, it counts only the pages that
+/// Replaces a mapping with a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`), the
+/// kernel may refuse a private mapping of this length. For a shared file, the kernel counts only the pages that
 /// are touched.
 ///
 /// # Safety

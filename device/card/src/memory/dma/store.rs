@@ -1,17 +1,17 @@
-//! Stores to guest memory that software polls.
+//! Stores to guest memory polled by software.
 //!
-//! Some software does not wait for the completion of a WRITE but polls its memory: the last byte of a
-//! message, or all of a short one. Once it has seen the data, it owns and may modify the memory. The end of
-//! each write is therefore stored in order after the rest, and no byte is stored twice. `memcpy` does not
-//! guarantee this, because its stores may overlap. For example, it may copy 16 bytes by two stores of the
-//! same bytes, and the second store could overwrite a modification by software.
+//! Some software does not wait for the completion of a WRITE. Instead, it polls its memory: the last byte of a
+//! message, or all bytes of a short message. Once the software has seen the data, it owns the memory and may
+//! modify it. The last bytes of each write are therefore stored after all others and in order, and no byte is
+//! stored twice. `memcpy` does not guarantee this, because its stores may overlap. For example, it may store
+//! the same bytes twice, and the second store could overwrite a modification by software.
 
 use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{ByteValued, VolatileSlice};
 
-/// Number of bytes at the end of a write that software may poll. This is longer than the messages that
-/// programs exchange in this way, such as the credits of rsockets.
+/// Number of bytes, at the end of a write, that software may poll. Messages that programs poll, such as the
+/// credits of rsockets, are shorter than this.
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.

@@ -226,7 +226,7 @@ fn grown_file_is_mapped_again() {
 }
 
 #[test]
-fn read_only_descriptor_serves_reads_only() {
+fn read_only_descriptor_permits_only_reads() {
     let writable = memfd(1);
     let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
     let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
@@ -300,7 +300,7 @@ fn writes_of_any_length_stay_in_bounds() {
     }
 }
 
-/// Peers of rsockets grant credits by WRITE. Software polls the credits and modifies them in place.
+/// rsockets peers grant credits by WRITE. Software polls the credits and modifies them in place.
 #[test]
 fn write_stores_no_byte_twice() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
@@ -387,7 +387,7 @@ fn unmap_beyond_range_limit_is_rejected() {
     assert!(matches!(memory.unmap(iova(6 * PAGE_LEN), PAGE_LEN), Err(MapError::TooManyRanges(3))));
     assert_eq!(memory.window_count(), 3);
     memory.write(iova(6 * PAGE_LEN), b"still mapped").unwrap();
-    // Unmapping a page at an end, or an entire range, does not increase the number of ranges.
+    // Unmapping the first or last page of a range, or an entire range, does not increase the number of ranges.
     memory.unmap(iova(15 * PAGE_LEN), PAGE_LEN).unwrap();
     memory.unmap(iova(0), PAGE_LEN).unwrap();
     memory.unmap(iova(3 * PAGE_LEN), PAGE_LEN).unwrap();
@@ -502,7 +502,7 @@ fn truncated_file_is_replaced_by_a_single_mapping() {
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
-    // Use every second page of the file, so that lost pages are not adjacent.
+    // Use every second page of the file, so that no two lost pages are adjacent.
     for page in 0..PAGES {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&cut), 2 * page * PAGE_LEN))).unwrap();
     }
@@ -537,7 +537,8 @@ fn fault_on_missing_huge_page_fails_access() {
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // Write to all 512 pages of 2 MiB, which is usually more than the host has. If it has enough, no page is lost.
+    // Write to all 512 pages of 2 MiB. The host usually has fewer huge pages. If it has enough, no page is
+    // lost.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }
@@ -560,7 +561,7 @@ fn file_not_on_tmpfs_is_rejected_unless_configured() {
     assert_eq!(&start, b"\x7fELF");
 }
 
-/// Tests of the window cache. Each begins with an access that fills the cache.
+/// Tests of the window cache. Each test begins with an access that fills the cache.
 mod remembered_windows {
     use super::*;
 
@@ -602,7 +603,7 @@ mod remembered_windows {
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(11)));
         assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "with the permissions of then");
 
-        // The first file is removed, and the second takes its index in the list.
+        // The first file is removed from the list of files, and the second file takes its index.
         memory.unmap(iova(0), PAGE_LEN).unwrap();
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (None, Some(11)));
     }

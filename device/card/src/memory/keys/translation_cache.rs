@@ -1,13 +1,13 @@
-//! The translation cache, which spares most accesses both the key look-up and the page walk.
+//! The translation cache. With a hit, an access needs neither the key look-up nor the page walk.
 //!
-//! A hit always equals what a fresh look-up would return. Any change of the [`KeyTable`] invalidates all
-//! entries, and each entry carries the [`Generation`] of the page table that it is derived from. A page table
-//! in guest memory, whose entries may change unnoticed, has no generation and is not cached. If no single
-//! entry covers a range or grants an access, the tables are consulted again. Errors therefore always come
+//! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all
+//! entries. Each entry also carries the [`Generation`] of the page table from which it was derived. A page
+//! table in guest memory has no generation and is not cached, because its entries may change unnoticed. If no
+//! single entry covers a range and grants the access, the tables are consulted. Errors therefore always come
 //! from the tables.
 //!
-//! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so
-//! a change of any of them invalidates the entry.
+//! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so a
+//! change to any of them invalidates the entry.
 //!
 //! [`KeyTable`]: super::KeyTable
 
@@ -55,13 +55,13 @@ pub(in crate::memory) struct TlbEntry {
     first: u64,
     len: u64,
     bus: Iova,
-    /// Version of the page table, or `None` if the translation uses none.
+    /// Version of the page table, or `None` if the translation uses no page table.
     pages: Option<Generation>,
 }
 
 impl TlbEntry {
-    /// Creates an entry for `len` bytes of a region from an offset on. Returns `None` for windows, which are
-    /// always looked up because access to them also depends on the QP.
+    /// Creates an entry for `len` bytes of a region, starting at offset `first`. Returns `None` for windows,
+    /// which are always looked up because access to them also depends on the QP.
     pub(in crate::memory) fn of(
         region: &MemoryRegion,
         first: u64,
@@ -74,8 +74,8 @@ impl TlbEntry {
         (!matches!(region.kind, Kind::Window { .. })).then_some(entry)
     }
 
-    /// Returns the bus address of `len` bytes at `va`, if the entry covers them and grants `access`, as
-    /// [`MemoryRegion::grant`] would.
+    /// Returns the bus address of the `len` bytes at `va`, if the entry covers these bytes and grants `access`.
+    /// The rules are those of [`MemoryRegion::grant`].
     pub(in crate::memory) fn find(
         &self,
         pd: Pdn,
@@ -109,7 +109,7 @@ pub(in crate::memory) struct ListCursor {
     pub(in crate::memory) key: Lkey,
     /// Index of the entry in the list, from 0.
     pub(in crate::memory) entry: u32,
-    /// Sum of the lengths of all earlier entries.
+    /// Total length of all earlier entries.
     pub(in crate::memory) start: u64,
 }
 

@@ -17,8 +17,8 @@ impl PageTable for &Pages {
     }
 }
 
-/// Returns the tables for the example of a user region in the JingZhao interface, section 14.5. The region
-/// consists of the pages in section 14.4.
+/// Returns the tables for the user region example in the JingZhao interface, section 14.5. The region consists
+/// of the pages in section 14.4.
 fn published() -> (KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -327,7 +327,7 @@ impl PageTable for Everywhere {
     }
 }
 
-/// Tests of the translation cache. Each begins with an access that fills the cache.
+/// Tests of the translation cache. Each test begins with an access that fills the cache.
 mod cached_translations {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
@@ -354,7 +354,7 @@ mod cached_translations {
         }
     }
 
-    /// Returns four pages filled with their numbers, from 1 on.
+    /// Returns four pages. Each page is filled with its number, counted from 1.
     fn memory() -> GuestMemory {
         let dma = guest_memory(0, 4);
         for page in 0..4u8 {
@@ -462,7 +462,7 @@ mod cached_translations {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// The page lists of the E810 are in guest memory, so they may change unnoticed.
+    /// The E810's page lists are in guest memory, so they may change unnoticed.
     #[test]
     fn guest_page_table_is_not_cached() {
         let (keys, dma) = (table([region()]), memory());

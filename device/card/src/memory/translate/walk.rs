@@ -14,8 +14,8 @@
 //! | bounds | of the whole range | of the bytes accessed |
 //!
 //! Rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): peers may modify
-//! memory if its owner may modify it. A region that grants access to peers can therefore list regions that
-//! grant none.
+//! memory that its owner may modify. A region that grants access to peers can therefore list regions that grant
+//! none.
 
 use engine::{Access, AccessError, Initiator, Rights};
 use protocol::ids::Va;
@@ -32,8 +32,8 @@ const LIST_LEN: u64 = 512;
 /// key.
 const MAX_NESTING: usize = 4;
 
-/// Maximum number of list entries that one access may read, which limits its duration to a few milliseconds.
-/// This is enough to reach the end of a list of 2^20 entries through another list.
+/// Maximum number of list entries that one access may read. This limits the access to a few milliseconds, and
+/// is enough to reach the end of a list of 2^20 entries through another list.
 const MAX_ENTRIES: u32 = 1 << 21;
 
 /// Rights that a key loses if its list contains a region that may not be modified.
@@ -45,7 +45,7 @@ pub(super) struct Located {
     pub(super) bus: u64,
     /// Number of bytes before this byte that are contiguous with it. They may be outside the region.
     pub(super) before: u64,
-    /// Number of contiguous bytes from this byte on, including it.
+    /// Number of contiguous bytes, starting with this byte.
     pub(super) room: u64,
     /// Whether the location depends on a page table or a list.
     pub(super) from_table: bool,
@@ -94,7 +94,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
     /// Locates the byte at `offset` of a region.
     ///
     /// # Errors
-    /// The page or list entry does not exist, or a check of a key in a list fails.
+    /// Fails if the page or list entry does not exist, or if a check of a key in a list fails.
     pub(super) fn locate(&mut self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
         let keys = self.keys;
         let (mut region, mut offset) = (region, offset);

@@ -154,10 +154,11 @@ fn fast_registered_key_must_be_invalidated_before_reuse() {
 }
 
 #[test]
-fn fast_registration_rejects_each_invalid_key_length_or_right() {
+fn fast_registration_rejects_invalid_parameters() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // This key has the same index in this table, but would have another index in a larger table.
+        // This key has the same index as `FAST` in this table, but would have a different index in a larger
+        // table.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -276,7 +277,7 @@ fn type_2_window_must_be_invalidated_before_next_bind() {
 }
 
 #[test]
-fn bind_rejects_each_invalid_window_parent_right_or_range() {
+fn bind_rejects_invalid_parameters() {
     let ours = bind(WINDOW | 1, WindowKind::Type1);
     let mut keys = table(WindowKind::Type1);
     let read_only = MemoryRegion {
@@ -299,7 +300,7 @@ fn bind_rejects_each_invalid_window_parent_right_or_range() {
         (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
         (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
         (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
-        // Peers may write only where the owner may also write.
+        // Peers may write only to memory to which the owner may also write.
         (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
         (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
         (Bind { len: LEN, ..ours }, AccessError::Bounds),
@@ -329,7 +330,7 @@ fn region_with_bound_windows_cannot_be_removed() {
 }
 
 #[test]
-fn window_rebound_repeatedly_counts_once_at_its_region() {
+fn repeatedly_rebound_window_counts_once() {
     let mut keys = table(WindowKind::Type1);
     for generation in 1..4 {
         bound(&mut keys, bind(WINDOW | generation, WindowKind::Type1)).unwrap();
@@ -380,7 +381,7 @@ fn expected(pages: Pages, nth: u64) -> u64 {
 }
 
 proptest! {
-    /// Tests any byte of any region, and of any window on it, with all kinds of page lists.
+    /// Tests any byte of any region, and of any window on the region, with all kinds of page lists.
     #[test]
     fn registered_addresses_translate_through_any_page_list(
         pages in pages(),

@@ -106,8 +106,8 @@ impl HostStack {
             solicited: !probe,
         };
         // The sender of a probe for a duplicate address (RFC 4862) has no address yet, so the answer is
-        // addressed to all nodes. The frame itself is sent only to the MAC of the prober, as RFC 6085
-        // permits. Otherwise each probe would cause a frame to every peer.
+        // addressed to all nodes. The frame itself is sent only to the prober's MAC, as RFC 6085 permits, so
+        // that a probe does not cause a frame to every peer.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);

@@ -1,4 +1,5 @@
-//! Limits the rate of answers. Received frames may determine where this port sends answers, but not how many.
+//! Limits the rate of answers. Received frames determine where this port sends answers, but must not determine
+//! how many answers it sends.
 
 use std::array;
 use std::num::NonZeroU32;
@@ -8,12 +9,13 @@ use protocol::ids::MacAddr;
 
 use crate::rate::Bucket;
 
-/// Maximum number of answers per second to one sender over all protocols. Bursts of a tenth of this are
+/// Maximum number of answers per second to one sender over all protocols. Bursts of a tenth of this number are
 /// permitted. Normal traffic stays far below the limit, and a flood only deprives its own sender of answers.
 const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
-/// Number of buckets. Senders share them by hash, because a sender may invent any number of MACs. The number
-/// of buckets limits the total rate.
+/// Number of buckets. A hash of the sender's MAC selects the bucket, so several senders may share one. A bucket
+/// for each MAC is not possible, because a sender may invent any number of MACs. The number of buckets limits
+/// the total rate.
 const BUCKETS: usize = 64;
 
 /// Token buckets for answers, each shared by the senders that hash to it.

@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 1024;
 /// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Age after which an entry is requested again when used. The entry stays usable in the meantime.
+/// Age after which the use of an entry causes a new request. The entry stays usable in the meantime.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
 /// Result of a look-up.
@@ -110,7 +110,7 @@ impl Neighbours {
     }
 
     /// Learns the MAC of an address from the address's owner. An unsolicited message is accepted only for an
-    /// address that is in the table already, or from a host that is about to send to this port (RFC 826,
+    /// address that is already in the table, or from a host that is about to send to this port (RFC 826,
     /// "Packet Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {
         match self.entries.get_mut(&ip) {

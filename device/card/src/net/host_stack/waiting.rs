@@ -1,4 +1,4 @@
-//! Frames that wait for the MAC of their destination.
+//! Frames that wait until their destination MAC is known.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of waiting frames. If more arrive, the oldest is dropped, because requesters retransmit
+/// Maximum number of waiting frames. If another frame arrives, the oldest is dropped. Requesters retransmit
 /// lost packets.
 const MAX_FRAMES: usize = 256;
 
@@ -34,7 +34,8 @@ impl Waiting {
         lost
     }
 
-    /// Moves the frames of a resolved address to the ready queue. Returns the number of frames that are too old.
+    /// Moves the frames for a resolved address to the ready queue. Drops the frames that are too old, and
+    /// returns the number of dropped frames.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> usize {
         let mut lost = 0;
         for (since, wanted, mut frame) in std::mem::take(&mut self.frames) {

@@ -231,8 +231,8 @@ fn answers_do_not_exceed_length_of_requests() {
     assert_eq!(found[0].1[32..38], mac(7).0, "which the answer repeats");
 }
 
-/// Replaces the source address. IPv4 frames get a valid header checksum, an ICRC if they have one, and no UDP
-/// checksum. IPv6 frames get a valid ICMPv6 checksum.
+/// Replaces the source address. IPv4 frames get a valid header checksum, a valid ICRC if they contain an ICRC,
+/// and no UDP checksum. IPv6 frames get a valid ICMPv6 checksum.
 fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     let sum = |bytes: &[u8]| protocol::net::checksum::Checksum::new().with(bytes).value().to_be_bytes();
     match src {
@@ -285,8 +285,8 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     frame
 }
 
-/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Such frames are neither delivered, answered
-/// nor learned from.
+/// Frames with an invalid source address (RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7)
+/// are neither delivered nor answered, and nothing is learned from them.
 #[test]
 fn invalid_source_addresses_are_dropped() {
     let own = Identity::from_lid(Lid::new(2));
@@ -456,7 +456,7 @@ fn pong_to_us() -> Vec<u8> {
     frame
 }
 
-/// Returns a ping to the port's MAC for another IP address, with a valid checksum.
+/// Returns a ping to the port's MAC but to another IP address, with a valid checksum.
 fn port_3_over_ip_of_2() -> Vec<u8> {
     let mut frame = ping();
     frame[33] = 3;
@@ -524,7 +524,7 @@ fn pong6() -> Vec<u8> {
     )
 }
 
-/// Returns a solicitation whose source is the address that it requests.
+/// Returns a solicitation whose source address is also its target.
 fn our_own_solicitation() -> Vec<u8> {
     let mut frame = solicitation();
     // The checksum is the complement of a sum of 16-bit words. Adding 1 to a word therefore subtracts 1 from
@@ -565,7 +565,7 @@ fn short_advertisement() -> Vec<u8> {
     from_ip(frame, Identity::from_lid(Lid::new(2)).link_local().into())
 }
 
-/// RFC 4861, section 7.2.4: the answer may omit a MAC that the sender used.
+/// RFC 4861, section 7.2.4: the answer may omit the MAC if the sender already used it.
 #[test]
 fn solicitation_without_mac_is_answered() {
     let mut port = port();

@@ -7,7 +7,7 @@ use crate::nic::receive::{ChecksumStatus, Checksums, verify};
 
 const ETHERNET_LEN: usize = 14;
 
-/// Headers with lengths and checksums of zero, which segmentation must set.
+/// Headers whose lengths and checksums are zero. Segmentation must set them.
 #[derive(Clone, Copy, Debug)]
 struct Headers {
     v6: bool,

@@ -52,7 +52,7 @@ pub enum ConnectionError {
 pub struct Served {
     pub messages: usize,
     /// Whether messages are left, because the budget or the space for replies was used up. If so, the caller
-    /// must serve again without waiting for the socket, once all replies have been sent.
+    /// must call [`Connection::serve`] again once all replies have been sent, without waiting for the socket.
     pub more: bool,
 }
 
@@ -73,8 +73,8 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. [`Connection::reply`] sends their replies later, after the
-    /// work that the messages have started.
+    /// Serves up to `budget` messages in order. The replies are sent later, by [`Connection::reply`], after the
+    /// work started by the messages.
     ///
     /// # Errors
     /// Fails if the client is disconnected or has violated the protocol.
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether replies are unsent. Until they are sent, only write readiness matters.
+    /// Returns whether there are unsent replies. Until they are sent, poll the socket only for writing.
     pub fn wants_to_send(&self) -> bool {
         self.sent < self.replies.len()
     }
@@ -136,8 +136,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the bytes up to the next reply with a descriptor. If that reply is next, sends its beginning
-    /// together with the descriptor, because a client expects both at once.
+    /// Sends the bytes before the next reply that has a descriptor. If there are no such bytes, sends the
+    /// beginning of this reply together with the descriptor, because a client expects both at once.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

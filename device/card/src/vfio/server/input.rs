@@ -139,7 +139,7 @@ impl Input {
         Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 
-    /// Returns whether the last message has come without descriptors so far.
+    /// Returns whether no descriptors have arrived for the last message so far.
     fn has_no_fds(&self) -> bool {
         self.fds.as_ref().is_ok_and(Vec::is_empty)
     }

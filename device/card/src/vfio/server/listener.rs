@@ -27,7 +27,7 @@ const BACKLOG: i32 = 128;
 /// briefly. Any user can lock a shared directory, so a lock that is held longer serves another purpose.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Period to which [`LOCK_TIMEOUT`] applies. It exceeds the start-up time with many devices.
+/// Period to which [`LOCK_TIMEOUT`] applies. It is longer than start-up takes even with many devices.
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to lock a directory.
@@ -66,12 +66,12 @@ pub enum ListenError {
     },
 }
 
-/// Access to a socket: the mode of its file, which does not depend on the umask, and its group.
+/// Access to a socket: the mode and the group of its file. The mode does not depend on the umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
-    /// Group of the file. `None` leaves the group that the kernel assigns, which is that of the process or of
-    /// the directory.
+    /// Group of the file. `None` keeps the group assigned by the kernel, which is the group of the process or
+    /// of the directory.
     pub group: Option<Gid>,
 }
 
@@ -270,8 +270,8 @@ impl Waited {
     }
 }
 
-/// Creates a listening socket with the given access. No other user can connect at any time, because the file
-/// gets its group and mode before the socket listens.
+/// Creates a listening socket with the given access. A user without this access can never connect, because the
+/// file gets its group and mode before the socket listens.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;
@@ -287,8 +287,8 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change
-/// modes. The umask applies to all threads. Private files that they create in the meantime stay private,
+/// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change modes.
+/// The umask applies to all threads. Private files that other threads create in the meantime stay private,
 /// because a umask can only remove permissions.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
@@ -301,8 +301,8 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
 
 /// Sets the group of a socket file.
 fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
-    // Use a descriptor, so that the changed file is the one that was checked, even if others can write to the
-    // directory.
+    // Use a descriptor, so that the changed file is the one that was checked, even if other users can write to
+    // the directory.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);
@@ -354,10 +354,11 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
 /// afterwards.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Creates the probe socket that detects sockets in use after the sandbox is entered.
+/// Creates the probe socket. After the sandbox is entered, this socket is used to detect sockets that are in
+/// use.
 ///
 /// # Errors
-/// The process has no free descriptors.
+/// Fails if the process has no free descriptors.
 pub fn keep_probe() -> io::Result<BorrowedFd<'static>> {
     let made = make_probe()?;
     Ok(PROBE.get_or_init(|| made).as_fd())
@@ -371,7 +372,8 @@ mod tests {
     fn stale_socket_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
-        // std leaves the file behind when the listener is dropped, as a killed process does.
+        // std does not remove the file when the listener is dropped. A killed process leaves its file in the
+        // same way.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_directory_locks_share_one_time_limit() {
+    fn all_directory_locks_share_one_time_limit() {
         let (mut waited, start) = (Waited { since: None, total: Duration::ZERO }, Instant::now());
         assert_eq!(waited.left(start), LOCK_TIMEOUT);
         waited.total += LOCK_TIMEOUT / 4;
@@ -439,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn probe_of_socket_in_use_does_not_connect_to_its_server() {
+    fn probing_socket_in_use_does_not_reach_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let live = Listener::bind(&path).unwrap();

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::vfio::Bar;
 
-/// Maximum number of bytes that one region access may transfer. This is also the default of the protocol.
+/// Maximum number of bytes that one region access may transfer. This is also the protocol's default.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
 /// Maximum number of writes in one REGION_WRITE_MULTI. Each write may start a command, and other sockets have
@@ -63,8 +63,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns `None` for unknown commands and those that are not served: requests for region descriptors,
-    /// migration, and DMA accesses, which only servers request.
+    /// Returns `None` for unknown commands and for commands that are not served. The latter are requests for
+    /// region descriptors, migration, and DMA accesses, which only servers send.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {
@@ -185,7 +185,7 @@ impl Region {
         }
     }
 
-    /// Returns the region with an index of `linux/vfio.h`.
+    /// Returns the region with this index in `linux/vfio.h`.
     pub const fn from_index(index: u32) -> Option<Self> {
         Some(match index {
             VFIO_PCI_BAR0_REGION_INDEX => Self::Bar(Bar::Bar0),

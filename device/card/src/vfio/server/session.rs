@@ -33,8 +33,8 @@ use crate::memory::{MapError, Permissions};
 const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
 
-/// DMA_UNMAP flags that unmap all memory: the flag of `linux/vfio.h`, which QEMU sends, and the flag of older
-/// protocol texts.
+/// DMA_UNMAP flags that unmap all memory: the flag in `linux/vfio.h`, which QEMU sends, and the flag in older
+/// versions of the protocol specification.
 const UNMAP_ALL: u32 = VFIO_DMA_UNMAP_FLAG_ALL | DmaUnmapFlags::UNMAP_ALL.bits();
 
 /// An errno for the client.
@@ -207,7 +207,7 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns the limits of this server for the capabilities that the client named. A server may not add
+    /// Returns this server's limits for the capabilities named by the client. A server may not add
     /// capabilities.
     fn accept(&self) -> Self {
         Self {
@@ -337,7 +337,7 @@ fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8
     Ok(())
 }
 
-/// Returns the region of an access, if the access lies entirely inside it.
+/// Returns the region of an access, if the access is entirely inside the region.
 fn check_access(access: &RegionAccess, device: &impl Device) -> Result<Region, Errno> {
     let region = Region::from_index(access.region).ok_or(Errno::INVALID)?;
     let len = device.region_len(region);

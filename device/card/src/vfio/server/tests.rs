@@ -267,7 +267,8 @@ fn info_replies_describe_regions_and_interrupts() {
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
-/// QEMU reads one header at a time, and accepts a descriptor only with the header of its own reply.
+/// QEMU reads one header at a time, and accepts a descriptor only with the header of the reply to which it
+/// belongs.
 #[test]
 fn region_file_is_sent_with_its_reply() {
     let mut bench = Bench::new();
@@ -640,7 +641,7 @@ fn invalid_irq_requests_are_rejected() {
 }
 
 #[test]
-fn only_eventfds_become_vectors() {
+fn only_eventfds_are_accepted_for_vectors() {
     let mut bench = Bench::new();
     let (_reader, pipe) = rustix::pipe::pipe().unwrap();
     let file = memfd_create("file", MemfdFlags::CLOEXEC).unwrap();

@@ -106,7 +106,7 @@ fn invalid_counters_are_rejected() {
         while pushed == Ok(true) {
             pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
-        // A tail that was ahead of the head at first may be behind it by now. In this case it harms only the
+        // A tail that was initially ahead of the head may now be behind the head. Such a tail harms only the
         // side that wrote it.
         assert!(matches!(pushed, Err(RingError::Tail(_)) | Ok(false)), "{tail:#x}");
     }
@@ -156,8 +156,8 @@ proptest! {
     }
 }
 
-/// Two threads sleep whenever they can, and rely on wake-ups alone for frames and space. A lost wake-up makes
-/// a read time out.
+/// Two threads sleep whenever they can. Only wake-ups notify them of frames and of free space, so a lost
+/// wake-up makes a read time out.
 #[test]
 fn no_wakeup_is_lost() {
     const FRAMES: u32 = 200_000;
@@ -177,7 +177,7 @@ fn no_wakeup_is_lost() {
                     left.read_exact(&mut [0]).expect("a bell for room is lost");
                 }
             }
-            // The other frames stay unpublished until the ring is full.
+            // Frames that are not published here stay unpublished until the ring is full.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }

@@ -14,7 +14,7 @@ use crate::memory::translate::{AccessTarget, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-/// Key used by the requests. `LOW` and `HIGH` are keys that lists refer to.
+/// Key used by the requests. `LOW` and `HIGH` are keys to which lists refer.
 const OUTER: u32 = 1;
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
@@ -84,8 +84,8 @@ fn contiguous(key: u32, start: u64, len: u64, bus: u64) -> MemoryRegion {
     region(key, start, len, Translation::Contiguous { bus: Iova::new(bus) })
 }
 
-/// Returns an indirect region whose list has `count` entries from `first_entry` on. Its first byte has
-/// address 0.
+/// Returns an indirect region whose first byte has address 0. Its list has `count` entries, starting at
+/// `first_entry`.
 fn indirect(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
     let entry_len = EntryLen::PerEntry;
     region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
@@ -204,7 +204,7 @@ fn lists_nest_to_limit() {
 }
 
 #[test]
-fn list_that_names_itself_is_rejected() {
+fn self_referencing_list_is_rejected() {
     for list in [[range(OUTER, 0, 0x100), hole(0)], [range(LOW, 0, 0x100), range(OUTER, 0, 0x100)]] {
         let tables = Tables::new(list);
         let keys = table([indirect(OUTER, 0x100, 0, 1), indirect(LOW, 0x100, 1, 1)]);
@@ -298,7 +298,7 @@ fn overflowing_addresses_are_rejected() {
 }
 
 /// The list describes 4 GiB. Its entries are read only up to the byte accessed, and the next access continues
-/// from there.
+/// from that entry.
 #[test]
 fn long_list_is_read_on_demand() {
     const COUNT: u32 = 1 << 20;
@@ -458,7 +458,7 @@ fn cached_list_grants_only_rights_of_listed_keys() {
 
 /// Number of keys in the model. They are numbered from 1.
 const KEYS: u32 = 7;
-/// Number of list entries and page table entries in the model.
+/// Number of list entries, and also of page table entries, in the model.
 const ENTRIES: u64 = 12;
 /// Size of the model's guest memory in bytes.
 const BYTES: u64 = 0x8000;

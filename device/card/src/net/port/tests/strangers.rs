@@ -1,4 +1,4 @@
-//! Tests how much traffic unknown senders can cause, measured at the sockets of the peers.
+//! Tests how much traffic unknown senders can cause, measured at the peers' sockets.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Number of bytes by which the answer is longer than the shortest probe (RFC 4861, section 7.2.4).
+/// Number of bytes by which the answer to a probe is longer than the shortest probe (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 /// Number of bytes by which an acknowledgement is longer than a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
 /// Number of invented source MACs, which is more than the fabric learns from one peer.
 const MANY: u16 = 600;
-/// Number of frames of a burst that are served, beginning with the oldest.
+/// Number of frames served in a burst, beginning with the oldest.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -107,8 +107,8 @@ fn encap(ip: IpAddrs, dst_mac: MacAddr) -> Encap {
     }
 }
 
-/// Returns a MAD from LID 1. `header` contains its class, method and attribute. `hops` is the number of hops
-/// of a directed route.
+/// Returns a MAD from LID 1. `header` contains its class, method and attribute. `hops` is the number of hops in
+/// a directed route.
 fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     let [class, method, attribute] = header;
@@ -135,8 +135,8 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 #[test]
 fn replies_go_only_to_sender_and_do_not_amplify() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
-    // Each entry has a name, a frame, whether the frame is answered, and by how many bytes the answer may be
-    // longer.
+    // Each entry consists of a name, a frame, whether the frame is answered, and how many bytes longer than the
+    // frame the answer may be.
     let kinds = [
         ("ARP request", arp_request(), true, 0),
         ("ARP reply", arp_reply(), false, 0),
