@@ -8,6 +8,9 @@ set -euo pipefail
 script=$(realpath "$0")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+# Incremental compilation makes a first build slower. A target directory that already has incremental builds keeps them,
+# because changing this rebuilds the workspace.
+[ -e "${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 
 die() {
     printf 'error: %s\n' "$*" >&2

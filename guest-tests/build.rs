@@ -31,13 +31,18 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
         println!("cargo::rerun-if-changed={source}");
     }
     // All profiles share one target directory, next to the directories of the profiles.
-    let profile = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
-    let all = profile.and_then(Path::parent);
+    let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
+    let all = own.and_then(Path::parent);
     let target_dir = all.unwrap_or(output).join("guest");
+    // PROFILE is the profile that the current one inherits from.
+    let (profile, folder) = match variable("PROFILE")?.to_str() {
+        Some("release") => ("release", "release"),
+        _ => ("dev", "debug"),
+    };
     let mut command = Command::new(variable("CARGO")?);
     command
         .current_dir(here)
-        .args(["build", "--quiet", "--release", "--frozen", "-p", "agent", "--bin", "guest-agent"])
+        .args(["build", "--quiet", "--profile", profile, "--frozen", "-p", "agent", "--bin", "guest-agent"])
         .args(["--target", TARGET, "--target-dir"])
         .arg(&target_dir)
         .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
@@ -47,7 +52,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
     if !command.status()?.success() {
         return Err(format!("building the agent failed: {command:?}").into());
     }
-    Ok(target_dir.join(TARGET).join("release/guest-agent"))
+    Ok(target_dir.join(TARGET).join(folder).join("guest-agent"))
 }
 
 fn variable(name: &str) -> Result<std::ffi::OsString, String> {
