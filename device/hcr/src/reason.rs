@@ -1,4 +1,4 @@
-//! Reasons for which an interface of the HCR lineage ignores a doorbell.
+//! Reasons for ignoring a doorbell that all HCR interfaces share.
 
 use card::telemetry::reason::IgnoreReason;
 

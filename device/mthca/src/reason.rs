@@ -1,4 +1,4 @@
-//! Reasons for which this interface ignores a doorbell, in addition to those of the HCR lineage.
+//! Reasons for ignoring a doorbell that are specific to this interface. [`hcr::reason`] has the common ones.
 
 use card::telemetry::reason::IgnoreReason;
 
