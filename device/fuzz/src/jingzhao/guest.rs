@@ -135,8 +135,8 @@ fn options(bits: u16) -> Options {
     }
 }
 
-/// Returns a WQE with an operation on the data region and a link to another slot. It is well-formed except
-/// for the damage that `flags` selects.
+/// Returns a WQE with an operation on the data region and a link to another slot. The WQE is well-formed except for the
+/// damage selected by `flags`.
 pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     if flags & 1 != 0 {
