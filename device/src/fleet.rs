@@ -84,7 +84,7 @@ pub struct Fleet {
     reports: mpsc::UnboundedReceiver<Report>,
     /// Serial number of the next device.
     serial: u64,
-    /// The configuration from start-up, with the settings that reloads have changed, and without the devices.
+    /// The configuration from start-up, updated by reloads, without the devices.
     config: Config,
     origin: Option<Origin>,
     /// Result of the last device, if that device ended by itself.
@@ -242,7 +242,7 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. Dropping the future leaves a change incomplete, so only a shutdown may drop it.
+    /// Handles an event. Dropping the future leaves a change incomplete, so only a shutdown may drop the future.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),

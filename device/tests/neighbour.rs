@@ -35,7 +35,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
 use serde_json::{Value, json};
 use vfio_user::Client;
 
-/// The neighbour's devices. The hostile clients have the devices with the subsequent IDs.
+/// The neighbour's devices. The hostile clients have the devices with the IDs that follow.
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;

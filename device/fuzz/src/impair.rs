@@ -77,7 +77,7 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Returns an origin for the frame, chosen by whether the frame's length is even.
+/// Returns an origin for the frame, depending on whether the frame's length is even.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }

@@ -141,8 +141,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Returns whether the caller must initialise the device again. If it need not, the device has been reset or its
-    /// client has been disconnected.
+    /// Resets the device, disconnects its client, or does nothing, as selected by the input. Returns true in the last
+    /// case, in which the caller must initialise the device again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

@@ -70,7 +70,7 @@ fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Returns commands of a well-behaved driver that lead to connected QPs.
+/// Returns the commands with which a well-behaved driver creates connected QPs.
 fn usual(list: &[u8]) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);

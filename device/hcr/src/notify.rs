@@ -22,14 +22,14 @@ pub enum Notify {
 pub struct CqError {
     /// Cause of the loss.
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later ones are
-    /// consequences, such as the flushed requests of QPs that lost completions.
+    /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later losses are its
+    /// consequences: for example, QPs that lost completions flush their requests.
     pub first: bool,
 }
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault, the queue accepts no entries, because software could not detect the gap.
+/// After a fault, the queue accepts no entries, because software could not detect the gap that the lost entry leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,

@@ -1,4 +1,4 @@
-//! Reasons for ignoring a doorbell that all HCR interfaces share.
+//! Reasons, shared by all HCR interfaces, for ignoring a doorbell.
 
 use card::telemetry::reason::IgnoreReason;
 

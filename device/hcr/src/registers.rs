@@ -33,8 +33,8 @@ impl Hcr {
         self.state
     }
 
-    /// Writes a word. If the write starts a command, returns the command. The caller must report its completion to
-    /// [`Hcr::finish`]. Writes during a command are ignored.
+    /// Writes a word. If the write starts a command, returns the command. The caller must report the command's
+    /// completion to [`Hcr::finish`]. Writes during a command are ignored.
     pub fn write(&mut self, word: HcrWord, value: u32) -> Option<PendingCommand> {
         if matches!(self.state, CommandState::Executing(_)) {
             return None;

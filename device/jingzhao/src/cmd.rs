@@ -22,7 +22,8 @@ use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 
-/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps both copies.
+/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
+/// of both.
 ///
 /// # Errors
 /// Returns the precise status if the command is rejected.

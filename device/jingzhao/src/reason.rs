@@ -1,4 +1,4 @@
-//! Reasons for ignoring a doorbell that are specific to this interface. [`hcr::reason`] has the common ones.
+//! Interface-specific reasons for ignoring a doorbell. [`hcr::reason`] has the common ones.
 
 use card::telemetry::reason::IgnoreReason;
 

@@ -3,7 +3,8 @@
 //! There is no doorbell. A slot is read only when a request is needed, and its contents decide whether it is posted. A
 //! consumed slot must stop looking posted; otherwise a flush would go around the ring forever, and a message could be
 //! written to the same buffer twice. If a slot has the valid bit, the device clears that bit, as software does when it
-//! polls the completion. If it does not, the device overwrites the data units with those of a free slot (`rq_clear`).
+//! polls the completion. If the slot does not have the bit, the device overwrites the data units with those of a free
+//! slot (`rq_clear`).
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
@@ -12,7 +13,7 @@
 //! also fills the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these
 //! cases:
 //! - it ends with a terminator or at the end of the slot, or
-//! - it has the maximum number of elements of this queue (`MaxListLength`), or
+//! - it has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
 //!
 //! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
@@ -24,8 +25,9 @@
 //! short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few
 //! queues need the settle time. A flush takes the list as it is, since no data is written.
 //!
-//! Without `rq_valid_bit`, the slots still have the contents that software left in them during the first pass around
-//! the ring, so a slot that looks empty may be a receive without elements. Such a slot is also read a few more times.
+//! Without `rq_valid_bit`, during the first pass around the ring, slots still have the contents that software left in
+//! them. A slot that looks empty may therefore be a receive without elements. Such a slot is also read a few more
+//! times.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -219,7 +221,8 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Whether a list may have to wait for its settle time. Only RC waits, because the peer retries in the meantime.
+    /// Whether the queue may have to wait for the settle time of a list. Only RC waits, because the peer retries in the
+    /// meantime.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }

@@ -117,7 +117,7 @@ pub struct SendQueue {
     ring: Ring,
     /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// The WQE to which the last WQE is linked.
+    /// The WQE to which the last WQE links.
     linked: Option<Entry>,
     /// Position of the slot after the last WQE, where software posts next.
     expected: u32,
@@ -249,7 +249,7 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// Takes the WQE to which the last WQE is linked.
+    /// Takes the WQE to which the last WQE links.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };

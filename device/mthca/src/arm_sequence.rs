@@ -3,8 +3,8 @@
 //! For each CQ, software counts the events it has received, starting from 1, and the device counts the events it has
 //! written. A number lower than the device's count is valid as long as software may not have received the remaining
 //! events. The driver has received an event once it has read the event from the EQ. A user program has received an
-//! event once it has fetched the event from the driver. The device can infer the latter only from the sequence numbers
-//! that the program uses.
+//! event once it has fetched the event from the driver. For a user program, the device can infer this only from the
+//! sequence numbers that the program uses.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11.

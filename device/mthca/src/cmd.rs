@@ -36,7 +36,8 @@ pub enum Answer {
     Mailbox(Outbox),
 }
 
-/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps both copies.
+/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
+/// of both.
 ///
 /// # Errors
 /// Returns the status if the command is rejected.

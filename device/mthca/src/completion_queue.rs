@@ -81,7 +81,7 @@ impl CompletionQueue {
         self.notifier.eqn()
     }
 
-    /// Whether an entry was lost. The queue then accepts no more entries.
+    /// Whether an entry was lost. If so, the queue accepts no more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }

@@ -69,7 +69,7 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store of a whole doorbell or of one half to BAR2. Returns `None` for a first half.
+    /// Handles a store to BAR2, of a whole doorbell or of one half. Returns `None` for a first half.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.

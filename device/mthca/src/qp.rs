@@ -128,8 +128,7 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram. Software has built its headers, and the values in the frame's headers come from
-    /// there.
+    /// Converts a management datagram. The values in the frame's headers come from the headers that software has built.
     fn management(
         &self,
         wr_id: u64,

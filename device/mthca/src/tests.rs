@@ -45,7 +45,7 @@ const MTT: u64 = 0x2000_0000;
 /// Bus address of the first MTT entry (section 13.3).
 const MTT_BUS: u64 = 0x1234_0000;
 
-/// Buffer addresses of the completion, async and command EQs on the bus, by EQ number.
+/// Bus addresses of the completion, async and command EQ buffers, by EQ number.
 const EQ_BUFFERS: [u64; 4] = [0, 0x200_0000, 0x300_0000, 0x300_2000];
 
 /// Returns the EQ for command completions. `token` is the token of the first command.

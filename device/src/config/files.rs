@@ -165,7 +165,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     Ok(())
 }
 
-/// Returns the path with the part that exists in canonical form.
+/// Returns the path, with the part that exists converted to canonical form.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(resolved) = path.canonicalize() {
         return resolved;

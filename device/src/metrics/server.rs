@@ -210,7 +210,7 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // hyper limits how long a head may take, but not how long a response may take, so both limits are set here.
+    // hyper can limit the time for a head, but not the time for a response, so both limits are set here.
     let head = async {
         tokio::select! {
             ended = &mut connection => Some(ended),

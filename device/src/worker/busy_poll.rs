@@ -2,8 +2,8 @@
 //!
 //! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
 //! on the thread that performs the wake-up. A wake-up costs as much as sending or receiving a batch of full packets.
-//! Therefore, if its last sleep was short, a thread first polls for a while, like a hypervisor that polls before it
-//! blocks a halted virtual CPU. If its last sleep was long, the thread blocks at once, so an idle HCA costs nothing.
+//! After a short sleep, a thread therefore polls for a while before it blocks again, like a hypervisor that polls
+//! before it blocks a halted virtual CPU. After a long sleep, the thread blocks at once, so an idle HCA costs nothing.
 //!
 //! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. If CPU-bound
 //! threads are running, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns to the
@@ -13,8 +13,8 @@
 //! that time. If yields were fast for at least that time before the slow yield, the host was only briefly busy, and the
 //! time returns to its initial value.
 //!
-//! In the time in which it does not yield, the thread polls only during bulk transfers. If polling finds nothing, the
-//! thread polls less and less often. If the awaited thread needs the same CPU, polling cannot find anything.
+//! While it is not yielding, the thread polls only during bulk transfers. If polling finds nothing, the thread polls
+//! less and less often. If the awaited thread needs the same CPU, polling cannot find anything.
 
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ mod tests {
         busy_poll
     }
 
-    /// Returns before how many successive sleeps, of at most `pauses`, the thread polls while small messages arrive.
+    /// Counts the successive sleeps, up to `pauses`, before which the thread polls while small messages arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let look = |_: &usize| {
             busy_poll.moved(64);

@@ -102,8 +102,8 @@ fn undefined_op_modifiers_return_bad_param() {
 #[test]
 fn missing_mailbox_is_reported_before_other_errors() {
     let mut machine = powered_on(1, Options::default());
-    // INIT_HCA has not run, so checking the device state first would return BAD_SYS_STATE. The mailbox is checked
-    // before that.
+    // The mailbox is checked first. Checking the device state first would return BAD_SYS_STATE, because INIT_HCA has
+    // not run.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::ToRst, 0, 1), BAD_PARAM);

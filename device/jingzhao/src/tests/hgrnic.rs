@@ -227,7 +227,7 @@ fn rc_sends_writes_and_reads_complete_intact_and_in_order() {
     assert_eq!(b.get(DATA, 5), b"HELLO");
     assert_eq!(polled(&mut a), (0x3000, 0, SEND, 1));
     assert_eq!(polled(&mut a), (5, 0x80, SEND_IMM, 1));
-    // The opcode is that of the last packet, of which the library reads only the low five bits.
+    // The opcode is that of the last packet. The library reads only the low five bits of the opcode.
     assert_eq!(polled(&mut b), (0x3000, 0, 0x02, 0));
     let entry = b.poll().unwrap();
     assert_eq!((done(&entry), &entry[0x10..0x14]), ((5, 0x80, 0x05, 0), &[0x11, 0x22, 0x33, 0x44][..]));

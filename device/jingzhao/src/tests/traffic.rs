@@ -133,8 +133,8 @@ fn send_completes_on_both_sides() {
     assert_eq!(cqe(&mut b, 1), [0x80; 32]);
 }
 
-/// A peer may send to the whole QPN or to the QPN in the context, which lacks the high bits with the public driver. A
-/// packet sent to an earlier QP with the same index is not accepted (section 4.3).
+/// With the public driver, the QPN in the context lacks the high bits. A peer may send to that QPN or to the whole QPN.
+/// A packet sent to an earlier QP with the same index is not accepted (section 4.3).
 #[test]
 fn connection_accepts_full_qpn_and_qpn_without_high_bits() {
     let successor = QPN + 0x1_0000;
