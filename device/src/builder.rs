@@ -56,14 +56,14 @@ pub enum MakeError {
     Host(#[from] io::Error),
 }
 
-/// Builds the worker of a device. The builder keeps the network that the device shares with others. The socket is
-/// passed to each build, and all other resources are opened anew.
+/// Builds the worker of a device. The builder keeps the network that the device shares with other devices. Each build
+/// receives the socket and opens all other resources anew.
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     device: DeviceConfig,
-    /// Path of the device in the configuration.
+    /// Configuration key of the device, such as `devices[0]`.
     key: String,
-    /// The network of a device on the local fabric.
+    /// The device's network, if it uses the local fabric.
     network: Option<Arc<Network>>,
 }
 
@@ -75,7 +75,7 @@ enum Occasion {
 }
 
 impl DeviceBuilder {
-    /// Creates the builder of a device. Messages refer to it as `key`.
+    /// Creates a builder for a device. Messages refer to the device as `key`.
     pub fn new(device: &DeviceConfig, key: &str, networks: &mut Networks) -> Self {
         let network = match &device.fabric {
             FabricConfig::Local { network } => Some(networks.network(network)),
@@ -89,7 +89,7 @@ impl DeviceBuilder {
         name(&self.device)
     }
 
-    /// Returns the source of the device's clients, which is an inherited socket or a new one.
+    /// Returns the source of the device's clients, which is either an inherited socket or a new one.
     ///
     /// # Errors
     /// Fails if the socket cannot listen or has no path.
@@ -212,17 +212,17 @@ impl DeviceBuilder {
     }
 }
 
-/// Returns the parameters of a front-end, except its options.
+/// Returns the parameters of a front-end, without the options.
 pub fn setup(device: &DeviceConfig) -> Setup<()> {
     Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
 }
 
-/// The configuration of a device itself, without its connections to the host.
+/// A device as configured, without its connections to the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a>(&'a DeviceConfig);
 
 impl<'a> Subject<'a> {
-    /// Selects the device of this configuration.
+    /// Selects the device that this configuration describes.
     pub fn of(device: &'a DeviceConfig) -> Self {
         Self(device)
     }
@@ -283,7 +283,7 @@ fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
         .ok()
 }
 
-/// The parts of a worker, except its front-end.
+/// All parts of a worker except the front-end.
 struct WorkerParts<'a> {
     builder: &'a DeviceBuilder,
     source: Source,

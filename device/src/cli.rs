@@ -144,13 +144,13 @@ pub struct ReplayArgs {
 }
 
 impl Cli {
-    /// Returns the name of the configuration source for messages: the file, or the command line.
+    /// Returns the configuration source to name in messages: the file or the command line.
     pub fn origin(&self) -> &Path {
         self.config.as_deref().unwrap_or(COMMAND_LINE.as_ref())
     }
 
-    /// Loads the configuration from the file or from the device options and applies the overrides. Every
-    /// device without a configured socket gets one from `inherited` or a path in the runtime directory.
+    /// Loads the configuration from the file or from the device options and applies the overrides. Every device without
+    /// a configured socket gets an inherited socket or a socket path in the runtime directory.
     ///
     /// # Errors
     /// The file cannot be read, or the file or an option is invalid.
@@ -170,7 +170,7 @@ impl Cli {
     }
 
     /// Returns the configuration file if it can be read again. Reading a pipe again would block until a writer opens
-    /// it.
+    /// the pipe.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }
@@ -178,7 +178,7 @@ impl Cli {
     /// Parses a new version of the configuration file and applies the same overrides as at startup.
     ///
     /// # Errors
-    /// The configuration is invalid, by itself or combined with the options.
+    /// The configuration is invalid, either by itself or in combination with the options.
     pub fn again(&self, text: &str, inherited: &mut Inherited) -> Result<Config, ConfigError> {
         let mut config = Config::from_text(text, self.origin())?;
         self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
@@ -237,7 +237,7 @@ impl Cli {
     }
 }
 
-/// Returns the text of `--print-capabilities`.
+/// Returns the text printed by `--print-capabilities`.
 pub fn capabilities() -> String {
     let mut features = keys_of(&schema_for!(FrontendEntry));
     features.extend(keys_of(&schema_for!(FabricEntry)));

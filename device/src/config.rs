@@ -1,5 +1,5 @@
-//! Parses the configuration file, which is JSON. Unknown keys are rejected, and the resulting values need no
-//! further checks.
+//! Parses the configuration file, which is JSON. Unknown keys are rejected, and the parsed values need no further
+//! checks.
 
 mod access;
 mod confinement;
@@ -78,8 +78,8 @@ pub struct Config {
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
-    /// Process-wide settings, as keys and values from the file. Changes to them require a restart, because a reload
-    /// does not apply them.
+    /// Process-wide settings, as keys and values from the file. A reload does not apply changes to these settings; they
+    /// require a restart.
     pub of_the_process: Vec<(&'static str, Value)>,
 }
 
@@ -138,7 +138,7 @@ impl From<ConfigError> for ReadError {
 /// Name of standard input on the command line.
 const STANDARD_INPUT: &str = "-";
 
-/// Returns the name of a configuration in messages.
+/// Returns the name by which messages refer to a configuration.
 pub fn shown(path: &Path) -> impl fmt::Display {
     if path == Path::new(STANDARD_INPUT) { Path::new("standard input") } else { path }.display()
 }
@@ -158,7 +158,7 @@ impl Config {
         Self::from_text(&text, path)
     }
 
-    /// Checks the text of a file. `path` names the file in errors.
+    /// Parses and checks the text of a file. Errors refer to the file as `path`.
     ///
     /// # Errors
     /// Fails if the text is invalid.
@@ -247,7 +247,7 @@ impl TryFrom<ConfigFile> for Config {
     }
 }
 
-/// Checks that devices can run in one process. Each device comes with the name that messages use for it.
+/// Checks that devices can run in one process. Each device is paired with the name that messages use for it.
 ///
 /// # Errors
 /// [`ConfigError::Value`], which names two conflicting devices.

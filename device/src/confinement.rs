@@ -1,14 +1,14 @@
-//! The sandbox of the process, which limits what an attacker gains by compromising it through a guest, a VMM
-//! or a peer.
+//! The process sandbox, which limits what an attacker gains by compromising the process through a guest, a VMM or a
+//! peer.
 //!
-//! It uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program
-//! gains no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are
-//! dropped, except for those that later operations need. Seccomp permits only the system calls needed for
-//! serving (`calls`). No thread can leave the sandbox, and threads created later are confined as well.
+//! The sandbox uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program
+//! gains no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are dropped,
+//! except for those that later operations need. Seccomp permits only the system calls needed for serving (`calls`). No
+//! thread can leave the sandbox, and threads created later are confined as well.
 //!
 //! File access is restricted first, before the process has a second thread, because landlock applies to a thread and
-//! the threads that it creates. Capabilities and system calls are restricted last, because earlier steps of the set-up
-//! need more of them.
+//! the threads that it creates. Capabilities and system calls are restricted last, because earlier set-up steps need
+//! more of both.
 
 mod calls;
 mod paths;
@@ -80,8 +80,8 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Adds the process to the groups of the configured sockets, if permitted. A process may assign its own files to a
-/// group that it belongs to without CAP_CHOWN, a capability that would apply to all files.
+/// Adds the process to the groups of the configured sockets, if permitted. Membership allows the process to assign its
+/// own files to these groups without CAP_CHOWN, a capability that applies to all files.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -96,11 +96,11 @@ fn is_member(group: Gid) -> bool {
 fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
     [
-        // Needed to attach to an interface of another user, or to create an interface.
+        // Needed to attach to another user's interface, or to create an interface.
         (CapabilitySet::NET_ADMIN, paths::has_tap(config)),
         (CapabilitySet::NET_BIND_SERVICE, config.devices.iter().any(is_low)),
         (CapabilitySet::CHOWN, !groups.iter().all(|group| is_member(*group))),
-        // Needed to access the directories and files of other users.
+        // Needed to access other users' directories and files.
         (CapabilitySet::DAC_OVERRIDE, !capabilities::without(|| paths::are_usable(grants))),
     ]
     .into_iter()
@@ -127,7 +127,7 @@ pub fn complete() {
         }
         Err(error) => missing.push(format!("dropping capabilities ({error})")),
     }
-    // Files created from here on get their mode at creation, because modes can no longer be changed.
+    // From here on, files get their final mode at creation, because modes can no longer be changed afterwards.
     rustix::process::umask(rustix::fs::Mode::empty());
     match calls::restrict(&sandbox.through) {
         Ok(()) => in_force.push("seccomp".to_owned()),
@@ -163,8 +163,8 @@ pub fn check_file(path: &Path) -> Result<(), OutsideError> {
     }
 }
 
-/// Checks that the sandbox permits a device that is added later. `name` is the device's configuration key,
-/// which error messages contain.
+/// Checks that the sandbox permits a device that is added later. `name` is the device's configuration key, for error
+/// messages.
 ///
 /// # Errors
 /// [`ConfigError::Value`], with the setting that would have allowed the device.

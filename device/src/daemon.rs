@@ -40,9 +40,9 @@ pub enum DaemonError {
 }
 
 /// Serves all devices until SIGTERM or SIGINT, or until the last device has ended by itself. A device whose client was
-/// inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file. Otherwise
+/// inherited ends when that client disconnects. If the configuration came from a file, SIGHUP reloads it; if not,
 /// SIGHUP stops the daemon. Inherited sockets are used if the configuration names them. The service manager is notified
-/// of the state.
+/// of the daemon's state.
 ///
 /// # Errors
 /// Fails if a resource in the configuration cannot be opened, if a device without its own socket fails, or if a device
@@ -238,7 +238,7 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// Returns whether a signal is ignored, from /proc/self/status.
+/// Returns whether a signal is ignored, according to /proc/self/status.
 fn is_ignored(signal: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,5 +1,5 @@
-//! Manages file descriptors. A process can have only a limited number of them, and each VMM passes some of
-//! its own to this process.
+//! Manages file descriptors. The number of descriptors in a process is limited, and each VMM passes several to this
+//! process.
 
 use std::fs::File;
 use std::io;
@@ -12,8 +12,8 @@ const ROOM: i32 = 16_384;
 
 /// Raises the descriptor limit of this process to the maximum and enlarges its descriptor table.
 ///
-/// The usual soft limit is kept low for programs that use `select`. A few VMMs that share many memory files
-/// can exhaust it.
+/// The usual soft limit is kept low for programs that use `select`. A few VMMs that share many memory files can exhaust
+/// that limit.
 ///
 /// If a process has several threads, growing the table blocks until every CPU has passed through the
 /// scheduler, which takes tens of milliseconds on a busy host. Therefore, call this before creating other
@@ -28,7 +28,7 @@ pub fn raise_limit() {
     let _ = open().map(|file| fcntl_dupfd_cloexec(file, most - 1));
 }
 
-/// A spare descriptor, released so that a client can be accepted when no others are left.
+/// A spare descriptor. When no other descriptors are left, it is released so that a client can be accepted.
 #[derive(Debug)]
 pub struct Reserve(Option<File>);
 
@@ -38,15 +38,15 @@ impl Reserve {
         Self(open())
     }
 
-    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether a descriptor is
-    /// free now.
+    /// Releases the spare descriptor if `error` means that no descriptors are left. Returns whether a descriptor is now
+    /// free.
     pub fn release(&mut self, error: &io::Error) -> bool {
         let exhausted = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
         exhausted && self.0.take().is_some()
     }
 
-    /// Opens a spare descriptor again if possible. Call it when descriptors may have become free, after the waiting
-    /// client has been accepted.
+    /// Opens a spare descriptor again if possible. Call this when descriptors may have become free, and only after the
+    /// waiting client has been accepted.
     pub fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = open();

@@ -1,4 +1,4 @@
-//! The devices of the process, which have one thread each, and changes to the set of devices.
+//! The devices of the process, each with its own thread, and changes to the set of devices.
 //!
 //! A device is created completely before its thread starts, and no device affects another. A reload proceeds
 //! in this order. First, it creates the devices that do not depend on resources of the devices to be removed.
@@ -56,7 +56,7 @@ pub enum FleetError {
     #[error("{name} stopped")]
     Device {
         name: String,
-        /// Reason of the failure.
+        /// Reason for the failure.
         source: Failure,
     },
     /// Devices did not stop in time.
@@ -67,7 +67,7 @@ pub enum FleetError {
 /// Source of the configuration, for reloads.
 pub struct Origin {
     pub path: PathBuf,
-    /// Parses the text of the configuration, with the options of the command line applied.
+    /// Parses a configuration text and applies the command line to it.
     pub parse: Box<Parse>,
 }
 
@@ -84,8 +84,7 @@ pub struct Fleet {
     reports: mpsc::UnboundedReceiver<Report>,
     /// Serial number of the next device.
     serial: u64,
-    /// The configuration without its devices. It is the one from start-up, except for settings that a reload
-    /// has changed.
+    /// The configuration from start-up, updated by reloads, without the devices.
     config: Config,
     origin: Option<Origin>,
     /// Result of the last device, if that device ended by itself.
@@ -243,8 +242,7 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. If the future is dropped, the change remains incomplete. Therefore only a shutdown may drop
-    /// the future.
+    /// Handles an event. Dropping the future leaves a change incomplete, so only a shutdown may drop the future.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
@@ -459,8 +457,8 @@ impl Fleet {
         true
     }
 
-    /// Checks that the new devices are compatible with those that stay. Each new device is given with its
-    /// configuration key, which error messages contain.
+    /// Checks that the new devices are compatible with those that stay. Each new device is paired with its
+    /// configuration key, for error messages.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],

@@ -53,8 +53,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Adopts the sockets passed by `--fd` or through the environment. Call it once, before anything else
-    /// opens a descriptor.
+    /// Adopts the sockets passed by `--fd` or through the environment. Call this once, before anything else opens a
+    /// descriptor.
     ///
     /// # Errors
     /// [`InheritedError`].

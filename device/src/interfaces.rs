@@ -16,11 +16,11 @@ use thiserror::Error;
 pub struct InterfaceInfo {
     /// Key in the configuration.
     pub key: &'static str,
-    /// Crate of the front-end. It is also the name of the interface document in the book.
+    /// Crate of the front-end. The interface document in the book has the same name.
     pub module: &'static str,
     /// Name of the interface in documents. The code cites the document as "NAME interface".
     pub name: &'static str,
-    /// Drivers of the guest.
+    /// Guest drivers for the interface.
     pub drivers: &'static [&'static str],
     /// Reason why doorbells of the interface must trap; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
@@ -57,7 +57,7 @@ pub fn tables() -> Vec<&'static TableSpec> {
     all
 }
 
-/// Returns the table with a name.
+/// Returns the table with this name.
 ///
 /// # Errors
 /// No interface has a table with this name.
@@ -85,8 +85,8 @@ fn names(tables: &[&TableSpec]) -> String {
     tables.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Generates the configuration entry and [`ALL`] from one line per interface. The crate of an interface provides
-/// `Options`, and `Device`, which implements [`Interface`]. The configuration key is the name in `snake_case`, unless a
+/// Generates the configuration entry and [`ALL`] from one line per interface. The crate of each interface provides
+/// `Options` and a `Device` that implements [`Interface`]. The configuration key is the name in `snake_case`, unless a
 /// `serde` attribute specifies another key.
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
@@ -107,14 +107,14 @@ macro_rules! interfaces {
                 }
             }
 
-            /// Returns the reason why doorbells of the interface must trap; `None` if they may be mapped.
+            /// Returns the reason why the interface's doorbells must trap, or `None` if they may be mapped.
             pub const fn needs_traps(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*
                 }
             }
 
-            /// Passes `visitor` a constructor of devices of the configured type.
+            /// Passes `visitor` a constructor for devices of the configured type.
             pub fn make<T: FrontendVisitor>(&self, common: &Setup<()>, visitor: T) -> T::Output {
                 match self {
                     $(Self::$name(options) => {
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// A table has a unique name in its interface. If two interfaces use the same name, it must be the same table,
-    /// since `hcactl` shows it as one.
+    /// Table names are unique within an interface. If two interfaces use the same table name, it must refer to the same
+    /// table, since `hcactl` shows a single table.
     #[test]
     fn table_names_are_unique() {
         for interface in ALL {

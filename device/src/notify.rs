@@ -44,7 +44,7 @@ impl Notify {
         Ok(Self { socket, watchdog })
     }
 
-    /// Returns the interval of watchdog notifications, half of the watchdog time-out.
+    /// Returns the interval of watchdog notifications, which is half the watchdog time-out.
     pub fn interval(&self) -> Option<Duration> {
         self.socket.as_ref().and(self.watchdog).map(|watchdog| watchdog / 2)
     }
@@ -83,7 +83,7 @@ impl Notify {
     }
 }
 
-/// Connects to `name`, which is a path, or an abstract name after an at sign.
+/// Connects to `name`, which is either a path or an at sign followed by an abstract name.
 fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;

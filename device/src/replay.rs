@@ -26,9 +26,9 @@ pub struct Options {
     pub until: Option<u64>,
     /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
-    /// Whether to print each step and the device's actions in it.
+    /// Whether to print each step and the device's actions in that step.
     pub steps: bool,
-    /// Whether to wait for a line of standard input before each step.
+    /// Whether to wait for a line on standard input before each step.
     pub wait: bool,
 }
 
@@ -46,7 +46,7 @@ pub enum ReplayError {
     Trace { path: PathBuf, source: io::Error },
     #[error("{}: the replay differs from the recording", path.display())]
     Differs { path: PathBuf },
-    /// The record is damaged. The device has been replayed up to that point.
+    /// The record is damaged. The device was replayed up to the damage.
     #[error("{}: the recording is damaged", path.display())]
     Damaged { path: PathBuf },
     /// Standard output is closed.
@@ -177,7 +177,7 @@ mod tests {
         assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
         assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
-        // A modified record is not a success, regardless of how much of it matches.
+        // A replay of a modified record must not succeed, however much of the record matches.
         *record.last_mut().unwrap() ^= 1;
         let (out, ended) = run(&record);
         assert!(

@@ -1,9 +1,9 @@
 //! Restarts failed devices. A failed device loses its client and its state, but does not affect any other
 //! device.
 //!
-//! The thread of a device runs its worker. If the worker fails because of a host error or a panic, the device
-//! is dropped. After a pause it is created again from its configuration. Its socket remains, so a VMM that
-//! connects in the meantime waits to be accepted.
+//! The thread of a device runs its worker. If the worker fails because of a host error or a panic, the device is
+//! dropped. After a pause, the device is re-created from its configuration. Its socket remains, so a VMM that connects
+//! in the meantime waits to be accepted.
 
 use std::any::Any;
 use std::io;
@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::control::call::{Life, Mailbox};
 use crate::worker::{Ended, Run};
 
-/// Pause before a device is created again. Each further failure doubles the pause, up to [`LONGEST_PAUSE`]. The first
+/// Pause before a device is re-created. Each subsequent failure doubles the pause, up to [`LONGEST_PAUSE`]. The first
 /// pause is well below the 5 s that QEMU waits for its first reply, so a VMM that connects in the meantime need not
 /// notice the failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -25,10 +25,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// at most this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Time after which a running device counts as recovered. After its next failure, the pause is [`FIRST_PAUSE`] again.
+/// Time after which a running device counts as recovered. After the next failure of a recovered device, the pause is
+/// [`FIRST_PAUSE`] again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// Creates a device's worker again.
+/// Re-creates the worker of a device.
 pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 
 /// Why a device cannot continue.
@@ -36,7 +37,7 @@ pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 pub enum Failure {
     #[error(transparent)]
     Host(#[from] io::Error),
-    /// The device cannot be created again.
+    /// The device cannot be re-created.
     #[error("{0:#}")]
     Rebuild(anyhow::Error),
     /// A panic, which has been logged.
@@ -44,11 +45,11 @@ pub enum Failure {
     Panic(String),
 }
 
-/// Runs a device until a shutdown request, or until the client that it inherited disconnects. Without `rebuild` the
+/// Runs a device until a shutdown request, or until the client that it inherited disconnects. Without `rebuild`, the
 /// first failure is final.
 ///
 /// # Errors
-/// Fails if the device has failed and cannot be created again.
+/// Fails if the device has failed and cannot be re-created.
 pub fn supervise(
     first: Box<dyn Run>,
     mut rebuild: Option<Rebuild>,
@@ -66,7 +67,7 @@ pub fn supervise(
                     limited!(info, "device is running again after a failure");
                 }
                 let started = Instant::now();
-                // Unwind safety: the worker is consumed, and the mailbox contains complete calls at any moment.
+                // Unwind safety: the worker is consumed, and the mailbox only ever contains complete calls.
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| worker.run(mailbox)));
                 mailbox.set_connected(false);
                 if started.elapsed() >= RECOVERED_AFTER {
@@ -114,7 +115,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// Action of a device when it runs.
+    /// What a device does when it runs.
     #[derive(Clone, Copy)]
     enum Act {
         Panic,

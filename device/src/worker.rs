@@ -46,10 +46,9 @@ use crate::descriptors::Reserve;
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Time for which a second client waits for the present client to disconnect before the second client is rejected. A
-/// VMM that replaces another may connect early: on a busy host, the kernel takes seconds to close the socket of a
-/// killed QEMU. QEMU waits 5 s for its first reply, so one second remains for it to see the rejection instead of a
-/// time-out.
+/// Time for which a second client waits for the current client to disconnect before being rejected. A VMM that replaces
+/// another VMM may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
+/// waits 5 s for its first reply, so the rejection reaches it one second before it would time out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
@@ -172,7 +171,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Enables busy-polling: while sleeps are short, the worker polls for up to `limit` before it blocks. By default
+    /// Enables busy-polling: while sleeps are short, the worker polls for up to `limit` before it blocks. By default,
     /// the worker never busy-polls.
     #[must_use]
     pub fn with_busy_poll(self, limit: Duration) -> Self {
@@ -180,7 +179,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     }
 
     /// Enables coalescing: the worker sleeps for `sleep` without being woken, as long as this raises throughput. By
-    /// default every message wakes the worker.
+    /// default, every message wakes the worker.
     #[must_use]
     pub fn with_coalescing(self, sleep: Duration) -> Self {
         Self { coalescing: Coalescing::new(sleep), ..self }
@@ -193,7 +192,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Self { record: Some(record), ..self }
     }
 
-    /// Enables the worker to create the device again, because a record begins with a new device.
+    /// Enables the worker to re-create the device. This is needed because a record begins with a new device.
     #[must_use]
     pub fn with_maker(self, maker: Maker<F>) -> Self {
         Self { maker: Some(maker), ..self }
@@ -206,8 +205,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// cannot cause this.
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
-        // By default the kernel may delay a wake-up by 50 us to combine it with others. If this call fails,
-        // wake-ups only come later.
+        // By default, the kernel may delay a wake-up by 50 us to combine it with others. If this call fails, wake-ups
+        // just come later.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Ready::new();
         let mut work_left = false;
@@ -221,7 +220,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Check for a shutdown request last, because the calls may have consumed the wake-up of the request.
+                // Check for a shutdown request last, because answering the calls may have consumed the request's
+                // wake-up.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -246,7 +246,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if fabric_is_ready || self.fabric.has_frames() {
                 // The batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
-                // A timer that a packet starts counts from the packet's arrival, not from the start of the turn.
+                // A timer started by a packet runs from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
                 for (frame, icrc) in self.arrived.iter() {
                     self.frames += 1;
@@ -282,11 +282,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Answers calls from other threads. It runs between turns, when the state of the device is consistent.
+    /// Answers calls from other threads. Called between turns, when the state of the device is consistent.
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // Errors mean that the caller has disconnected and needs no answer.
+            // An error from `send` means that the caller has disconnected and needs no answer.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
@@ -356,8 +356,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Creates the device again and records it from its power-on state. Operator settings are kept; counters restart
-    /// at zero.
+    /// Re-creates the device and records it from its power-on state. Operator settings are kept; counters restart at
+    /// zero.
     fn begin_record(&mut self, record: Box<Recorder>) -> Begun {
         let mut hca = match &self.maker {
             Some(make) if self.client.is_none() => match make() {
@@ -411,8 +411,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Sleeps without being woken to let messages accumulate, if that raises throughput. Returns whether work
-    /// is available.
+    /// Lets messages accumulate by sleeping without being woken, if that raises throughput. Returns whether work is
+    /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();
         let done = self.hca.engine_stats().messages();
@@ -436,8 +436,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let PollWindow { limit, mut yields } = pause;
         let begun = now();
         let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
-        // With a fabric in memory, most arrivals are visible there, and checking memory is faster than a
-        // system call per poll.
+        // With an in-memory fabric, most arrivals are visible in memory, and checking memory is faster than a system
+        // call per poll.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut polled = begun;
         let mut time = begun;
@@ -526,8 +526,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for the events that its connection needs. While the device is over its control budget, does
-    /// not watch the client.
+    /// Watches the client for the events that its connection needs, except while the device is over its control budget.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -572,7 +571,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.pause_accepting(SUCCESSOR_TIMEOUT)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
-            // A descriptor is free now. The client is still waiting, so the next turn accepts it.
+            // A descriptor is now free. The client is still waiting, so the next turn accepts it.
             Err(error) if self.reserve.release(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept connections from VMMs");
@@ -614,7 +613,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests, or for space for replies. While the client is paused, watches for nothing.
+    /// Watches the client for requests, or for space for replies. A paused client is not watched.
     ///
     /// A paused client is not registered, because `epoll` reports a closed peer even if no events are
     /// requested.

@@ -27,7 +27,7 @@ fn run_with(config: &str) -> Output {
     run(&["--config", path.to_str().unwrap()])
 }
 
-/// Returns standard error of a run that failed with one line.
+/// Checks that a run failed with a one-line error, and returns its standard error.
 fn one_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -85,7 +85,7 @@ fn invalid_arguments_exit_with_status_2() {
 }
 
 #[test]
-fn error_for_unreadable_configuration_names_path() {
+fn unreadable_configuration_error_names_path() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }
@@ -114,7 +114,7 @@ fn check_creates_no_socket_or_directory() {
     assert!(output.status.success());
     assert!(!socket.exists());
 
-    // No socket is configured. The default would create the sockets' directory at start-up.
+    // No socket is configured. Start-up would create the directory of the default socket.
     let config = configuration(folder.path(), None);
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
@@ -125,7 +125,7 @@ fn check_creates_no_socket_or_directory() {
 }
 
 #[test]
-fn error_for_socket_in_use_names_key_and_path() {
+fn socket_in_use_error_names_key_and_path() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -212,7 +212,7 @@ fn configuration_error_names_file_once() {
 }
 
 #[test]
-fn error_for_invalid_log_filter_names_rust_log_variable() {
+fn invalid_rust_log_error_names_variable() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -221,7 +221,7 @@ fn error_for_invalid_log_filter_names_rust_log_variable() {
 }
 
 #[test]
-fn error_for_invalid_log_filter_names_its_key() {
+fn invalid_log_filter_error_names_key() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
@@ -247,7 +247,7 @@ fn signals_exit_cleanly_and_remove_socket() {
     }
 }
 
-/// Starts `hcad` with `stderr` as its standard error and with further arguments. Waits until clients can connect.
+/// Starts `hcad` with `stderr` as its standard error and with additional arguments. Waits until clients can connect.
 fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -318,8 +318,7 @@ fn full_stdout_is_reported_as_error_without_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// Starts a daemon that inherits this disposition of SIGHUP, regardless of the test process's own
-/// disposition.
+/// Starts a daemon that inherits this SIGHUP disposition, regardless of the test process's own disposition.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");

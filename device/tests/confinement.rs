@@ -1,5 +1,5 @@
-//! Tests the confinement of `hcad` from outside, by the process status in the kernel and by rejected
-//! operations.
+//! Tests the confinement of `hcad` from outside, using the process status in the kernel and operations that must be
+//! rejected.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,7 +11,7 @@ use crate::common::{Daemon, hcactl_program, hcad, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 
-/// Starts a daemon. Returns it with its control socket and the log line about its confinement.
+/// Starts a daemon. Returns the daemon, its control socket and the log line about its confinement.
 fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon, PathBuf, String) {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), more);
@@ -67,7 +67,7 @@ fn files_are_created_only_in_configured_folders() {
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // Without `writable`, the folder of the control socket would also be permitted.
+        // If `writable` were not set, the control socket's folder would also be permitted.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -182,7 +182,7 @@ fn disabled_sandbox_restricts_nothing() {
 
 #[test]
 fn missing_kernel_feature_is_reported_and_tolerated() {
-    // Number in linux/unistd.h, which is the same on all architectures.
+    // System call number from linux/unistd.h. It is the same on all architectures.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
         (LANDLOCK_CREATE_RULESET, "this host does not support landlock (not supported by the kernel)"),
@@ -203,7 +203,7 @@ fn missing_kernel_feature_is_reported_and_tolerated() {
     }
 }
 
-/// Returns a filter that simulates a kernel without one system call.
+/// Returns a filter that simulates a kernel lacking one system call.
 fn without(call: i64) -> BpfProgram {
     let refusal = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let architecture = std::env::consts::ARCH.try_into().unwrap();

@@ -1,6 +1,6 @@
 //! Tests operations that a compromised process cannot perform. For each row of the table in
 //! `device/book/src/security.md`, a process that is confined like `hcad` tries the operation. The process runs as the
-//! user of the test and, if that is root, also as another user.
+//! test's user and, if that user is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -62,7 +62,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// Before the process starts, creates its trace file and the files that it must not reach.
+/// Creates the trace file of the process and the files that the process must not reach, before the process starts.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -75,7 +75,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     }
 }
 
-/// Confines the process as `hcad` does between its configuration and its first guest.
+/// Confines the process as `hcad` does after it has loaded its configuration and before it serves its first guest.
 fn confine(folder: &Path, user: Option<u32>, more: Value) -> Intruder {
     if let Some(user) = user {
         setgroups(&[]).unwrap();
@@ -259,7 +259,7 @@ probes! {
         }
     };
     the_socket_that_connects_says_nothing: |intruder| {
-        // The only socket that can connect may have any descriptor number, and cannot send.
+        // Only one socket can connect, and that socket cannot send. It may have any descriptor number.
         let connects = |fd: i32| {
             let mut address = [0_u8; 110];
             address[0] = 1;
@@ -305,7 +305,7 @@ probes! {
     };
     sockets_of_later_devices_are_made: |intruder| {
         let later = intruder.path("later.sock");
-        // This simulates a process that created the socket, was killed and was started again.
+        // This simulates a process that created the socket, was killed, and is now started again.
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);

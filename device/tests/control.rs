@@ -34,7 +34,7 @@ fn start() -> (Daemon, PathBuf) {
     start_with(&[])
 }
 
-/// Starts a daemon with a control socket and more keys for its device.
+/// Starts a daemon with a control socket and the given extra keys for its device.
 fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (path, socket, control) = with_control(folder.path(), &[]);
@@ -242,8 +242,8 @@ fn counter_names_start_with_layer() {
     bring_up(&mut connect(&daemon));
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
-    // Writes: one for the CQ, one for the EQ, and four for the QP. The QP's first entry is one write, and each of three
-    // commands is one write.
+    // There are six writes: one for the CQ, one for the EQ, and four for the QP. Those four are the QP's first entry
+    // and one write for each of three commands.
     assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 6, "maps": 3}));
     let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
     assert_eq!(ctxmgt["requester_trans_control"], idle);
@@ -293,7 +293,7 @@ fn vmm_and_driver_requests_are_counted() {
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // The first QP is shown completely. Of the second QP, only the doorbells are shown.
+    // The first QP is shown completely. For the second QP, only the doorbells are shown.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
@@ -691,7 +691,7 @@ fn silent_clients_do_not_block_others() {
 }
 
 #[test]
-fn error_for_unreachable_daemon_names_its_socket() {
+fn unreachable_daemon_error_names_socket() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Tests of mapped doorbells. An independent vfio-user client maps the pages and stores to them, without
+//! Tests of mapped doorbells. An independent vfio-user client maps the pages and stores to them instead of sending
 //! messages.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -102,7 +102,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// Returns a driver whose device has a CQ and an EQ for its events.
+/// Returns a driver whose device has a CQ, and an EQ for the CQ's events.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();
@@ -212,9 +212,8 @@ fn mapped_doorbells_are_rejected_for_interfaces_that_need_traps() {
     }
 }
 
-/// A device with a silent guest wakes up a hundred times per second. Wake-ups are counted, because the CPU
-/// time of a wake-up depends on the other load of the host; `device/book/src/inside/doorbells.md` has the CPU
-/// time on an idle host.
+/// A device with a silent guest wakes up a hundred times per second. Wake-ups are counted, because the CPU time of a
+/// wake-up depends on the host's other load. `device/book/src/inside/doorbells.md` gives the CPU time on an idle host.
 #[test]
 fn idle_device_wakes_up_rarely() {
     let daemon = start(&[]);
@@ -227,7 +226,7 @@ fn idle_device_wakes_up_rarely() {
         let count = wake_ups(&daemon) - before;
         (count <= 400).then_some(())
     });
-    // A thread that never blocks would not wake up either, so its CPU time is checked as well.
+    // A thread that never blocks would not wake up either, so the CPU time is checked too.
     rests(&daemon, Duration::from_secs(3), 30);
 }
 

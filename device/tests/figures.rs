@@ -1,5 +1,4 @@
-//! Tests counters of several devices in one process: `hcactl counters`, lists, and the metrics for
-//! Prometheus.
+//! Tests counters of several devices in one process: `hcactl counters`, lists, and the Prometheus metrics.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +18,7 @@ fn start() -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// Returns the command that starts a daemon with HCAs 1 and 2 and with further configuration keys.
+/// Returns the command that starts a daemon with HCAs 1 and 2 and the given extra configuration keys.
 fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

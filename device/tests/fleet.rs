@@ -47,7 +47,7 @@ fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
     hcactl_with(daemon, arguments, None)
 }
 
-/// Runs `hcactl` with a text as standard input.
+/// Runs `hcactl` with `input` as its standard input.
 fn hcactl_with(daemon: &Daemon, arguments: &[&str], input: Option<&Value>) -> Result<String, String> {
     let control = daemon.folder.path().join("control.sock");
     let mut command = Command::new(hcactl_program());
@@ -91,7 +91,7 @@ fn hang_up(daemon: &Daemon) {
 
 /// Returns whether the kernel supports landlock.
 fn has_landlock() -> bool {
-    // Number in linux/unistd.h, which is the same on all architectures. The flag queries the ABI version.
+    // System call number from linux/unistd.h. It is the same on all architectures. The flag queries the ABI version.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     // SAFETY: with this flag, no ruleset is read.
     unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) > 0 }
@@ -144,7 +144,7 @@ fn last_device_can_be_replaced() {
 }
 
 #[test]
-fn error_for_rejected_device_names_key_and_nothing_changes() {
+fn rejected_device_changes_nothing() {
     let folder = folder();
     let (elsewhere, taken) = (self::folder(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut first = device(folder.path(), 1);
@@ -321,7 +321,7 @@ fn reload_of_invalid_file_changes_nothing() {
     for (devices, problem) in [
         (vec![], "devices: at least one device is required"),
         (vec![one.clone(), one.clone()], "devices[1].id: 1 is already used by devices[0]"),
-        // The MAC only conflicts with a device that is not in the file.
+        // The MAC conflicts only with a device that is not in the file.
         (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: cannot access /nonexistent"),
         // The address conflict is detected only when the device is created. Device 2, which the file no longer

@@ -1,5 +1,5 @@
-//! Tests a device with a hostile guest, client and fabric. It runs the targets of the fuzzers, both on their
-//! corpora and on random inputs.
+//! Tests a device against a hostile guest, client and fabric by running the fuzz targets on their corpora and on random
+//! inputs.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;
@@ -21,7 +21,7 @@ fn every_corpus_input_replays() {
     }
 }
 
-/// Runs a target on its corpus, which must have `at_least` files.
+/// Runs a target on its corpus, which must have at least `at_least` files.
 fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(corpus).unwrap() {

@@ -1,5 +1,5 @@
-//! Checks that each module uses only the modules that the diagram in `ARCHITECTURE.md` permits. The crates that a crate
-//! uses are in its `Cargo.toml`.
+//! Checks that each module uses only the modules that the diagram in `ARCHITECTURE.md` permits. Dependencies between
+//! crates are declared in their `Cargo.toml` files.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use device::interfaces;
 
-/// The modules of `card` from the bottom up, each with the modules that it may use. A module follows all modules that
-/// it may use, so there are no cycles.
+/// The modules of `card` from the bottom up, each with the modules that it may use. A module comes after all modules
+/// that it may use, so there are no cycles.
 const CARD: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
     ("identity", &[]),
@@ -45,7 +45,7 @@ const CARD: &[(&str, &[&str])] = &[
     ("replay", &["sanitize", "record", "vfio", "fabric", "frontend", "hca"]),
 ];
 
-/// The modules of `device`, likewise.
+/// The modules of `device`, in the same format as [`CARD`].
 const DEVICE: &[(&str, &[&str])] = &[
     ("descriptors", &[]),
     ("inherited", &[]),
@@ -64,7 +64,7 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
 ];
 
-/// The interfaces of the HCR lineage, which have their own strict modes.
+/// The HCR interfaces, which have their own strict modes.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 /// Returns the sources of a crate below `device/`, or of `device` itself.
@@ -72,7 +72,7 @@ fn source(package: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src")
 }
 
-/// Returns every file below a folder, without tests.
+/// Returns every file below a folder, except tests.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -110,12 +110,12 @@ fn part(path: &Path, source: &Path) -> String {
 }
 
 #[test]
-fn modules_of_card_depend_on_permitted_layers_only() {
+fn card_modules_depend_only_on_permitted_layers() {
     check_layers(&source("card"), CARD);
 }
 
 #[test]
-fn modules_of_device_depend_on_permitted_layers_only() {
+fn device_modules_depend_only_on_permitted_layers() {
     check_layers(&source("."), DEVICE);
 }
 
@@ -157,7 +157,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
 /// `device.rs` decodes registers and implements `Frontend`. All modules below it operate on state that does
 /// not depend on `device.rs`.
 #[test]
-fn modules_of_frontend_do_not_use_its_device_module() {
+fn frontend_modules_do_not_use_device_module() {
     for module in interfaces::ALL.iter().map(|interface| interface.module) {
         for path in files(&source(module)) {
             // The root of the crate exports the device.
@@ -195,7 +195,7 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// The offloads of a NIC serve every interface, so they do not use the layouts of any interface.
+/// NIC offloads serve every interface, so they do not use the layouts of any interface.
 #[test]
 fn nic_offloads_do_not_depend_on_any_frontend() {
     let mut paths = files(&source("card").join("nic"));

@@ -1,9 +1,8 @@
-//! Tests sixteen hostile clients, with a device each, next to two devices of the same process that transfer
-//! data.
+//! Tests sixteen hostile clients, each with its own device, while two other devices in the same process transfer data.
 //!
-//! The clients in this process run at the lowest priority, so that the test measures the load that they cause
-//! in the daemon instead of their own. Rate and latency depend on the machine and its load. They are printed,
-//! and checked only with HCAD_DAILY.
+//! The hostile clients run at the lowest priority, so that the test measures the load that they cause in the daemon,
+//! not their own load. The rate and latency depend on the machine and its load. They are printed, but checked only with
+//! HCAD_DAILY.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -36,7 +35,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
 use serde_json::{Value, json};
 use vfio_user::Client;
 
-/// Devices of the neighbour. The hostile clients have the devices that follow.
+/// The neighbour's devices. The hostile clients have the devices with the IDs that follow.
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
@@ -50,7 +49,7 @@ const KEPT_RATE: f64 = 0.8;
 /// Maximum latency of a reply to the neighbour. Checked with HCAD_DAILY.
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
-/// Time limit that only a defect exceeds.
+/// Time limit that is exceeded only if there is a bug.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the duration of the attacks. The undisturbed measurement before them takes half as long.
@@ -112,7 +111,7 @@ const WRITE: u8 = 0x08;
 const LEN: u32 = 0x1000;
 const WINDOW: u32 = 16;
 
-/// A VMM of the neighbour, which measures the latency of each reply.
+/// One of the neighbour's VMMs. It measures the latency of each reply.
 struct Vmm {
     client: Client,
     memory: OwnedFd,
@@ -289,7 +288,7 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message(10, &[access(region, offset, count), data.to_vec()].concat())
 }
 
-/// Returns a REGION_WRITE_MULTI of writes to BAR 0.
+/// Returns a REGION_WRITE_MULTI message with writes to BAR 0.
 fn multi(writes: &[(u64, u32)], order: fn(u32) -> [u8; 4]) -> Vec<u8> {
     let mut payload = (writes.len() as u64).to_ne_bytes().to_vec();
     for (offset, value) in writes {
@@ -355,7 +354,7 @@ impl Hostile {
     }
 }
 
-/// Length and bus address of the lost file, which attacks truncate. Queues are in another file, from bus address 0 on.
+/// Length and bus address of the lost file, which attacks truncate. The queues are in another file, at bus address 0.
 const LOST_LEN: u64 = 256 << 20;
 const LOST: u64 = 1 << 30;
 const QUEUES_LEN: u64 = 16 << 20;
@@ -371,7 +370,7 @@ fn file(len: u64) -> OwnedFd {
 /// different page of the lost file, and no two of these pages are adjacent.
 struct ControlQueues {
     memory: OwnedFd,
-    /// Register writes that start one queue after the other.
+    /// Register writes that start the queues one after another.
     stores: Vec<u8>,
 }
 
@@ -426,8 +425,8 @@ struct Tools {
     sparse: OwnedFd,
 }
 
-/// Maps a file, truncates it if requested, and makes the device access all of it. A device ignores the register writes
-/// that are meant for the other interface.
+/// Maps a file, truncates it if requested, and makes the device access all of it. The register writes are for two
+/// interfaces, and a device ignores those for the other interface.
 fn reaches(path: &Path, tools: &Tools, memory: &OwnedFd, cut: bool) -> Option<()> {
     ftruncate(memory, LOST_LEN).unwrap();
     let mut client = Hostile::attach(path)?;
@@ -479,7 +478,7 @@ fn commands_without_pause(path: &Path, tools: &Tools, rounds: &AtomicU32, stop: 
     Some(())
 }
 
-/// Violates the protocol, then connects again.
+/// Violates the protocol and waits until the connection is closed.
 fn violates(path: &Path) -> Option<()> {
     let client = Hostile::attach(path)?;
     client.send(&[0xff; 4096], None)?;
@@ -510,7 +509,7 @@ fn file_without_pages() -> OwnedFd {
 fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let tools = Tools { queues: ControlQueues::new(), sparse: file_without_pages() };
     let memory = file(LOST_LEN);
-    // This call changes the priority of this thread only.
+    // This call changes only the priority of this thread.
     setpriority_process(None, 19).unwrap();
     while !stop.load(Ordering::Relaxed) {
         let attacked = match n / 2 % 5 {
@@ -572,7 +571,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attacked(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops the sender however it ends, so joining it afterwards does not block.
+        // The neighbour's thread drops the sender however it ends, so joining that thread afterwards does not block.
         assert_eq!(
             is_over.recv_timeout(PATIENCE),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),

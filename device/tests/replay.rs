@@ -18,7 +18,7 @@ use vfio_user::Client;
 const COMMAND: u64 = 4;
 const ENABLE: [u8; 2] = [6, 0];
 
-/// Starts a daemon that records. Also returns the path of the record.
+/// Starts a daemon that records a session. Also returns the path of the record.
 fn recorded() -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -49,7 +49,7 @@ fn replay(record: &Path, arguments: &[&str]) -> Output {
     hcad().arg("replay").arg(record).args(arguments).output().unwrap()
 }
 
-/// Returns standard output of a replay without differences.
+/// Checks that a replay finds no differences, and returns its standard output.
 fn same(record: &Path, arguments: &[&str]) -> String {
     let output = replay(record, arguments);
     assert!(output.status.success(), "{output:?}");
@@ -141,7 +141,7 @@ fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn error_for_invalid_recording_is_one_line() {
+fn invalid_recording_error_is_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();

@@ -17,17 +17,17 @@ use tempfile::TempDir;
 const MEMORY: u64 = 0x2000_0000;
 const PAGE: u64 = 0x1000;
 
-/// Each QP has a page of guest memory for its queues, with these offsets.
+/// Address of the first page of queues, and offsets of the queues in a page. Each QP has one page.
 const QUEUES: u64 = 0x200_0000;
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const LOG_CQES: u8 = 5;
-/// Number of QPs of each process.
+/// Number of QPs in each process.
 const QPS: u32 = 20;
 const FIRST_QPN: u32 = 16;
 
-/// The region with messages: its bus address, key, page table index and first address.
+/// The region with messages: its bus address, length, key, page table index and first address.
 const DATA: u64 = 0x400_0000;
 const DATA_LEN: u32 = 4 << 20;
 const DATA_KEY: u32 = 0xf0;
@@ -39,7 +39,7 @@ const SEND: u8 = 0x0a;
 
 /// A process with one HCA on the ring, and its driver.
 struct Machine {
-    // Declared before the daemon, so that it disconnects first.
+    // The driver is declared before the daemon, so that it disconnects first.
     driver: Driver<Guest>,
     daemon: Daemon,
     control: PathBuf,
@@ -143,7 +143,7 @@ impl Machine {
     }
 }
 
-/// Returns a driver of an initialised device, with a region for messages.
+/// Returns a driver for an initialised device, with a region for messages.
 fn drive(socket: &Path) -> Driver<Guest> {
     let mut driver = Driver::new(Guest::attach(socket, MEMORY));
     driver.enable();
@@ -163,7 +163,7 @@ fn queues(n: u32) -> Queues {
     Queues { qpn: FIRST_QPN + n, page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
 }
 
-/// Returns the units of a WRITE from the start of the local region to this address in the peer's region.
+/// Returns the units of a WRITE from the start of the local region to offset `at` in the peer's region.
 fn write_to(at: u64, len: u32) -> [Vec<u8>; 2] {
     [remote_unit(DATA_KEY, VA + at), data_unit(DATA_KEY, VA, len)]
 }
@@ -226,7 +226,7 @@ fn processes_with_same_folder_exchange_frames() {
 #[test]
 fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
-    // Kill either the process that creates the memory of the link or the process that receives the memory.
+    // Kill either the process that creates the link's memory or the process that receives it.
     for (stays, killed) in [(1, 2), (2, 1)] {
         let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
         a.wait_for_members(&[killed]);

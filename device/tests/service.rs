@@ -28,7 +28,7 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// sd_notify(3): NOTIFY_SOCKET is a path, or an abstract name after an at sign.
+/// sd_notify(3): NOTIFY_SOCKET is either a path or an at sign followed by an abstract name.
 #[test]
 fn service_manager_is_notified_of_lifecycle() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,8 @@ fn unreachable_notify_socket_is_error() {
     assert!(line.starts_with("hcad: NOTIFY_SOCKET: No such file"), "{line}");
 }
 
-/// Returns the command `hcad` with `arguments`. It receives `sockets` as from a service manager, from descriptor 3 on.
+/// Returns the command `hcad` with `arguments`. The process receives `sockets` as if from a service manager, starting
+/// at descriptor 3.
 fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     let mut command = Command::new("sh");
     let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;
@@ -160,7 +161,7 @@ fn device_options_replace_file_and_socket_name() {
 }
 
 #[test]
-fn error_without_configuration_file_names_invalid_option() {
+fn device_option_error_names_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()

@@ -12,7 +12,7 @@ use std::path::Path;
 use card::telemetry::trace::TraceFormat;
 use device::replay::{Options, run};
 
-/// Returns the output of the replay, with each step and the device's actions, and its trace.
+/// Replays a session. Returns the output, which contains each step and the device's actions, and the trace.
 fn again(session: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions").join(session);
@@ -28,7 +28,8 @@ fn again(session: &str) -> (String, String) {
     (out, fs::read_to_string(trace).unwrap())
 }
 
-/// Checks that steps and trace of a session contain the expected lines, so that its replay is meaningful.
+/// Checks that the steps and the trace of a session contain the expected lines, which shows that the replay is
+/// meaningful.
 #[track_caller]
 fn shows(session: &str, expected: &[&str]) {
     let (steps, trace) = again(session);
@@ -56,8 +57,8 @@ fn ib_mthca_probe_recording_replays() {
     );
 }
 
-/// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
-/// that is too short, and a lost peer. Requests behind each error are flushed.
+/// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request that is too
+/// short, and a lost peer. Requests after each error are flushed.
 #[test]
 fn mthca_error_recording_replays_with_every_error() {
     shows(

@@ -63,7 +63,7 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports a test that this machine cannot run. The output of `println!` would be captured.
+/// Reports a test that this machine cannot run. `println!` is not used, because its output would be captured.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();

@@ -61,7 +61,7 @@ fn map_mailbox(client: &mut Client, memory: &OwnedFd) {
     client.dma_map(MAILBOX_OFFSET, MAILBOX, 0x1000, memory.as_raw_fd()).unwrap();
 }
 
-/// Executes QUERY_ADAPTER with output to the mailbox. Returns its status.
+/// Executes QUERY_ADAPTER with output to the mailbox. Returns the command's status.
 ///
 /// JingZhao interface, sections 1.2 and 3.2.
 fn query_adapter(client: &mut Client) -> u32 {
@@ -231,14 +231,14 @@ fn second_client_is_rejected() {
 }
 
 #[test]
-fn client_connecting_before_previous_one_leaves_is_served() {
+fn client_that_connects_before_previous_one_leaves_is_served() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);
     for _ in 0..100 {
         let mut next = UnixStream::connect(&daemon.socket).unwrap();
         next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-        // The reply arrives after the first client was disconnected.
+        // The reply arrives only after the first client has disconnected.
         drop(first);
         next.read_exact(&mut [0; 16]).unwrap();
         drop(next);
@@ -388,7 +388,7 @@ fn truncated_memory_disconnects_only_its_client() {
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
     ftruncate(&memory, 0x1000).unwrap();
-    // The command writes to the page that has been unmapped.
+    // The command writes to a page that no longer exists in the file.
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
@@ -414,8 +414,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of the daemon's open descriptors. While the daemon serves a client, it has already released the
-/// descriptors of the previous client.
+/// Returns the number of the daemon's open descriptors. Call this only while the daemon serves a client, because the
+/// daemon has then released the descriptors of the previous client.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

@@ -44,7 +44,7 @@ impl Interface {
             let row = line.strip_prefix("| ").and_then(|row| row.split(' ').next());
             marks.extend(row.filter(|cell| cell.starts_with(mark)).map(str::to_owned));
         }
-        // A section can inherit the line from its parent section, or have it in its subsections.
+        // A section can inherit the "Decides:" line from its parent section, or have such lines in its subsections.
         let is_decided = |section: &&String| {
             decided.iter().any(|other| *section == other || section.starts_with(&format!("{other}.")))
                 || decided.iter().any(|part| part.starts_with(&format!("{section}.")))
@@ -90,7 +90,7 @@ fn flat(text: &str) -> String {
     })
 }
 
-/// Returns the section numbers after "section" or "sections", as in "6.1 to 6.6, 6.8 and 7.3 (MAP_ICM)".
+/// Returns the section numbers that follow "section" or "sections", as in "6.1 to 6.6, 6.8 and 7.3 (MAP_ICM)".
 fn numbers(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut after_number = false;
@@ -114,8 +114,8 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Document to which a citation refers. It is the document that the sentence names last before the citation, or right
-/// after it.
+/// Document to which a citation refers: the last document that the sentence names before the citation, or one named
+/// right after the citation.
 enum Named<'a> {
     Interface(&'a Interface),
     Another,

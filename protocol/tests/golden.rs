@@ -220,7 +220,7 @@ fn parses_scapy_frames() {
 }
 
 #[test]
-fn emitted_frames_equal_those_of_scapy() {
+fn emitted_frames_equal_scapy_frames() {
     for ((name, bytes), (_, encap, bth, ext, payload)) in frames().zip(meanings()) {
         // The writer writes every byte of the frame, regardless of earlier buffer contents, and changes
         // nothing before the frame.

@@ -44,7 +44,7 @@ const TRACES: [&str; 6] = [
     include_str!("data/mlx5/ib-6-unload.txt"),
 ];
 
-/// A line of a trace, or the three lines of a command.
+/// One line of a trace, or the three lines of a command.
 struct Record {
     /// Name of a command, or kind of the line.
     name: &'static str,
@@ -459,7 +459,7 @@ fn every_traced_wqe_is_emitted_unchanged() {
     assert_eq!(receives, 4);
 }
 
-/// Checks that a UMR is one of the uses that section 13.3 describes.
+/// Checks that a UMR is used in one of the ways described in section 13.3.
 fn check_umr(wqe: &SendWqe<'_>) {
     let Operation::Umr(umr) = &wqe.operation else { return };
     let flags = umr.control.emit()[0];
@@ -560,7 +560,7 @@ fn every_traced_doorbell_parses_to_its_queue() {
             }
             UarRegister::Send { register, offset: 0, .. } => {
                 let qpn = SendDoorbell::parse_prefix(&record.bytes).unwrap().qpn;
-                // Only the UMR QP uses the register of the fast path.
+                // Only the UMR QP uses the fast-path register.
                 assert_eq!(register == 2, qpn == Qpn::new(0x82));
                 "send"
             }

@@ -1,5 +1,5 @@
-//! Tests with XRC packets as IBTA volume 1 defines them (table 38 and annex A14): the XRCETH follows the BTH and
-//! precedes all other extension headers. The bytes were written by hand, because scapy does not support XRC.
+//! Tests with XRC packets as defined by IBTA volume 1 (table 38 and annex A14). The XRCETH follows the BTH and precedes
+//! all other extension headers. The bytes were written by hand, because scapy does not support XRC.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn, Rkey, Srqn, Va};
@@ -10,7 +10,7 @@ use protocol::roce::{
 };
 use protocol::{Psn, WireError};
 
-/// The BTH after its opcode: no pad bytes, default P_Key, QP 0xabcdef, PSN 0x123456.
+/// The BTH without its opcode: no pad bytes, default P_Key, QP 0xabcdef, PSN 0x123456.
 const BTH: [u8; 11] = [0x00, 0xff, 0xff, 0x00, 0xab, 0xcd, 0xef, 0x00, 0x12, 0x34, 0x56];
 const XRCETH: [u8; 4] = [0x00, 0x11, 0x22, 0x33];
 const RETH: [u8; 16] = [0, 0, 0, 0, 0, 0, 0x10, 0, 0x55, 0x66, 0x77, 0x88, 0, 0, 0, 8];

@@ -17,7 +17,7 @@ pub fn run(input: &[u8]) {
                 _ => {}
             }
         }
-        // `hcactl` reads its responses from a socket too.
+        // `hcactl` also reads responses from a socket.
         if let Ok(response) = serde_json::from_slice::<Response>(line) {
             let again = serde_json::to_vec(&response).expect("a response is JSON");
             assert!(serde_json::from_slice::<Response>(&again).is_ok());

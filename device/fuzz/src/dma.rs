@@ -17,7 +17,7 @@ const OPERATIONS: usize = 256;
 const PAGE: u64 = 4096;
 /// Number of bus pages used at each end of the address space.
 const SIDE: u64 = 8;
-/// Number of files, and the number of their pages.
+/// Number of files, and number of pages in each file.
 const FILES: usize = 3;
 const FILE_PAGES: u64 = 8;
 const FILE_LEN: u64 = FILE_PAGES * PAGE;
@@ -69,7 +69,7 @@ pub fn run(input: &[u8]) {
     bench.files_are_as_written();
 }
 
-/// Returns the first address of a page of the model.
+/// Returns the first address of a page in the model.
 fn address(page: u64) -> u64 {
     if page < SIDE { page * PAGE } else { page.wrapping_sub(2 * SIDE).wrapping_mul(PAGE) }
 }
@@ -82,7 +82,7 @@ impl Bench {
             9 | 10 => self.write(input),
             11 | 12 => self.read(input),
             13 => self.exchange(input),
-            // This unmaps all ranges, so it is done rarely.
+            // Do this rarely, because it unmaps all ranges.
             14 if input.byte() < 32 => self.cut_short(input),
             14 => {}
             _ => {
@@ -153,7 +153,7 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Most ranges are short, so that holes arise between them.
+        // Most ranges are short, so that gaps arise between them.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
@@ -182,7 +182,7 @@ impl Bench {
 
     fn write(&mut self, input: &mut Input<'_>) {
         let (at, data) = (self.at(input), input.bytes(255));
-        // The data is repeated to be longer than the input, so that it crosses pages.
+        // The data is repeated so that it is long enough to cross pages.
         let data = data.repeat(usize::from(1 + input.byte() % 40));
         let places = self.model.places(at, data.len(), |page| page.write);
         let result = self.memory.write(Iova::new(at), &data);
@@ -224,7 +224,7 @@ impl Bench {
         let in_a_page = !entry.is_empty() && at % PAGE + entry.len() as u64 <= PAGE;
         let places = self.model.places(at, entry.len(), |page| page.write).filter(|_| in_a_page);
         let result = self.memory.publish(Iova::new(at), entry);
-        // An entry that crosses two pages of one window is harmless and permitted.
+        // An entry that crosses a page boundary inside a window is harmless and permitted.
         if in_a_page {
             assert_eq!(result.is_ok(), places.is_some());
         }

@@ -1,5 +1,5 @@
-//! Fuzzes an attacker's E810 next to an E810 that is used correctly. A local fabric connects both devices
-//! with a third station.
+//! Fuzzes an attacker's E810 next to an E810 that is used correctly. A local fabric connects both devices to a third
+//! station.
 //!
 //! Whatever the attacker's driver does, its device sends only valid Ethernet frames, stores no more than its
 //! limits permit, and accesses only mapped memory. The other device must still exchange frames with the
@@ -34,12 +34,12 @@ use super::{OPERATIONS, TURNS};
 /// interface, section 5.6.
 const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 
-/// Maximum numbers of objects that the device may store. They follow from its capabilities and the size of its
+/// Maximum numbers of objects that the device may store. They follow from the device's capabilities and the size of its
 /// scheduler.
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
-/// Maximum numbers of objects that the RDMA half may store, according to its context memory.
+/// Maximum numbers of objects that the RDMA half may store. They follow from the size of its context memory.
 const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (QpRow::TABLE, 1024),
     (CqRow::TABLE, 2048),
@@ -59,12 +59,12 @@ const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
 /// EtherType for local experiments, IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Address of a page behind the guest's memory that the device may only read. It is the middle page of a sealed file.
+/// Address of a page that the device may only read. It follows guest memory, and is the middle page of a sealed file.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// The RDMA half of the attacker's device, and the peer that sends it frames.
+/// Targets in the RDMA half of the attacker's device, and the peer that sends frames to them.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,
@@ -221,7 +221,7 @@ impl Bench {
         self.neighbour_answers();
     }
 
-    /// Sends a frame from the station to the neighbour, whose driver returns it.
+    /// Sends a frame from the station to the neighbour, whose driver sends it back.
     fn neighbour_answers(&mut self) {
         self.turn();
         let content: Vec<u8> = self.rounds.to_le_bytes().into_iter().cycle().take(1000).collect();
@@ -302,7 +302,7 @@ impl Nic {
     }
 }
 
-/// Returns the frames that wait for a member of the fabric.
+/// Returns the frames that are waiting for a member of the fabric.
 fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new();
     port.recv(&mut batch).expect("a fabric in memory does not fail");

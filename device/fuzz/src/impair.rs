@@ -22,7 +22,7 @@ const FITS: u64 = 256;
 /// Maximum number of frames in one run. Each may be matched against 64 rules.
 const FRAMES: u64 = 1024;
 
-/// Headers of a RoCE packet: Ethernet, IPv4, UDP, BTH. The rest is random.
+/// Headers of a RoCE packet: Ethernet, IPv4, UDP, BTH. The rest of the packet is random.
 const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
     \x45\0\0\x40\0\0\x40\0\x40\x11\0\0\x0a\x4d\0\x01\x0a\x4d\0\x02\
     \xc0\0\x12\xb7\0\x2c\0\0\
@@ -77,7 +77,7 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Returns an origin for the frame, which depends on whether its length is even.
+/// Returns an origin for the frame, depending on whether the frame's length is even.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }
@@ -212,7 +212,7 @@ impl Bench {
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
-    /// Checks that held frames are forwarded in the end, even if their rules have been removed. Frames may be lost only
+    /// Checks that held frames are eventually forwarded, even if their rules have been removed. Frames may be lost only
     /// if too many frames are held.
     fn finish(&mut self) {
         self.impairments.clear(None);

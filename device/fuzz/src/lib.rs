@@ -1,9 +1,9 @@
 //! Bodies of the fuzz targets, shared with `device/tests/hostile.rs`.
 //!
-//! An input of `jingzhao`, `mthca`, `e810` and `mlx5` consists of a byte that enables observers and a list of
-//! operations on one device: actions of its guest, its client and its fabric. An input of `jingzhao` has two more bytes
-//! at its start, which select device options. About half of the operations are well-formed, because a device rejects
-//! most random ones. After every input, the device must serve a well-behaved guest.
+//! An input for `jingzhao`, `mthca`, `e810` or `mlx5` consists of a byte that enables observers and a list of
+//! operations on one device: actions of its guest, its client and its fabric. An input for `jingzhao` starts with two
+//! additional bytes, which select device options. About half of the operations are well-formed, because a device
+//! rejects most random ones. After every input, the device must serve a well-behaved guest.
 
 pub mod config;
 pub mod control;
@@ -43,8 +43,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("vfio_messages", vfio::run),
 ];
 
-/// The target of each device interface, with the interface's key in the configuration and the number of bytes
-/// by which random input grows from run to run.
+/// The target for each device interface, with the interface's configuration key and the number of bytes by which random
+/// input grows from run to run.
 pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("jingzhao", jingzhao::run, 8),
     ("mthca", mthca::run, 8),
@@ -52,7 +52,7 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("connectx-ib", mlx5::run, 8),
 ];
 
-/// Maximum number of operations in one run. With more, circular links between work requests can make a run
+/// Maximum number of operations in one run. With more operations, circular links between work requests can make a run
 /// last seconds.
 const OPERATIONS: usize = 128;
 

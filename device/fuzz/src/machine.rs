@@ -90,7 +90,7 @@ impl<F: Frontend> Machine<F> {
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
-    /// Executes `operation` if it is common to all interfaces. Otherwise does nothing and returns false.
+    /// Executes `operation` if it is common to all interfaces. If it is not, does nothing and returns false.
     pub(crate) fn operate(&mut self, operation: u8, input: &mut Input<'_>) -> bool {
         match operation {
             0 => {
@@ -141,8 +141,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Resets the device or disconnects its client, and returns false. Or does neither, and returns true. If the result
-    /// is true, the caller must initialise the device again.
+    /// Resets the device, disconnects its client, or does nothing, as selected by the input. Returns true in the last
+    /// case, in which the caller must initialise the device again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

@@ -1,4 +1,4 @@
-//! Fuzzes operations on the HCA of `mlx5_core` and `mlx5_ib`.
+//! Fuzzes operations on the HCA used by `mlx5_core` and `mlx5_ib`.
 
 use card::frontend::Interface as _;
 use card::identity::Identity;
@@ -70,7 +70,7 @@ fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Returns commands of a well-behaved driver that lead to connected QPs.
+/// Returns the commands with which a well-behaved driver creates connected QPs.
 fn usual(list: &[u8]) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);
@@ -148,7 +148,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command of a well-behaved driver or one without arguments, with some bytes changed.
+/// Executes a well-behaved driver's command, or a command without arguments, with some bytes changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let list = RINGS.to_be_bytes();
     let usual = usual(&list);

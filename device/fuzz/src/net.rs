@@ -1,6 +1,6 @@
 //! Fuzzes frames for a port: ARP, neighbour discovery, echo and RoCE. About half of the frames have correct checksums.
-//! The port must send no more frames to a host than it has received from that host, and must still answer its neighbour
-//! afterwards.
+//! The port must send no more frames to a host than it has received from that host, and must still answer its static
+//! neighbour afterwards.
 
 use card::fabric::TxBatch;
 use card::identity::Identity;

@@ -70,7 +70,7 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     frame
 }
 
-/// Returns the peer's answer to a recently sent packet.
+/// Returns the peer's reply to a recently sent packet.
 pub(crate) fn response(aim: &Aim, sent: Psn, input: &mut Input<'_>) -> Vec<u8> {
     let (choice, back, qpn) = (input.byte(), i32::from(input.byte().cast_signed() / 32), aim.qpn(input));
     let syndrome = match choice >> 4 {

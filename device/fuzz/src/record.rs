@@ -1,6 +1,6 @@
 //! Fuzzes the replay of untrusted records, such as those attached to bug reports. Every replay must end with a result
-//! and without a panic. Because a record contains the guest memory that the device reads, the record also acts as a
-//! guest that writes anything at any time.
+//! and without a panic. Because a record contains the guest memory that the device reads, it can also act as a guest
+//! that writes anything at any time.
 
 use std::io::Cursor;
 

@@ -1,5 +1,5 @@
-//! Fuzzes the shared memory of two HCAs on a ring. An attacker writes random words, counters and frame
-//! lengths to it.
+//! Fuzzes the shared memory of two HCAs on a ring. An attacker writes random words, counters and frame lengths to that
+//! memory.
 //!
 //! The ring has an honest producer and an honest consumer, both of which read every word from that memory. Every frame
 //! that is output must have a valid length. If the producer or the consumer detects an invalid word, it must report the
@@ -23,7 +23,7 @@ const COUNTERS: [usize; 4] = [0, 256, 512, 768];
 const COUNTERS_LEN: usize = 4096;
 const DATA_AT: usize = 8192;
 
-/// Possible states of the ICRC field of a frame.
+/// Possible states of a frame's ICRC field.
 const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 
 pub fn run(input: &[u8]) {

@@ -1,5 +1,5 @@
 //! Fuzzes the switch of a `udp` fabric. Peers are added and removed, send frames, stay silent and forge addresses.
-//! Frames must only go to existing peers, and an answer to the last sender must not be flooded. No peer may take over
+//! Frames must only go to existing peers, and a reply to the last sender must not be flooded. No peer may take over
 //! another peer's MAC, and the state stored for each peer is limited.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ const HELD: Duration = Duration::from_millis(1500);
 
 /// Number of peer addresses. Only some of them belong to peers.
 const ADDRESSES: u8 = 8;
-/// Number of MACs that inputs name. Other MACs are generated in large numbers.
+/// Number of MACs that inputs can select. Other MACs are generated in large numbers.
 const MACS: u8 = 16;
 
 /// The last peer that sent from a MAC, and when it did so.
@@ -123,7 +123,7 @@ impl Bench {
         }
     }
 
-    /// Sends frames from more MACs of a peer than the switch stores.
+    /// Sends frames with more source MACs from one peer than the switch stores.
     fn invent(&mut self, input: &mut Input<'_>) {
         let (from, first) = (address(input.byte()), input.byte());
         for number in 0..LEARNED as u16 + 8 {
@@ -171,7 +171,7 @@ impl Bench {
         }
     }
 
-    /// Sends a frame from the NIC of the HCA.
+    /// Sends a frame from the HCA's NIC.
     fn own_frame(&mut self, src: MacAddr) {
         let (now, owner) = (self.now, self.model.owner(src));
         let is_anothers = |sender: &LastSender| sender.from != own() && sender.kept;

@@ -26,7 +26,7 @@ use super::input::Input;
 const OPERATIONS: usize = 96;
 /// Maximum number of messages served before the client reads replies.
 const BUDGET: usize = 8;
-/// Maximum number of turns until all work of one operation is done.
+/// Maximum number of turns needed to complete all work of one operation.
 const TURNS: usize = 1000;
 
 /// Time limit for closing all descriptors, exceeded only if one of them is left open.

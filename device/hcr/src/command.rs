@@ -15,15 +15,15 @@ use protocol::ids::Iova;
 /// Maximum length of a mailbox in bytes.
 const MAILBOX_LEN: usize = 4096;
 
-/// Contents of the outbox; empty if the command has none.
+/// Contents of the outbox, which are empty if the command has none.
 pub type Outbox = Vec<u8>;
 
 /// Mailboxes of one command.
 #[derive(Debug, Default)]
 pub struct Mailboxes {
-    /// Contents of the inbox, as read.
+    /// Contents read from the inbox.
     pub inbox: Inbox,
-    /// Contents of the outbox, as written.
+    /// Contents written to the outbox.
     pub outbox: Outbox,
 }
 
@@ -87,14 +87,14 @@ fn beyond_dma(what: &'static str, error: &DmaError) -> CmdError {
     CmdError::new(CmdStatus::InternalErr, what, error.iova.get())
 }
 
-/// Names, trace fields and statuses of the commands of an interface.
+/// Names, trace fields and statuses of an interface's commands.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSet {
     /// Returns the name of an opcode.
     pub name: fn(u16) -> Option<&'static str>,
-    /// Describes parameters and mailboxes of a completed command, for a trace.
+    /// Describes the parameters and mailboxes of a completed command, for a trace.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
-    /// Maps the precise status of a command to the status that software sees.
+    /// Maps the precise status of a command to the status reported to software.
     pub reported_status: fn(CmdStatus) -> CmdStatus,
     /// Statuses that the driver expects in normal operation. They are logged at debug level, not as warnings.
     pub expected: &'static [CmdStatus],
@@ -103,7 +103,7 @@ pub struct CommandSet {
 /// Executes a command, and reports it to the log, the counters and the trace.
 ///
 /// # Errors
-/// The status that software sees.
+/// The status reported to software.
 pub fn run<T>(
     cx: &mut Context<'_>,
     commands: &CommandSet,
@@ -151,10 +151,10 @@ pub fn run<T>(
 struct CompletedCommand<'a> {
     pending: &'a PendingCommand,
     op: Option<&'static str>,
-    /// Start time by the trace's clock.
+    /// Start time, measured by the trace's clock.
     began: Duration,
     mailboxes: &'a Mailboxes,
-    /// The status that software sees.
+    /// The status reported to software.
     status: CmdStatus,
     refusal: Option<&'a CmdError>,
 }
@@ -175,7 +175,7 @@ fn record(trace: &mut Trace, commands: &CommandSet, completed: &CompletedCommand
     });
 }
 
-/// Describes the fields of a mailbox, or its bytes if they cannot be decoded. An empty mailbox is omitted.
+/// Describes the fields of a mailbox, or its bytes if the mailbox cannot be decoded. An empty mailbox is omitted.
 pub fn show_mailbox<T: Describe>(name: &str, bytes: &[u8], read: Option<T>, to: &mut dyn Visitor) {
     match read {
         Some(mailbox) => to.object(name, &mailbox),

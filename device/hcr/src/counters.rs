@@ -1,4 +1,4 @@
-//! Counters of a queue pair, which the observer of its front-end updates.
+//! Updates of a queue pair's counters, for the observers of the front-ends.
 
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};
@@ -22,8 +22,7 @@ pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     counters.failed += u64::from(completion.result.is_err());
 }
 
-/// Whether a request has left its queue. A rejected request leaves the queue as well, and completes with an
-/// error.
+/// Whether a request has left its queue. A rejected request also leaves the queue, and completes with an error.
 fn is_taken<T>(fetch: &Fetch<T>) -> bool {
     matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. })
 }

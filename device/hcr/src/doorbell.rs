@@ -1,4 +1,4 @@
-//! Doorbells of eight bytes that 32-bit software writes in two stores.
+//! Eight-byte doorbells that 32-bit software writes with two stores.
 
 use card::frontend::reason::{NO_REGISTER, WIDTH};
 use card::telemetry::reason::IgnoreReason;
@@ -9,7 +9,7 @@ use card::telemetry::reason::IgnoreReason;
 pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
 impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
-    /// Creates empty halves for `pages` UAR pages. Bound: the size of the BAR is configured and at most 16 MiB.
+    /// Creates zeroed halves for `pages` UAR pages. Bound: the configured size of the BAR is at most 16 MiB.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }
@@ -24,17 +24,17 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
         self.0.fill([[0; 4]; REGISTERS]);
     }
 
-    /// Returns the outstanding first half for a page and register; zeros if there is none.
+    /// Returns the outstanding first half for a page and register, or zeros if there is none.
     pub fn first_half(&self, page: u32, register: usize) -> [u8; 4] {
         self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
     }
 
-    /// Handles a store to a register, or to its `second` half. Returns the doorbell once it is complete, and `None` for
-    /// a first half. An 8-byte store does not change the outstanding first half, because another CPU may be between its
-    /// two stores.
+    /// Handles a store to a register, or to the register's `second` half. Returns the doorbell once it is complete, and
+    /// `None` for a first half. An 8-byte store does not change the outstanding first half, because another CPU may
+    /// have written the first half of a doorbell but not yet the second.
     ///
     /// # Errors
-    /// The register does not exist or does not have this width.
+    /// The store is ignored if the register does not exist or does not support this width.
     pub fn store(
         &mut self,
         page: u32,

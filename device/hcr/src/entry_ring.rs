@@ -1,8 +1,8 @@
-//! A ring of 32-byte entries that the device writes for software: the buffer of a completion or event queue.
+//! The buffer of a completion or event queue: a ring of 32-byte entries written by the device.
 //!
 //! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device detects that
-//! software has consumed an entry: [`OwnedRing`] reads the owner bit, and [`CountedRing`] uses the consumer index that
-//! software reports.
+//! software has consumed an entry. [`OwnedRing`] reads the owner bit, and [`CountedRing`] uses the consumer index
+//! reported by software.
 
 use card::memory::queue::QueueMemory;
 use engine::AccessError;
@@ -10,9 +10,10 @@ use protocol::ids::{Lkey, Pdn};
 use thiserror::Error;
 
 pub const LEN: usize = 32;
-/// Offset of the owner byte, the last one of an entry.
+/// Offset of the owner byte, which is the last byte of an entry.
 pub const OWNER: usize = LEN - 1;
-/// Bit of the owner byte: the entry is owned by hardware. Software sets it when it has consumed the entry.
+/// Bit of the owner byte that is set while hardware owns the entry. Software sets the bit when it has consumed the
+/// entry.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
 /// Reason why an entry was not written.
@@ -75,7 +76,7 @@ impl EntryRing {
     /// Writes the next entry without checking whether the slot is free.
     ///
     /// # Errors
-    /// The buffer cannot be written. The producer index does not advance.
+    /// If the buffer cannot be written, the producer index does not advance.
     pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), AccessError> {
         let at = self.next_offset().ok_or(AccessError::Bounds)?;
         mem.publish(self.buffer.pd, self.buffer.lkey, at, entry)?;
@@ -83,7 +84,7 @@ impl EntryRing {
         Ok(())
     }
 
-    /// Reads the owner byte of the next slot. `None` if the buffer cannot be read.
+    /// Reads the owner byte of the next slot. Returns `None` if the buffer cannot be read.
     pub fn owner(&self, mem: &impl QueueMemory) -> Option<u8> {
         let mut byte = [0];
         let at = self.next_offset()?.checked_add(OWNER as u64)?;
@@ -98,9 +99,9 @@ impl EntryRing {
     }
 }
 
-/// A ring without a consumer index. Its only flow control is the owner bit. Software sets the bit in all entries before
-/// it creates the queue, and again in each entry that it has consumed. Some software does not set the bits before it
-/// creates the queue. Therefore the device checks the bit only if it was set in every entry when the ring was created.
+/// A ring without a consumer index. Its only flow control is the owner bit. Software should set the bit in all entries
+/// before it creates the queue, and then in each entry that it has consumed. Since some software does not set the bits
+/// before it creates the queue, the device checks the bit only if it was set in every entry when the ring was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRing {
     ring: EntryRing,
@@ -118,12 +119,12 @@ impl OwnedRing {
         self.ring.buffer()
     }
 
-    /// Whether the ring detects overruns: all entries were owned by hardware when the ring was created.
+    /// Whether the ring detects overruns, because all entries were owned by hardware when the ring was created.
     pub fn checks_owner(&self) -> bool {
         self.checks_owner
     }
 
-    /// Returns the ring in another buffer, with the same producer index.
+    /// Returns this ring moved to another buffer, with the same producer index.
     #[must_use]
     pub fn moved_to(&self, buffer: Buffer, mem: &impl QueueMemory) -> Self {
         Self::new(buffer, self.ring.producer, mem)
@@ -141,7 +142,7 @@ impl OwnedRing {
     /// Writes the next entry.
     ///
     /// # Errors
-    /// The entry is lost: the slot is not free, or the buffer cannot be written.
+    /// The entry is lost if the slot is not free or the buffer cannot be written.
     pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
         self.check(mem)?;
         self.ring.push(entry, mem).map_err(WriteError::Access)
@@ -161,7 +162,7 @@ impl OwnedRing {
     }
 }
 
-/// A ring with a consumer index that software reports.
+/// A ring with a consumer index reported by software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedRing {
     ring: EntryRing,
@@ -175,7 +176,7 @@ impl CountedRing {
         Self { ring: EntryRing::new(buffer, 0), consumer: 0 }
     }
 
-    /// Returns the buffer and its producer index.
+    /// Returns the buffer with its producer index.
     pub fn ring(&self) -> &EntryRing {
         &self.ring
     }
@@ -205,7 +206,7 @@ pub trait Ring {
     /// Writes the next entry.
     ///
     /// # Errors
-    /// The entry is lost: the slot is not free, or the buffer cannot be written.
+    /// The entry is lost if the slot is not free or the buffer cannot be written.
     fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError>;
 }
 
@@ -228,7 +229,7 @@ impl Ring for CountedRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRing<R> {
     pub ring: R,
-    /// Whether events were lost and the overflow event has not been written yet.
+    /// Whether events have been lost and the overflow event has not been written yet.
     overflowed: bool,
 }
 
@@ -238,16 +239,16 @@ impl<R: Ring> EventRing<R> {
         Self { ring, overflowed: false }
     }
 
-    /// Whether events were lost and the overflow event has not been written yet.
+    /// Whether events have been lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// Writes an event, preceded by `overflow` if earlier events were lost. Succeeds if it has written an entry, even
-    /// if that is `overflow` alone.
+    /// Writes an event, preceded by `overflow` if earlier events were lost. Succeeds if an entry was written, even if
+    /// only `overflow` was.
     ///
     /// # Errors
-    /// The event is lost, and no entry was written.
+    /// If no entry could be written, the event is lost.
     pub fn push(
         &mut self,
         event: &[u8; LEN],
@@ -273,7 +274,7 @@ fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
     const CHUNK: usize = 128;
     let mut entries = [[0; LEN]; CHUNK];
     let mut index = 0u64;
-    // Bound: 2^20 entries, the largest queue a command accepts, are 32 MiB.
+    // Bound: the largest queue that a command accepts has 2^20 entries, which take 32 MiB.
     while index < 1u64 << buffer.log_entries.min(20) {
         let left = (1u64 << buffer.log_entries) - index;
         let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);

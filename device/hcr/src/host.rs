@@ -1,4 +1,4 @@
-//! A device as the engine sees it: work queues, and memory access by key.
+//! The engine's view of a device: work queues, and memory access by key.
 
 use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
@@ -41,12 +41,12 @@ pub trait Queues {
     fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
 }
 
-/// Implements [`engine::Host`] for a device. Before INIT_HCA it has no queues and no keys.
+/// Implements [`engine::Host`] for a device. Before INIT_HCA, the device has no queues and no keys.
 #[derive(Debug)]
 pub struct DeviceHost<'a, Q> {
     /// `None` before INIT_HCA and after CLOSE_HCA.
     pub queues: Option<&'a mut Q>,
-    /// Guest memory, addresses and monitor of the current input.
+    /// Guest memory, addresses and monitor for the current input.
     pub cx: HostContext<'a>,
 }
 
@@ -80,7 +80,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        // A sender that is a member receives its own datagram, which software recognises and drops.
+        // A sender that is a member of the group receives its own datagram, which software recognises and drops.
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 
@@ -120,10 +120,10 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 }
 
-/// Moves a QP of the engine to another state, or changes its attributes.
+/// Moves a QP in the engine to another state, or changes its attributes.
 ///
 /// # Errors
-/// INTERNAL_ERR if the engine does not have the QP, which would be a bug of the front-end.
+/// INTERNAL_ERR if the QP does not exist in the engine, which would be a bug in the front-end.
 pub fn modify_qp(
     cx: &mut Context<'_>,
     queues: &mut impl Queues,

@@ -1,4 +1,4 @@
-//! Context memory (ICM): guest memory that software maps for the device, page by page, into a separate address space.
+//! Context memory (ICM): guest memory that software maps, page by page, into a separate address space for the device.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -54,7 +54,7 @@ pub struct IcmRange {
 pub struct PageMap(PageRuns);
 
 impl PageMap {
-    /// Maps pages, and replaces existing mappings. On an error nothing is mapped.
+    /// Maps pages, replacing existing mappings. On an error, nothing is mapped.
     ///
     /// # Errors
     /// EXCEED_LIM if the map would have too many runs.
@@ -86,14 +86,14 @@ impl PageMap {
         Ok(())
     }
 
-    /// Returns the bus address of an ICM address; `None` if its page is not mapped.
+    /// Returns the bus address of an ICM address, or `None` if the address is not mapped.
     pub fn translate(&self, addr: IcmAddr) -> Option<Iova> {
         let bus_page = self.0.find(page_of(addr))?;
         Some(Iova::new(bus_page << PAGE_SHIFT | addr.get() & (PAGE_LEN - 1)))
     }
 
-    /// Returns the mapped ranges with the numbers of their first ICM pages, in ascending order, starting at
-    /// `page`.
+    /// Returns the mapped ranges that start at or after ICM page `page`, in ascending order, each with the number of
+    /// its first ICM page.
     pub fn ranges_from(&self, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
         self.0.0.range(page..).map(|(first, run)| {
             let range = IcmRange {
@@ -116,7 +116,7 @@ impl PageMap {
     /// Reads from guest memory.
     ///
     /// # Errors
-    /// The range is not mapped, in ICM or by the guest. `out` may be partly overwritten.
+    /// Part of the range is not mapped in ICM, or is not accessible by DMA. `out` may be partly overwritten.
     pub fn read(&self, dma: &GuestMemory, addr: IcmAddr, out: &mut [u8]) -> Result<(), IcmError> {
         let len = out.len();
         let mut rest = out;
@@ -130,7 +130,8 @@ impl PageMap {
     /// Writes to guest memory.
     ///
     /// # Errors
-    /// The range is not mapped, in ICM or by the guest. Pages before the failing one have been written.
+    /// Part of the range is not mapped in ICM, or is not accessible by DMA. The pages before that part have been
+    /// written.
     pub fn write(&self, dma: &GuestMemory, addr: IcmAddr, data: &[u8]) -> Result<(), IcmError> {
         let mut rest = data;
         self.pieces(addr, data.len(), |iova, len| {
@@ -162,7 +163,7 @@ impl PageMap {
     }
 }
 
-/// Returns the pages of an UNMAP_ICM, clipped at the end of ICM.
+/// Returns the pages that UNMAP_ICM names, clipped at the end of ICM.
 ///
 /// # Errors
 /// BAD_PARAM if the address is not page-aligned or the range is empty.

@@ -1,7 +1,7 @@
-//! The common part of interfaces of the HCR lineage: a command register with mailboxes (HCR), context memory mapped by
-//! the guest (ICM) with page tables in it (MTT), queues whose entries have an owner bit, and doorbell pages.
+//! The common part of HCR interfaces: a command register with mailboxes (HCR), context memory mapped by the guest
+//! (ICM), page tables in that memory (MTT), queues whose entries have an owner bit, and doorbell pages.
 //!
-//! `jingzhao` and `mthca` implement interfaces of this lineage. The rest of the HCA does not depend on this crate.
+//! `jingzhao` and `mthca` implement such interfaces. The rest of the HCA does not depend on this crate.
 
 pub mod command;
 pub mod counters;

@@ -1,7 +1,7 @@
-//! The memory translation table (MTT): bus pages of memory regions, in the form in which the data path looks them up.
+//! The memory translation table (MTT): the bus pages of memory regions, in the form used by the data path.
 //!
-//! The table itself is in ICM. This module keeps a copy of the entries written so far. The copy is stored in chunks of
-//! one ICM page each: a chunk exists from the first write of an entry in its page until the page is unmapped.
+//! The table itself is in ICM. This module keeps a copy of the entries written so far, in one chunk per ICM page. A
+//! chunk is created when an entry in its page is first written, and discarded when the page is unmapped.
 
 use std::ops::RangeInclusive;
 
@@ -21,13 +21,13 @@ const _: () = assert!(CHUNK_LEN as u64 * ENTRY_LEN as u64 == PAGE_LEN);
 /// Bound: 128 MiB of chunks, which translate 64 GiB of 4 KiB pages.
 const CAPACITY: Capacity = Capacity { entries: 1 << 15, leaves: 1 << 15 };
 
-/// A cached MTT. Entries are numbered from its base.
+/// A cached MTT. Entries are numbered from the base of the table.
 #[derive(Debug)]
 pub struct Mtt {
     base: IcmAddr,
-    /// Chunks by ICM page, counted from the page of the base.
+    /// Chunks by ICM page. Pages are counted from the one that contains the base.
     chunks: SparseTable<Box<Chunk>>,
-    /// Replaced by a fresh generation when `chunks` changes. All changes go through [`Mtt::change`].
+    /// A fresh generation replaces this one whenever `chunks` changes. All changes go through [`Mtt::change`].
     generation: Generation,
 }
 
@@ -44,16 +44,16 @@ impl Mtt {
         Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
     }
 
-    /// Returns the ICM address of an entry; `None` beyond the end of ICM.
+    /// Returns the ICM address of an entry, or `None` if it is beyond the end of ICM.
     pub fn addr(&self, entry: u64) -> Option<IcmAddr> {
         let offset = entry.checked_mul(ENTRY_LEN as u64)?;
         Some(IcmAddr::new(self.base.get().checked_add(offset)?))
     }
 
-    /// Allocates the chunks of entries that are about to be written.
+    /// Allocates the chunks for entries that are about to be written.
     ///
     /// # Errors
-    /// The entries exceed the capacity. The capacity is 2^15 ICM pages, which must be within 2^32 pages of the base.
+    /// The entries exceed the capacity of 2^15 ICM pages, or are not within 2^32 pages of the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
         let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
         let last = start.checked_add(more).ok_or(TableFull)?;
@@ -66,7 +66,7 @@ impl Mtt {
         Ok(())
     }
 
-    /// Writes an entry that [`Mtt::reserve`] has made room for. `None` marks an entry without a page.
+    /// Writes an entry for which [`Mtt::reserve`] has made room. `None` marks an entry without a page.
     pub fn set(&mut self, entry: u64, page: Option<Iova>) {
         if let Some((chunk, slot)) = self.locate(entry)
             && let Some(chunk) = self.change().get_mut(chunk)

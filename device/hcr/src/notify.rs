@@ -1,4 +1,5 @@
-//! Notifications of a completion queue: one event each time it is armed, and one report of the fault that breaks it.
+//! A completion queue's notifications: one event each time the queue is armed, and one report of the fault that breaks
+//! it.
 
 use card::frontend::snapshot::{Armed, Fault};
 use protocol::ids::Eqn;
@@ -11,7 +12,7 @@ use super::entry_ring::WriteError;
 pub enum Notify {
     /// The queue raises no event.
     No,
-    /// The queue was armed: raise a completion event in this EQ, if it exists.
+    /// The queue was armed. Raise a completion event in this EQ, if the EQ exists.
     Yes(Eqn),
 }
 
@@ -21,14 +22,14 @@ pub enum Notify {
 pub struct CqError {
     /// Cause of the loss.
     pub fault: Fault,
-    /// Whether this is the queue's first loss, which an event reports. Later losses are consequences, such as flushed
-    /// requests of QPs that lost completions.
+    /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later losses are its
+    /// consequences: for example, QPs that lost completions flush their requests.
     pub first: bool,
 }
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault the queue accepts no entries, because software could not detect a gap between entries.
+/// After a fault, the queue accepts no entries, because software could not detect the gap that the lost entry leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,
@@ -42,7 +43,7 @@ impl Notifier {
         Self { eqn, armed, fault: None }
     }
 
-    /// Returns the EQ of the completion events.
+    /// Returns the EQ that receives the completion events.
     pub fn eqn(&self) -> Eqn {
         self.eqn
     }
@@ -57,7 +58,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault after a switch to another buffer, whose entries have no gap.
+    /// Clears the fault after a switch to another buffer, in which there is no gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }
@@ -78,7 +79,7 @@ impl Notifier {
     /// Writes an entry with `write`, unless the queue is broken.
     ///
     /// # Errors
-    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
+    /// The entry is lost if the queue is full or broken, or if its buffer cannot be written.
     pub fn push(
         &mut self,
         solicited: bool,

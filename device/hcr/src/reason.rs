@@ -1,4 +1,4 @@
-//! Reasons for which an interface of the HCR lineage ignores a doorbell.
+//! Reasons, shared by all HCR interfaces, for ignoring a doorbell.
 
 use card::telemetry::reason::IgnoreReason;
 

@@ -33,8 +33,8 @@ impl Hcr {
         self.state
     }
 
-    /// Writes a word. If the write starts a command, returns the command; the caller must report its end to
-    /// [`Hcr::finish`]. Writes during a command are ignored.
+    /// Writes a word. If the write starts a command, returns the command. The caller must report the command's
+    /// completion to [`Hcr::finish`]. Writes during a command are ignored.
     pub fn write(&mut self, word: HcrWord, value: u32) -> Option<PendingCommand> {
         if matches!(self.state, CommandState::Executing(_)) {
             return None;
@@ -67,7 +67,7 @@ impl Hcr {
         [*high, *low] = halves.map(|half| u32::try_from(half).unwrap_or(0));
     }
 
-    /// Completes the running command, if there is one.
+    /// Completes the running command, if any.
     pub fn finish(&mut self, status: CmdStatus) {
         if let CommandState::Executing(command) = self.state {
             self.state = CommandState::Finished(command, status);

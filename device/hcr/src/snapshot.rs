@@ -25,10 +25,10 @@ pub trait Objects {
 pub trait HcrDevice: Frontend {
     type Objects: Objects;
 
-    /// Returns the objects; `None` before INIT_HCA.
+    /// Returns the objects, or `None` before INIT_HCA.
     fn objects(&self) -> Option<&Self::Objects>;
 
-    /// Returns the rows of ICM, which may be mapped before INIT_HCA, from index `from` on.
+    /// Returns the ICM rows from index `from` on. ICM may be mapped before INIT_HCA.
     fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
 }
 

@@ -1,5 +1,5 @@
-//! Strict checks that HCR interfaces share: the command register, ICM tables and pages, and rings that the
-//! device writes. Each interface passes its own rules.
+//! Strict checks shared by HCR interfaces: the command register, ICM tables and pages, and rings written by the device.
+//! Each interface passes its own rules.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use super::mtt::Mtt;
 /// State of the command register for strict rules: whether software has polled the previous command to completion.
 #[derive(Debug, Default)]
 pub struct HcrWatch {
-    /// Software has started a command and has not yet read its completion.
+    /// Whether software has started a command and not yet read its completion.
     unseen: bool,
 }
 
@@ -47,7 +47,7 @@ impl HcrWatch {
         const COMMAND_RESERVED: u32 = 0xff30_0000;
         const TOKEN_RESERVED: u32 = 0xffff;
         let name = word.name();
-        // The violation is reported once, not for each word of the premature command.
+        // Report the violation once, not for each word of the premature command.
         if std::mem::take(&mut self.unseen) {
             found.add(
                 rules.not_polled,
@@ -89,13 +89,13 @@ pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     found
 }
 
-/// Returns the ICM address of the end of a table.
+/// Returns the ICM address at which a table ends.
 pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
 
-/// Checks pages that MAP_ICM is about to map. In ICM they must not overlap `mapped`, the mapped ranges of the same
-/// table. On the bus they must not overlap `all_mapped`, the mapped ranges of all tables.
+/// Checks pages that MAP_ICM is about to map. In ICM, they must not overlap `mapped`, which contains the mapped ranges
+/// of the same table. On the bus, they must not overlap `all_mapped`, which contains the mapped ranges of all tables.
 pub fn map(
     mapped: impl Iterator<Item = IcmRange>,
     all_mapped: impl Iterator<Item = IcmRange>,
@@ -123,13 +123,13 @@ pub fn map(
     }
 }
 
-/// Returns new ranges that overlap an old range or a preceding new one: at least one range for each overlap.
+/// Returns at least one new range for each overlap between a new range and either an old range or another new range.
 fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
     span: impl Fn(&IcmRange) -> (u64, u64),
 ) -> Vec<IcmRange> {
-    // Bound: as many ranges as a mailbox holds.
+    // Bound: a mailbox limits the number of new ranges.
     let mut sorted: Vec<(IcmRange, bool)> = new.iter().map(|range| (*range, false)).collect();
     sorted.sort_by_key(|(range, _)| span(range));
     let mut reach = None;
@@ -142,9 +142,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Of the new ranges that start before the end of the old range, only the last is checked. If an earlier one
-        // overlaps the old range and the last does not, the last lies within the earlier one and is reported for that
-        // overlap.
+        // Among the new ranges that start before the old range ends, only the last is checked. If an earlier one
+        // overlaps the old range but the last does not, then the last one lies within the earlier one, and that overlap
+        // is reported.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;
@@ -161,7 +161,7 @@ pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
     Some(first_entry..first_entry.saturating_add(bytes.div_ceil(page)))
 }
 
-/// Checks the buffer of a queue that the device writes: it must be writable, and all entries must be owned by hardware.
+/// Checks the buffer of a queue that the device writes. The buffer must be writable, and hardware must own all entries.
 pub fn check_ring(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,

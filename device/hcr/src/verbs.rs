@@ -9,8 +9,7 @@ use protocol::hca::qp::QpState;
 use protocol::hca::syndrome::Syndrome;
 use protocol::ids::Lid;
 
-/// Contents of `wr_id`: the data that the completion of a request needs. For a receive, this is only the WQE
-/// offset.
+/// Contents of `wr_id`: the data needed to complete a request. For a receive, this is only the WQE offset.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct WorkTag {
@@ -22,14 +21,14 @@ pub struct WorkTag {
     pub signalled: bool,
     #[bits(7)]
     __: u8,
-    /// LID of the peer, for interfaces that report it in completions of sends.
+    /// LID of the peer, for interfaces that report it in send completions.
     #[bits(16, from = Lid::new, into = Lid::get, default = Lid::new(0))]
     pub remote_lid: Lid,
 }
 
 impl WorkTag {
-    /// Whether a CQE reports this completion. Receives and failed requests always produce a CQE. Successful
-    /// sends produce one only if they were signalled.
+    /// Whether the completion is reported by a CQE. Receives and failed requests always produce a CQE. Successful sends
+    /// produce one only if they were signalled.
     pub fn wants_entry(completion: &Completion) -> bool {
         match completion.result {
             Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),
@@ -53,7 +52,7 @@ pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
     }
 }
 
-/// Converts the engine's state to that of QUERY_QP.
+/// Converts the engine's QP state to the one that QUERY_QP returns.
 pub fn state_of(live: &QpSnapshot) -> QpState {
     match live.state {
         State::Reset => QpState::Reset,
@@ -67,7 +66,7 @@ pub fn state_of(live: &QpSnapshot) -> QpState {
     }
 }
 
-/// Converts the state of a context to that of the engine.
+/// Converts the state in a context to the engine's QP state.
 pub fn engine_state(state: QpState) -> State {
     match state {
         QpState::Reset => State::Reset,
@@ -98,8 +97,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor error code of a CQE, which gives the reason why an access was rejected. It is 0 if the syndrome
-/// is specific enough.
+/// Returns the vendor error code for a CQE, which says why an access was rejected. The code is 0 if the syndrome is
+/// specific enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {
@@ -119,8 +118,8 @@ pub const fn vendor_code(status: Status) -> u8 {
     }
 }
 
-/// Whether a completion notifies a CQ that is armed for solicited completions. It does if the sender set the solicited
-/// bit or the request failed.
+/// Whether a completion notifies a CQ that is armed for solicited completions. This is true if the sender set the
+/// solicited bit or the request failed.
 pub fn is_solicited(completion: &Completion) -> bool {
     match completion.result {
         Ok(Success::Recv(done)) => done.solicited,

@@ -11,15 +11,15 @@ use protocol::roce::Encap;
 
 use super::ctxmgt::message::RdEncap;
 
-/// Returns the path to the peer of a connected QP. `None` if the context does not name a known peer and no
-/// default peer is configured.
+/// Returns the path to a connected QP's peer. Returns `None` if the context names no known peer and no default peer is
+/// configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// Returns the path to the destination of a datagram. `trusted` says whether the MAC and IP addresses of the
-/// unit are valid.
+/// Returns the path to the destination of a datagram. `trusted` says whether the MAC and IP addresses in the unit are
+/// valid.
 pub fn datagram(
     addresses: &Addresses,
     unit: &UdUnit,
@@ -33,7 +33,7 @@ pub fn datagram(
 }
 
 /// Returns the traffic class of a path. J-16: RoCE has no LRH to carry a service level. If the context has no traffic
-/// class, one is derived from its service level.
+/// class, one is derived from the service level.
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),

@@ -1,4 +1,4 @@
-//! Execution of the command that a write to the last HCR word starts.
+//! Command execution. Writing the last HCR word starts a command.
 //!
 //! Checks common to all commands are in [`Command::decode`]; each family of commands has its own file. A rejected
 //! command has no effect.
@@ -22,11 +22,11 @@ use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 
-/// Executes a command. It copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps a copy of
-/// each.
+/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
+/// of both.
 ///
 /// # Errors
-/// The precise status of a rejected command.
+/// Returns the precise status if the command is rejected.
 pub fn execute(
     state: &mut DeviceState,
     strict: &mut Strict,

@@ -10,8 +10,8 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
 
-/// Returns the CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
-/// destination LID of the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
+/// Returns the CQE for a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
+/// destination LID in the context, and `ud_grh` says whether a received datagram is preceded by its GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,
@@ -46,7 +46,7 @@ pub fn cqe(
         },
         Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: vendor_code(status) },
     };
-    // The tag of a receive contains only the WQE offset. It occupies the same bits as in the tag of a send.
+    // The tag of a receive contains only the WQE offset, in the same bits as the tag of a send.
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 

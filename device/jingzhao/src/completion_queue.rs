@@ -13,7 +13,7 @@ use protocol::ids::{Cqn, Lkey, Pdn};
 
 use super::queue_start::offset;
 
-/// A completion queue. After a fault it accepts no entries until RESIZE_CQ or until it is created again.
+/// A completion queue. After a fault, it accepts no entries until it is resized (RESIZE_CQ) or re-created.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
@@ -49,7 +49,7 @@ impl CompletionQueue {
         self.cqn
     }
 
-    /// Returns the arm state and fault.
+    /// Returns the arm state and any fault.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
@@ -69,7 +69,7 @@ impl CompletionQueue {
         self.ring.buffer()
     }
 
-    /// Returns the number of entries of the buffer.
+    /// Returns the number of entries in the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
@@ -82,14 +82,14 @@ impl CompletionQueue {
     /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`].
     ///
     /// # Errors
-    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
+    /// The entry is lost if the queue is full or broken, or if its buffer cannot be written.
     pub fn push(&mut self, cqe: &Cqe, solicited: bool, mem: &impl QueueMemory) -> Result<Notify, CqError> {
         self.notifier.push(solicited, || self.ring.push(&cqe.emit(), mem))
     }
 }
 
-/// Returns the buffer of a context. J-49: the document marks the start field as unused, so a start outside the region
-/// is ignored.
+/// Returns the buffer that a context describes. J-49: the document marks the start field as unused, so a start outside
+/// the region is ignored.
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }
@@ -106,7 +106,7 @@ mod tests {
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 
-    /// Creates a buffer of four entries that hardware owns.
+    /// Creates a buffer of four hardware-owned entries.
     fn prepared() -> Region {
         let mem = Region::new(4 * LEN);
         (0..4).for_each(|slot| reap(&mem, slot));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cqes_without_ownership_bits_prepared_are_overwritten() {
+    fn cqes_not_prepared_with_ownership_bits_are_overwritten() {
         for prepared_slots in [0, 3] {
             let mem = Region::new(4 * LEN);
             (0..prepared_slots).for_each(|slot| reap(&mem, slot));
@@ -206,7 +206,8 @@ mod tests {
     #[test]
     fn cqes_start_at_address_or_offset_in_cq_context() {
         const START: u64 = 0x7f00_0000_1000;
-        // The queue follows two other entries in its region. The start is an address, an offset, or outside the region.
+        // The queue comes after two other entries in its region. The start field is an address, an offset, or outside
+        // the region.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;

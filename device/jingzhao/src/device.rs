@@ -129,7 +129,7 @@ impl JingZhao {
         }
     }
 
-    /// Handles a send doorbell. Section 1.6: a doorbell of a QP that cannot send is discarded. The verbs layer has
+    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that cannot send is discarded. The verbs layer has
     /// already reported the error to the software that posted the request.
     fn handle_send_doorbell(
         &mut self,
@@ -154,7 +154,7 @@ impl JingZhao {
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
             return Err(STALE_QPN);
         }
-        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR the announced requests are flushed. In SQD
+        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR, the announced requests are flushed. In SQD,
         // they wait for RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
@@ -175,7 +175,7 @@ impl JingZhao {
         queued
     }
 
-    /// Handles a doorbell of a UAR page.
+    /// Handles a doorbell in a UAR page.
     fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), IgnoreReason> {
         match doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, page, doorbell),

@@ -1,4 +1,4 @@
-//! UAR pages: the doorbells of BAR2.
+//! UAR pages: the doorbells in BAR2.
 //!
 //! # Spec
 //! JingZhao interface, section 1.6.
@@ -51,7 +51,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Creates the pages of a BAR of `bar_len` bytes.
+    /// Creates the pages for a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
@@ -61,15 +61,15 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Returns the first half of a send doorbell whose second half is outstanding.
+    /// Returns the first half of a send doorbell whose second half has not arrived yet.
     pub fn first_half(&self, page: u64) -> u32 {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }
 
-    /// Handles a store to BAR2. Returns `None` for a first half. Widths other than four and eight bytes are ignored.
+    /// Handles a store to BAR2. Returns `None` for the first half of a doorbell.
     ///
     /// # Errors
-    /// The register does not exist or does not have this width.
+    /// The store is ignored if the register does not exist or does not support this width.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, IgnoreReason> {
         let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.split.has_page(*page));
         let page = page.ok_or(NO_REGISTER)?;

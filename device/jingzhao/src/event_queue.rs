@@ -20,8 +20,8 @@ enum Arm {
     Disarmed,
     /// The next event interrupts.
     Once,
-    /// Every event interrupts until software first uses the ARM_EQ doorbell. This is the state of a queue whose context
-    /// was armed, since the public driver never uses that doorbell.
+    /// Every event interrupts until software first uses the ARM_EQ doorbell. A queue whose context is armed starts in
+    /// this state, because the public driver never uses that doorbell.
     UntilFirstDoorbell,
 }
 
@@ -61,14 +61,13 @@ impl EventQueues {
         self.queues.insert(index, queue);
     }
 
-    /// Removes a queue and its mask. `None` if it was not valid.
+    /// Removes a queue together with its mask. Returns `None` if the queue was not valid.
     pub fn remove(&mut self, index: u32) -> Option<EventQueue> {
         self.queues.remove(&index)
     }
 
-    /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops the
-    /// event if no such queue exists. Returns the position of the event, and the result of
-    /// [`EventQueue::push`].
+    /// Writes an asynchronous event to the lowest-numbered queue whose mask contains the event's type, or drops the
+    /// event if no such queue exists. Returns the position of the event and the result of [`EventQueue::push`].
     pub fn raise(
         &mut self,
         event: &Eqe,
@@ -94,7 +93,7 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Creates the queue of a SW2HW_EQ. Its mask is empty until MAP_EQ.
+    /// Creates the queue that SW2HW_EQ describes. Its mask is empty until MAP_EQ.
     pub fn new(eqc: &Eqc, mem: &impl QueueMemory) -> Self {
         Self {
             ring: EventRing::new(OwnedRing::new(buffer(eqc, mem), eqc.producer_index, mem)),
@@ -123,7 +122,7 @@ impl EventQueue {
         self.ring.ring.buffer()
     }
 
-    /// Returns the number of entries of the buffer.
+    /// Returns the number of entries in the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.ring.entries()
     }
@@ -175,7 +174,7 @@ impl EventQueue {
     }
 }
 
-/// Returns the buffer of a context. If the start is outside the region, no entry can be written.
+/// Returns the buffer that a context describes. If the start is outside the region, no entry can be written.
 pub(super) fn buffer(eqc: &Eqc, mem: &impl QueueMemory) -> Buffer {
     let start = offset(eqc.start, eqc.log_entries, eqc.lkey, mem).unwrap_or(eqc.start);
     Buffer { pd: eqc.pd, lkey: eqc.lkey, start, log_entries: eqc.log_entries }
@@ -193,7 +192,7 @@ mod tests {
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 
-    /// Creates a queue of two entries that starts 64 bytes into its region.
+    /// Creates a two-entry queue that starts 64 bytes into its region.
     fn queue(armed: bool) -> (Region, EventQueue) {
         let mem = Region::new(64 + 2 * LEN);
         (0..2).for_each(|slot| reap(&mem, slot));
@@ -319,7 +318,7 @@ mod tests {
         assert_eq!(queues.raise(&port, &mem), (Some(EqSlot { eqn: 3, slot: 0 }), Ok(Some(3))));
         assert_eq!(queues.raise(&Eqe::LocalCatastrophic, &mem), (None, Ok(None)));
         assert!(queues.remove(3).is_some() && !queues.contains(3));
-        // All queues of this test share one buffer.
+        // All queues in this test share one buffer.
         reap(&mem, 0);
         assert_eq!(queues.raise(&port, &mem), (Some(EqSlot { eqn: 5, slot: 0 }), Ok(Some(5))));
     }

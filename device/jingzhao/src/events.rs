@@ -29,7 +29,7 @@ use super::qp::{attributes, modification};
 use super::resources::Resources;
 
 impl Resources {
-    /// Writes an asynchronous event to the lowest-numbered EQ with its type in the mask. If no such EQ
+    /// Writes an asynchronous event to the lowest-numbered EQ whose mask contains the event's type. If no such EQ
     /// exists, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let (place, result) = self.eqs.raise(event, &self.regions.access(cx.dma));
@@ -45,7 +45,7 @@ impl Resources {
         self.announce(cx, &event, Some(place), result);
     }
 
-    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
+    /// Writes the CQE for a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
     /// the QP moves to ERR.
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
         let Self { ctx, qps, cqs, regions, .. } = self;
@@ -77,7 +77,7 @@ impl Resources {
         }
     }
 
-    /// Reports that a CQ has lost a completion, both in the context of the CQ and by an event.
+    /// Reports that a CQ has lost a completion. The report consists of a status in the CQ's context and an event.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let status = match fault {
@@ -98,7 +98,7 @@ impl Resources {
         }
         let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
         let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
-        // Cannot fail: the engine has every QP of the table.
+        // This cannot fail: every QP in the table exists in the engine.
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 
@@ -149,8 +149,8 @@ impl Resources {
     }
 }
 
-/// Returns the channel of the unit that writes the CQE of a completion, the number of its CQ, and the LID of the
-/// connected peer. An RC send completes when it is acknowledged, and a UC or UD send when it is transmitted.
+/// For a completion on `queue`, returns the channel of the unit that writes the CQE, the CQN, and the connected peer's
+/// LID. An RC send completes when it is acknowledged, and a UC or UD send when it is transmitted.
 fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

@@ -1,4 +1,4 @@
-//! Work queues and memory of a device, for the engine.
+//! The engine's access to a device's work queues and memory.
 
 use card::frontend::HostContext;
 use card::memory::GuestMemory;

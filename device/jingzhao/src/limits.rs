@@ -1,4 +1,4 @@
-//! Limits that QUERY_DEV_LIM advertises, as configured.
+//! The configured limits that QUERY_DEV_LIM advertises.
 //!
 //! J-09: the public driver programs its own table sizes regardless of the advertised limits, so counts up to
 //! the bounds of INIT_HCA are accepted. Only the length of a CQ is checked against the advertised limit, as
@@ -22,7 +22,7 @@ use thiserror::Error;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// Returns the contents of QUERY_DEV_LIM.
+    /// Returns the limits in the form that QUERY_DEV_LIM reports.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
@@ -105,7 +105,7 @@ impl Default for LimitsEntry {
     }
 }
 
-/// Error for limits that contradict each other or do not fit the format of WQEs.
+/// Error for limits that contradict each other or do not fit the WQE format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LimitsError {
     #[error("{key}: {len} is not a multiple of 16 between 16 and {most}")]
@@ -130,11 +130,11 @@ impl TryFrom<LimitsEntry> for Limits {
     type Error = LimitsError;
 
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
-        /// Maximum length of a send WQE. A link has six bits for the length in granules of 16 bytes.
+        /// Maximum length of a send WQE. A link stores the length in six bits, in units of 16 bytes.
         const MAX_SEND_LEN: u16 = 1008;
         /// Maximum slot size of a receive queue.
         const MAX_RECV_LEN: u16 = 4096;
-        // The longest WQE header is that of a datagram: the next and ud units.
+        // Datagrams have the longest WQE header: the next unit and the ud unit.
         let send_head = GRANULE + UdUnit::LEN;
         check_len("max_send_wqe_len", entry.max_send_wqe_len, MAX_SEND_LEN)?;
         check_len("max_recv_wqe_len", entry.max_recv_wqe_len, MAX_RECV_LEN)?;

@@ -12,11 +12,10 @@ use super::event_queue::EqSlot;
 use super::qp::QueuePair;
 use super::send_queue::FetchedWqe;
 
-/// A decision of the device, with the objects that it concerns. The QP is mutable so that its counters can be
-/// updated.
+/// A decision made by the device, with the objects concerned. The QP is mutable so that its counters can be updated.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived and has no effect yet. `qp` is the QP at the index of the doorbell's QPN. Its state is
-    /// current.
+    /// A send doorbell arrived and has no effect yet. `qp` is the QP at the index of the doorbell's QPN. The QP's state
+    /// is up to date.
     SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
     /// An arm doorbell arrived for a queue that is not valid.
     ArmNothing { queue: &'static str, number: u32 },

@@ -145,7 +145,7 @@ pub enum RnrTimerTable {
 }
 
 impl RnrTimerTable {
-    /// Converts a timer code of a context to the IBTA code, which packets contain.
+    /// Converts a timer code in a context to the IBTA code used in packets.
     ///
     /// # Spec
     /// JingZhao interface, section 10.6.
@@ -159,7 +159,7 @@ impl RnrTimerTable {
         }
     }
 
-    /// Converts an IBTA timer code to the code that contexts contain.
+    /// Converts an IBTA timer code to the code used in contexts.
     pub const fn in_a_context(self, code: u8) -> u8 {
         match (self, code) {
             (Self::QueryQpNotes, 16..=21) => code - 10,

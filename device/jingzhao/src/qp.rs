@@ -28,8 +28,8 @@ use super::recv_queue::RecvQueue;
 use super::send_queue::{FetchedWqe, SendQueue, Sender};
 
 /// Maximum message length. The units use only bits 7:5 of mtu_msgmax (CtxMgt document, table 2.2; J-48). Bits 4:0
-/// contain a maximum that software chose. They are not enforced: the public driver writes 11 for UD QPs, whose messages
-/// have up to 4096 bytes.
+/// contain a maximum chosen by software, which is not enforced: the public driver writes 11 (2048 bytes) for UD QPs,
+/// whose messages can have 4096 bytes.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A QP outside RESET.
@@ -42,7 +42,7 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// Counters since the QP left RESET.
     pub counters: QpCounters,
-    /// Limits that the context has no field for.
+    /// Limits for which the context has no field.
     pub limits: QpLimits,
 }
 
@@ -51,9 +51,9 @@ pub struct QueuePair {
 pub struct QpLimits {
     /// Operations that the peer may request.
     pub remote: RemoteAccess,
-    /// Maximum number of outstanding READs and atomics as requester.
+    /// Maximum number of outstanding READs and atomics as the requester.
     pub max_rd_atomic: u8,
-    /// Maximum number of outstanding READs and atomics as responder.
+    /// Maximum number of outstanding READs and atomics as the responder.
     pub max_dest_rd_atomic: u8,
 }
 
@@ -136,17 +136,17 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     let QpLimits { remote, max_rd_atomic, max_dest_rd_atomic } = options.into();
     QpAttrs {
         service: match sst.service {
-            // A QP that went from RESET to ERR may have an invalid service, and never uses it.
+            // A QP that went from RESET to ERR may have an invalid service type, but never uses it.
             Some(ServiceType::Rc) | None => Service::Rc,
             Some(ServiceType::Uc) => Service::Uc,
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // RC and UC cannot enter RTR without a valid code. A UD message is always a single packet, whatever
-        // its size.
+        // RC and UC QPs cannot enter RTR without a valid MTU code. A UD message is always a single packet, whatever its
+        // size.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
-        // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. The peers
-        // therefore send to the QPN in this context.
+        // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. Peers therefore
+        // send to the QPN as it appears in this context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,
@@ -173,7 +173,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     }
 }
 
-/// Returns the image for QUERY_QP, with the values in force, including those that the device has chosen.
+/// Returns the image for QUERY_QP. It contains the values in force, including defaults chosen by the device.
 pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     let image = context.query();
     let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));

@@ -25,7 +25,8 @@ mod tests {
 
     const KEY: Lkey = Lkey::new(0x21);
 
-    /// Returns the start offset of a queue of two entries, in a region of four entries that starts at `region_start`.
+    /// Returns the start offset of a two-entry queue. Its region has room for four entries and starts at
+    /// `region_start`.
     fn found(region_start: u64, start: u64) -> Option<u64> {
         let mut mem = Region::new(4 * LEN);
         mem.start = region_start;

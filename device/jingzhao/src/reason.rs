@@ -1,4 +1,4 @@
-//! Reasons for which this interface ignores a doorbell, in addition to those of the HCR lineage.
+//! Interface-specific reasons for ignoring a doorbell. [`hcr::reason`] has the common ones.
 
 use card::telemetry::reason::IgnoreReason;
 

@@ -2,31 +2,32 @@
 //!
 //! There is no doorbell. A slot is read only when a request is needed, and its contents decide whether it is posted. A
 //! consumed slot must stop looking posted; otherwise a flush would go around the ring forever, and a message could be
-//! written to the same buffer twice. Where software marks slots with the valid bit, the device clears the bit, as
-//! software does when it polls the completion. Elsewhere it overwrites the data units with those of a free slot
-//! (`rq_clear`).
+//! written to the same buffer twice. If a slot has the valid bit, the device clears that bit, as software does when it
+//! polls the completion. If the slot does not have the bit, the device overwrites the data units with those of a free
+//! slot (`rq_clear`).
 //!
 //! # Slots that are being written
-//! The public user library sets the valid bit before it writes the data units, and its virtual CPU may be
-//! preempted between any two stores. The device therefore fills the data units of consumed slots with
-//! [`UNTOUCHED`], and also those of a new queue if the bit is required (`rq_valid_bit`). Words that software
-//! has not written yet can then be recognised. A slot counts as posted when its list is complete, that is, in
-//! one of these cases:
+//! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
+//! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], so that
+//! words that software has not written yet can be recognised. If the valid bit is required (`rq_valid_bit`), the device
+//! also fills the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these
+//! cases:
 //! - it ends with a terminator or at the end of the slot, or
-//! - it has the maximum number of elements of this queue (`MaxListLength`), or
-//! - software has started to write the next slot, since it writes slots in order.
+//! - it has the maximum number of elements for this queue (`MaxListLength`), or
+//! - software, which writes slots in order, has started to write the next slot.
 //!
 //! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
 //! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not changed for
 //! `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the message arrives, so a
-//! receive that software posted early enough is ready when its message arrives. UC and UD would lose the message. For
-//! them, the slot is read a few more times and then taken as it is, so its list may be too short, but never contains a
-//! wrong element. Receives posted before the QP enters RTR are known to be complete, so few queues need the settle
-//! time. A flush takes the list as it is, since no data is written.
+//! receive that software posted early enough is ready when its message arrives. UC and UD do not wait, because the
+//! message would be lost. Instead, the slot is read a few more times and then taken as it is. Its list may then be too
+//! short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few
+//! queues need the settle time. A flush takes the list as it is, since no data is written.
 //!
-//! Without `rq_valid_bit`, slots of the first pass around the ring still have the contents that software left in them,
-//! so a slot that looks empty may be a receive without elements. Such a slot is read a few more times as well.
+//! Without `rq_valid_bit`, during the first pass around the ring, slots still have the contents that software left in
+//! them. A slot that looks empty may therefore be a receive without elements. Such a slot is also read a few more
+//! times.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -53,8 +54,8 @@ use super::send_queue::sge;
 /// usually preempted.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// Number of times that a slot is read again if it is unknown whether it is complete. The device cannot sleep
-/// here. 64 reads take microseconds, and software needs only a few stores.
+/// Number of times that a slot is read again if its list may be incomplete. The device cannot sleep here. 64 reads take
+/// microseconds, and software completes a list with only a few stores.
 const REREADS: u32 = 64;
 
 /// Offset of the first data unit in a slot. The smallest slot has 32 bytes.
@@ -63,11 +64,11 @@ const FIRST_DATA_UNIT: u32 = 16;
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Maximum number of bytes of a queue that one command fills with [`UNTOUCHED`]. Bound: this takes milliseconds. The
+/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Bound: filling them takes milliseconds. The
 /// longest queue of the public user library has 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
-/// Log2 of the bytes filled per write, at least one slot.
+/// Log2 of the number of bytes filled per write. This is at least one slot.
 const LOG_PREPARED_CHUNK: u8 = 14;
 
 /// Copy of a slot. Most slots have 128 to 512 bytes; the copy of a larger one is allocated on the heap.
@@ -78,7 +79,7 @@ type Slot = SmallVec<[u8; 512]>;
 pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
-    /// Whether a slot is posted only if it has the valid bit.
+    /// Whether a slot needs the valid bit to count as posted.
     valid_bit_required: bool,
     /// Index of the next slot.
     slot: u32,
@@ -88,10 +89,10 @@ pub struct RecvQueue {
     /// [`UNTOUCHED`].
     untouched: u32,
     max_list: MaxListLength,
-    /// Whether the QP is RC, so that the peer retries a message that finds no receive.
+    /// Whether the QP is RC. Only the peer of an RC QP retries a message that finds no receive.
     reliable: bool,
-    /// Number of elements in the next slot, and the time when that number last changed. Set while it is unknown whether
-    /// the list is complete.
+    /// Number of elements in the next slot, and the time when that number last changed. `None` unless the list may be
+    /// incomplete.
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
@@ -133,7 +134,7 @@ impl RecvQueue {
         *self = Self::new(self.options);
     }
 
-    /// Applies changes of the QP's context.
+    /// Applies changes to the QP's context.
     pub fn configure(&mut self, rst: &RdQpRst, mem: &impl QueueMemory) {
         let ring = Ring::of_recv(rst, &self.options, mem);
         if self.ring != ring {
@@ -162,7 +163,7 @@ impl RecvQueue {
         }
     }
 
-    /// Marks all slots as free and untouched, which discards the receives of an earlier use of the QP. Called at
+    /// Marks all slots as free and untouched, which discards receives from an earlier use of the QP. Called at
     /// RST2INIT, because software may post receives from INIT on. If slots without the valid bit may be posted, nothing
     /// is written, because software that does not use the bit may rely on the contents of its slots.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
@@ -192,35 +193,36 @@ impl RecvQueue {
         self.marked
     }
 
-    /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
+    /// Takes the WQE in the next slot, if the slot is posted. The request's `wr_id` is the byte offset of the slot.
     pub fn next(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// Like [`RecvQueue::next`], but for a request that is flushed. Its list need not be complete.
+    /// Like [`RecvQueue::next`], but takes a request to be flushed, whose list need not be complete.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
 
-    /// Returns the time at which the settle time of the next slot ends, if it has begun.
+    /// Returns when the settle time of the next slot ends, or `None` if it has not begun.
     pub fn next_due(&self) -> Option<Instant> {
         self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
     }
 
     /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether the queue must
-    /// be polled again, because the maximum list length is unknown and messages depend on it.
+    /// be polled again because the maximum list length is still unknown.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
         if !self.needs_watching() {
             return false;
         }
         if let Some(mut copy) = self.slot_copy() {
-            // Ignore errors here: a queue that cannot be read is reported when a message needs it.
+            // Ignore errors here: an unreadable queue is reported when a message needs a receive.
             let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
         }
         self.needs_watching()
     }
 
-    /// Whether only the settle time can show that a list is complete, and the peer retries until it has passed.
+    /// Whether the queue may have to wait for the settle time of a list. Only RC waits, because the peer retries in the
+    /// meantime.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -228,7 +230,7 @@ impl RecvQueue {
     /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue.
     fn slot_copy(&mut self) -> Option<Slot> {
         let slots = self.ring.slots();
-        // A queue that became shorter starts from slot 0.
+        // If the queue was made too short for this position, restart from slot 0.
         self.slot = if self.slot < slots { self.slot } else { 0 };
         (slots > 0 && self.ring.log_slot() <= MAX_LOG_SLOT)
             .then(|| SmallVec::from_elem(0, 1 << self.ring.log_slot()))
@@ -277,7 +279,7 @@ impl RecvQueue {
         slot << self.ring.log_slot()
     }
 
-    /// Whether data units of the next slot contain [`UNTOUCHED`] if software has not written them.
+    /// Whether the data units of the next slot contain [`UNTOUCHED`] until software writes them.
     fn shows_untouched(&self) -> bool {
         self.untouched >= self.ring.slots()
     }
@@ -377,8 +379,8 @@ impl RecvQueue {
         let mut head = [0; 2 * GRANULE];
         self.ring.read(mem, self.at(behind), &mut head)?;
         let first = &head[GRANULE..];
-        // When the library links the next receive to a slot, it sets the valid bit of that slot again, even if the slot
-        // has already been consumed. The bit alone is therefore not enough.
+        // When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has
+        // already been consumed. The bit alone is therefore not enough.
         let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(begun)
@@ -403,8 +405,8 @@ impl RecvQueue {
         let mut free: Slot = SmallVec::new();
         match found {
             SlotState::Marked(extent) => {
-                // Clear the whole next unit. Otherwise a slot that the library has linked would keep a nonzero next
-                // unit, and with data units but no valid bit, it would look like a slot that the kernel driver posted.
+                // Clear the whole next unit. If only the valid bit were cleared, a slot linked by the library would
+                // keep a nonzero next unit. It would then look like a slot posted by the kernel driver.
                 free.extend_from_slice(&[0; GRANULE]);
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),

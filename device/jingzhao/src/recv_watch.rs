@@ -1,4 +1,4 @@
-//! Polling of receive queues before a message arrives.
+//! Polls receive queues before a message arrives.
 //!
 //! For some lists, only the settle time shows that they are complete (see [`RecvQueue::watch`]). If the settle time
 //! started at the first message, the peer would get an RNR NAK even if the receive had been posted long before. QPs

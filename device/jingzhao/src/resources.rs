@@ -2,7 +2,7 @@
 //! CLOSE_HCA removes them.
 //!
 //! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
-//! the objects of this module use:
+//! this module's objects use:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -85,7 +85,7 @@ pub struct Resources {
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
     pub eqs: EventQueues,
-    /// Pending doorbells that the send queues share.
+    /// Room for pending doorbells that the send queues share.
     pub doorbells: DoorbellPool,
     /// QPs whose receive queues are polled.
     pub(super) watch: RecvWatch,
@@ -148,7 +148,7 @@ impl Resources {
         !ctx.is_idle()
     }
 
-    /// Writes all changes of the engine back to guest memory.
+    /// Writes all changes made by the engine back to guest memory.
     pub fn write_back_all(&mut self, cx: &mut Context<'_>) {
         while self.write_back_some(cx) {}
     }

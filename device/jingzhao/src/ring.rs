@@ -69,7 +69,7 @@ impl Ring {
 
 /// Returns the effective length of a queue in bytes. J-08: the kernel driver does not round the length in the context,
 /// but the user library rounds it up to a power of two. The effective length of a library queue is therefore the length
-/// of its region, if that is a power of two and not too short.
+/// of its memory region, if that length is a power of two and not less than the length in the context.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

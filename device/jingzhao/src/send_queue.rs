@@ -1,8 +1,8 @@
 //! The send queue of a QP: doorbells, chains of WQEs, and their conversion to engine requests.
 //!
 //! Each call of [`SendQueue::next`] takes one WQE. The WQE is copied from guest memory once, and its link to the next
-//! WQE comes from the same copy. If software links WQEs in a circle, every call returns a WQE as if software had posted
-//! it. The engine's per-turn bounds keep other QPs running.
+//! WQE comes from the same copy. If software links WQEs in a circle, every call returns a WQE, as if software kept
+//! posting them. The engine's per-turn bounds keep other QPs running.
 //!
 //! # Spec
 //! JingZhao interface, section 6.7.
@@ -26,19 +26,19 @@ use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
 
-/// Maximum number of pending doorbells of a queue, which is the largest queue length that QUERY_DEV_LIM can advertise.
+/// Maximum number of pending doorbells per queue. It equals the largest queue length that QUERY_DEV_LIM can advertise.
 const MAX_DOORBELLS: usize = 1 << 16;
 
 /// Number of pending doorbells for which every queue keeps room. It is enough for the bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Number of pending doorbells, beyond the [`KEPT_DOORBELLS`] of each queue, that all queues of a device share. They
-/// take 12 MiB, enough to fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled queues
-/// would take 96 GiB.
+/// Number of pending doorbells for which all queues of a device share room, beyond the [`KEPT_DOORBELLS`] of each
+/// queue. The shared room takes 12 MiB, and is enough to fill 64 queues of the recommended 2^14 requests. Without this
+/// limit, 2^17 stalled queues would take 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// Maximum length of a WQE that is copied into a short buffer, which avoids zeroing a buffer for the longest WQE.
-/// Most queues have slots of this size.
+/// A WQE up to this length is copied into a short buffer. This avoids zeroing a buffer large enough for the longest
+/// WQE. Most queues have slots of this size.
 const SHORT_WQE: usize = 128;
 
 /// Reason why a doorbell was lost.
@@ -55,7 +55,7 @@ pub enum DoorbellOverflowError {
     Device,
 }
 
-/// Room for pending doorbells that queues share, in addition to the room that each queue keeps for itself.
+/// Room for pending doorbells shared by all queues, in addition to the room that each queue keeps for itself.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     taken: usize,
@@ -89,7 +89,7 @@ pub struct Sender {
 pub struct Entry {
     /// Byte offset in the queue.
     pub position: u32,
-    /// Opcode with five bits.
+    /// The opcode, which has five bits.
     pub opcode: u8,
     /// Size in granules of 16 bytes.
     pub size: u8,
@@ -100,7 +100,7 @@ pub struct Entry {
 /// A WQE taken from the queue, for tracing and strict rules.
 #[derive(Debug)]
 pub struct FetchedWqe<'a> {
-    /// Position of the WQE, as announced by its doorbell or the preceding WQE.
+    /// The entry for the WQE, from its doorbell or from the preceding WQE.
     pub entry: Entry,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
@@ -117,7 +117,7 @@ pub struct SendQueue {
     ring: Ring,
     /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// The WQE that the last WQE linked to.
+    /// The WQE to which the last WQE links.
     linked: Option<Entry>,
     /// Position of the slot after the last WQE, where software posts next.
     expected: u32,
@@ -149,7 +149,7 @@ impl SendQueue {
         *self = Self::new(self.options);
     }
 
-    /// Applies changes of the QP's context. Pending doorbells stay.
+    /// Applies changes to the QP's context. Pending doorbells are kept.
     pub fn configure(&mut self, sst: &RdQpSst, mem: &impl QueueMemory) {
         self.ring = Ring::of_send(sst, &self.options, mem);
     }
@@ -193,13 +193,13 @@ impl SendQueue {
         self.ring.slots()
     }
 
-    /// Returns the number of pending doorbells. Each announces at least one WQE.
+    /// Returns the number of pending doorbells. Each doorbell announces at least one WQE.
     pub fn waiting(&self) -> usize {
         self.doorbells.len()
     }
 
-    /// Takes the next WQE. `wr_id` is a [`WorkTag`]. `encap` is called for datagrams only, and `watch` with every WQE
-    /// taken.
+    /// Takes the next WQE. `wr_id` is a [`WorkTag`]. `encap` is called only for datagrams, and `watch` is called with
+    /// every WQE taken.
     pub fn next(
         &mut self,
         sender: &Sender,
@@ -249,7 +249,7 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// Takes the WQE that the last WQE linked to.
+    /// Takes the WQE to which the last WQE links.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
@@ -321,7 +321,7 @@ impl SendQueue {
         }
     }
 
-    /// Converts a WQE for the engine. `None` if the destination of a datagram is unknown.
+    /// Converts a WQE for the engine. Returns `None` if the destination of a datagram is unknown.
     fn request(
         &self,
         sender: &Sender,

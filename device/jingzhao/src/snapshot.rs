@@ -12,7 +12,7 @@ use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
 
-/// Bit that is set in the row index of a TPT range. TPT ranges therefore follow the ranges of the context tables.
+/// Bit set in the row index of every TPT range, so that TPT ranges follow the ranges of the context tables.
 const TPT_ROWS: u64 = 1 << 63;
 
 impl Objects for Resources {

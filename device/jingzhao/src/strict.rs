@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
 //! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
-//! status.
+//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already
+//! returns an error status.
 //!
 //! # Spec
 //! JingZhao interface; [`rules`] cites the sections.
@@ -38,7 +38,7 @@ const FREED_KEYS: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page with an outstanding first half of a doorbell.
+    /// UAR page in which only the first half of a doorbell has been written.
     half_page: Option<u64>,
     /// Freed keys, most recent last.
     freed: VecDeque<Lkey>,
@@ -60,7 +60,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA, and INIT_HCA, which implies CLOSE_HCA. All keys may be used again.
+    /// Handles CLOSE_HCA, and INIT_HCA, which implies CLOSE_HCA. Afterwards, all keys may be used again.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }

@@ -1,6 +1,6 @@
 //! Trace records of the JingZhao interface: registers, commands and queue entries.
 //!
-//! The types that the device itself uses also describe the fields.
+//! The same types that implement the device also describe the fields.
 
 use card::frontend::RegisterAccess;
 use card::telemetry::trace::{Kind, Trace};
@@ -65,7 +65,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
     }
 }
 
-/// Describes parameters and mailboxes of a command.
+/// Describes the parameters and mailboxes of a command.
 pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(pending.command.op());
     describe_parameters(pending, to);
@@ -100,7 +100,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
     let (at, units, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, &request.sges[..], false),
         Fetch::Refused { wr_id, .. } => (*wr_id, &[][..], true),
-        // A CQE or a NAK that follows reports the reason.
+        // A subsequent CQE or NAK reports the reason.
         Fetch::Empty | Fetch::Broken => return,
     };
     trace.record(Kind::Wqe, "recv", |to| {

@@ -1,4 +1,4 @@
-//! Resolution of addresses in paths, address vectors, and headers that software has built.
+//! Resolution of addresses in paths, in address vectors, and in headers built by software.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 6.8 and 8.3.
@@ -20,7 +20,7 @@ pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Enc
     addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
 
-/// Returns the path of a management datagram.
+/// Returns the path for a management datagram.
 pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Encap {
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,

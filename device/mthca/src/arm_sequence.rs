@@ -1,9 +1,10 @@
-//! Sequence numbers of CQ arm requests, which strict mode checks.
+//! Sequence numbers of CQ arm requests, for strict mode.
 //!
-//! Software counts the events of a CQ that it has received, starting from 1. The device counts the events that it has
+//! For each CQ, software counts the events it has received, starting from 1, and the device counts the events it has
 //! written. A number lower than the device's count is valid as long as software may not have received the remaining
-//! events. The driver has received the events that it has read from the EQ. A user program has received the events that
-//! it fetched from the driver. The device can infer these events only from the sequence numbers that the program uses.
+//! events. The driver has received an event once it has read the event from the EQ. A user program has received an
+//! event once it has fetched the event from the driver. For a user program, the device can infer this only from the
+//! sequence numbers that the program uses.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11.
@@ -20,14 +21,14 @@ pub(super) struct ArmSequence {
 }
 
 impl ArmSequence {
-    /// Counts an event that was written to the EQ at this free-running index.
+    /// Counts an event that was written to the EQ at the free-running index `place`.
     pub(super) fn event_written(&mut self, place: u32) {
         self.written = self.written.wrapping_add(1);
         self.newest = Some(place);
     }
 
-    /// Records that software has read the EQ up to a consumer index. Called only if the CQ belongs to the owner of the
-    /// EQ.
+    /// Records that software has read the EQ up to the index `consumer`. Called only if the CQ and the EQ have the same
+    /// owner.
     pub(super) fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
@@ -36,15 +37,15 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the range of two-bit sequence numbers that are valid now: the first number, and how many valid numbers
-    /// follow it.
+    /// Returns the range of two-bit sequence numbers that are currently valid: the first one, and the number of others
+    /// that follow.
     pub(super) fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(1) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
-    /// Whether a sequence number is valid now. A valid number shows that software has received the events that it
+    /// Whether a sequence number is currently valid. A valid number proves that software has received all the events it
     /// counts.
     pub(super) fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_sequence_number_marks_events_that_it_counts_as_read() {
+    fn arm_sequence_number_marks_counted_events_as_read() {
         let mut sequence = ArmSequence::default();
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");

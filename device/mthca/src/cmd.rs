@@ -1,7 +1,7 @@
-//! Execution of the command that a write to the last HCR word starts.
+//! Command execution. Writing the last HCR word starts a command.
 //!
 //! Checks common to all commands are in [`Command::decode`]; each family of commands has its own file. A rejected
-//! command has no effect, unless it was rejected because its outbox cannot be written.
+//! command has no effect, except when it is rejected because its outbox cannot be written.
 //!
 //! # Spec
 //! mthca interface, section 3.
@@ -36,11 +36,11 @@ pub enum Answer {
     Mailbox(Outbox),
 }
 
-/// Executes a command. It copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps a copy of
-/// each.
+/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
+/// of both.
 ///
 /// # Errors
-/// The status of a rejected command.
+/// Returns the status if the command is rejected.
 pub fn execute(
     state: &mut DeviceState,
     strict: &mut Strict,
@@ -78,7 +78,7 @@ fn dispatch(
         Op::QueryFw => Ok(hca::query_fw(cx)),
         Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
         Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
-        // The device has no firmware, and does not use the memory for it.
+        // The device has no firmware and does not use the firmware's memory.
         Op::UnmapFa | Op::RunFw | Op::UnmapIcmAux | Op::Nop => Ok(Answer::Nothing),
         Op::QueryDevLim => Ok(hca::query_dev_lim(setup)),
         Op::QueryAdapter => Ok(hca::query_adapter(setup)),
@@ -98,13 +98,13 @@ fn dispatch(
     }
 }
 
-/// A command that requires INIT_HCA, with everything that it may access.
+/// A command that requires INIT_HCA, with everything the command may access.
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     setup: &'a Setup,
     cx: &'a mut Context<'cx>,
     command: &'a Command,
-    /// Inbox, of the length that the command specifies.
+    /// The inbox, with the length that the command specifies.
     inbox: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Completions, and events of QPs and SRQs.
+//! Completions, QP events and SRQ events.
 //!
 //! # Spec
 //! mthca interface, sections 7.5 to 7.7.
@@ -22,7 +22,7 @@ use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::resources::Resources;
 
-/// Returns the CQE of a completion.
+/// Returns the CQE for a completion.
 fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
     let tag = WorkTag::from_bits(completion.wr_id);
     let outcome = match completion.result {
@@ -56,7 +56,7 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
             vendor: vendor_code(status),
         },
     };
-    // The tag of a receive contains only the WQE offset. It occupies the same bits as in the tag of a send.
+    // The tag of a receive contains only the WQE offset, in the same bits as the tag of a send.
     Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }
 }
 
@@ -71,7 +71,7 @@ impl Resources {
         }
     }
 
-    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
+    /// Writes the CQE for a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
     /// the QP moves to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Self { layout, qps, cqs, regions, .. } = self;
@@ -136,8 +136,8 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does the deferred work of a turn: reports SRQs that fell below their limit, and polls mapped doorbells. Returns
-    /// whether more work is pending.
+    /// Does the deferred work of a turn: reports SRQs that have fallen below their limit, and polls mapped doorbells.
+    /// Returns whether more work is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
@@ -153,8 +153,7 @@ impl Resources {
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
-    /// Reports an SRQ that cannot be read. The fault is reported only once, although every QP that uses the SRQ detects
-    /// it.
+    /// Reports an SRQ that cannot be read. Every QP that uses the SRQ detects the fault, but it is reported only once.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));
@@ -172,7 +171,7 @@ impl Resources {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
-        // Cannot fail: the engine has every QP of the table.
+        // This cannot fail: every QP in the table exists in the engine.
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 }

@@ -15,7 +15,7 @@ use protocol::ids::{Cqn, Eqn};
 
 use super::arm_sequence::ArmSequence;
 
-/// A completion queue. Its entries have no phase bit, so the consumer index is read from a doorbell record.
+/// A completion queue. Its entries have no phase bit, so the device reads the consumer index from a doorbell record.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
@@ -55,7 +55,7 @@ impl CompletionQueue {
         self.cqn
     }
 
-    /// Returns the UAR page of the queue's doorbells and records.
+    /// Returns the UAR page that contains the queue's doorbells and records.
     pub fn page(&self) -> u32 {
         self.page
     }
@@ -66,12 +66,12 @@ impl CompletionQueue {
     }
 
     /// Returns the index of the doorbell record with the arm state. The record is used only if doorbells are mapped,
-    /// since arm doorbells may then be missed.
+    /// because the device may then miss arm doorbells.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
 
-    /// Returns the buffer and its producer index.
+    /// Returns the buffer with its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.ring.ring()
     }
@@ -81,13 +81,13 @@ impl CompletionQueue {
         self.notifier.eqn()
     }
 
-    /// Whether an entry was lost. The queue then accepts no more entries.
+    /// Whether an entry was lost. If so, the queue accepts no more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }
 
-    /// Switches to another buffer and keeps the producer index, since software moves its unread entries to the same
-    /// positions. `record` is the current consumer index.
+    /// Switches to another buffer and keeps the producer index, because software moves unread entries to the same
+    /// positions in the new buffer. `record` is the current consumer index.
     ///
     /// # Errors
     /// BAD_SIZE if the unread entries do not fit in the new buffer.
@@ -108,9 +108,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns the arm request in the doorbell record, or `None` if it has not changed since the last call. Section
-    /// 5.3: two requests have different sequence numbers, because software increments the number with every event that
-    /// it receives. If the record has not changed, software has not yet received the last event.
+    /// Returns the arm request in the doorbell record, or `None` if the request has not changed since the last call.
+    /// Section 5.3: software increments the sequence number with every event that it receives, so two requests have
+    /// different numbers. If the record has not changed, software has not yet received the last event.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
@@ -118,7 +118,7 @@ impl CompletionQueue {
         (self.recorded.replace(arm) != Some(arm)).then_some(arm)
     }
 
-    /// Arms the queue. Section 7.6: if software has not read an entry of the requested kind yet, the event is raised at
+    /// Arms the queue. Section 7.6: if there is already an unread entry of the requested kind, the event is raised at
     /// once.
     pub fn arm(&mut self, arm: &ArmCq) -> Notify {
         let (armed, is_there) = match arm.arm_for {
@@ -135,11 +135,11 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` returns the consumer index, and is
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` returns the consumer index. It is
     /// called only when the ring looks full.
     ///
     /// # Errors
-    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
+    /// The entry is lost if the queue is full or broken, or if its buffer cannot be written.
     pub fn push(
         &mut self,
         cqe: &Cqe,
@@ -173,7 +173,7 @@ impl CompletionQueue {
     }
 }
 
-/// Whether software with this consumer index has yet to read `entry`. Both numbers are modulo 2^32.
+/// Whether `entry` is still unread, given software's consumer index. Both numbers are modulo 2^32.
 fn is_behind(entry: u32, consumer: u32) -> bool {
     entry.wrapping_sub(consumer) < 1 << 31
 }

@@ -40,7 +40,7 @@ use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
 
-/// First dword of the catastrophic error buffer. Section 2.6: the dword must not be 0, and its top byte is the type,
+/// First dword of the catastrophic error buffer. Section 2.6: the dword must not be 0. Its top byte is the error type,
 /// which is 0 for an internal error.
 const INTERNAL_ERROR: u32 = 1;
 
@@ -62,7 +62,7 @@ pub struct Mthca {
     counters: Counters,
     /// Whether the catastrophic error buffer reports an error.
     failed: bool,
-    /// Whether doorbells are mapped. The device may then miss some of them.
+    /// Whether doorbells are mapped. If they are, the device may miss some of them.
     mapped: bool,
 }
 
@@ -133,14 +133,14 @@ impl Mthca {
         }
     }
 
-    /// Executes a command before the store that starts it completes (section 2.2, execution model).
+    /// Executes a command. The command completes before the store that starts it does (section 2.2, execution model).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         const COMMANDS: CommandSet = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             reported_status: |status| status,
-            // The device rejects requests for local memory, which it does not have, and MADs that have no response. The
-            // driver issues both.
+            // In normal operation, the driver issues commands for local memory, which the device does not have, and
+            // MADs that have no response. The device rejects both.
             expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;

@@ -1,4 +1,4 @@
-//! UAR pages: the doorbells of BAR2, and their effects.
+//! UAR pages: the doorbells in BAR2, and their effects.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.3.
@@ -59,7 +59,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Creates the pages of a BAR of `bar_len` bytes.
+    /// Creates the pages for a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
@@ -69,10 +69,10 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2 of eight bytes, or of one half. Returns `None` for a first half.
+    /// Handles a store to BAR2, of a whole doorbell or of one half. Returns `None` for a first half.
     ///
     /// # Errors
-    /// The register does not exist or does not have this width.
+    /// The store is ignored if the register does not exist or does not support this width.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, IgnoreReason> {
         let page = u32::try_from(offset / UAR_PAGE).map_err(|_| NO_REGISTER)?;
         let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(NO_REGISTER)?;
@@ -89,8 +89,8 @@ impl Doorbells {
 }
 
 impl Resources {
-    /// Handles a doorbell. Section 5.1: a doorbell for an unknown object, or for an object of another UAR
-    /// page, is ignored, since there is no way to report it to software.
+    /// Handles a doorbell. Section 5.1: a doorbell for an unknown object, or for an object on another UAR page, is
+    /// ignored, since the error cannot be reported to software.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
         let handled = match &doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),

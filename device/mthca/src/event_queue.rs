@@ -12,7 +12,7 @@ use protocol::hca::mthca::eqc::{Eqc, Interrupt};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::Eqn;
 
-/// Number of event types, which equals the number of bits in the mask of MAP_EQ.
+/// Number of event types, which equals the number of bits in MAP_EQ's mask.
 const TYPES: usize = 64;
 
 /// The valid event queues of a device.
@@ -20,7 +20,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// Bound: INIT_HCA rejects more than 2^6 EQs.
     queues: BTreeMap<u32, EventQueue>,
-    /// Valid EQ to which each event type is mapped, if any.
+    /// For each event type, the valid EQ to which it is mapped, if any.
     takers: [Option<Eqn>; TYPES],
 }
 
@@ -55,7 +55,7 @@ impl EventQueues {
         self.queues.insert(eqn.get(), queue);
     }
 
-    /// Removes a queue, which then receives no more events. `None` if it was not valid.
+    /// Removes a queue and unmaps all event types from it. Returns `None` if the queue was not valid.
     pub fn remove(&mut self, eqn: Eqn) -> Option<EventQueue> {
         self.takers.iter_mut().filter(|taker| **taker == Some(eqn)).for_each(|taker| *taker = None);
         self.queues.remove(&eqn.get())
@@ -103,7 +103,7 @@ impl EventQueue {
         Self { events, interrupt: eqc.interrupt, armed: true }
     }
 
-    /// Returns the buffer and its producer index.
+    /// Returns the buffer with its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.events.ring.ring()
     }
@@ -132,7 +132,8 @@ impl EventQueue {
         self.events.ring.set_consumer(consumer);
     }
 
-    /// Arms the queue for the next event. Section 7.8: returns the interrupt at once if there are unread entries.
+    /// Arms the queue for the next event. Section 7.8: if there are unread entries, returns the interrupt to raise at
+    /// once.
     #[must_use]
     pub fn arm(&mut self) -> Option<Interrupt> {
         self.armed = self.events.ring.unread() == 0;

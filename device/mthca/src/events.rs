@@ -14,8 +14,8 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 
 impl Resources {
-    /// Writes an asynchronous event to the EQ to which its type is mapped. If the type is not mapped, the event is
-    /// dropped.
+    /// Writes an asynchronous event to the EQ to which the event's type is mapped. If the type is not mapped, the event
+    /// is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         self.report(cx, self.eqs.taker(event), event);
     }
@@ -29,7 +29,7 @@ impl Resources {
         }
     }
 
-    /// Handles a write to the arm register: bit n arms EQ `first + n`. Bits of unknown EQs have no effect.
+    /// Handles a write to the arm register: bit n arms EQ `first + n`. Bits for unknown EQs have no effect.
     pub fn arm_eqs(&mut self, cx: &mut Context<'_>, first: Eqn, mask: u32) {
         for bit in (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0) {
             let Some(queue) = self.eqs.get_mut(Eqn::new(first.get() + bit)) else { continue };
@@ -40,7 +40,7 @@ impl Resources {
         }
     }
 
-    /// Writes an event and returns the free-running index of its entry; `None` if the event was lost.
+    /// Writes an event and returns the free-running index of its entry, or `None` if the event was lost.
     fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
         let Self { layout, regions, eqs, .. } = self;
         let memory = DeviceMemory { layout, regions, dma: cx.dma };

@@ -1,6 +1,6 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software maintains the chains. It may leave behind a copy of an entry that is no longer in any chain, so
+//! Software maintains the chains. It may leave a copy of an entry in a slot that no longer belongs to any chain, so
 //! members can only be found by walking the chain.
 //!
 //! # Spec
@@ -12,8 +12,8 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Maximum number of entries visited for one packet. Bound: software could link a chain to itself. Among 2^12 groups,
-/// the longest chain that occurs by chance is far shorter.
+/// Maximum number of entries visited for one packet. Bound: software could link a chain to itself. The longest chain
+/// that is likely to occur by chance among 2^12 groups is far shorter.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
@@ -60,7 +60,8 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group in the same bucket. It has the words of [`GID`] in a different order, and the hash is their XOR.
+    /// Another group in the same bucket. Its GID has the words of [`GID`] in a different order, and the hash is the XOR
+    /// of the words.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
@@ -88,7 +89,7 @@ mod tests {
         groups.write(4096, entry(0, &GID, &[0x14, 0x1_0015]));
         assert_eq!(members(&groups, &GID), [0x14, 0x1_0015]);
         assert_eq!(members(&groups, &SAME_BUCKET), [0x16]);
-        // A detach moves the overflow entry into the bucket, and leaves an unlinked copy behind.
+        // A detach moves the overflow entry into the bucket and leaves an unlinked copy.
         groups.write(bucket, entry(0, &GID, &[0x14]));
         assert_eq!(members(&groups, &GID), [0x14]);
         assert!(members(&groups, &SAME_BUCKET).is_empty());

@@ -1,4 +1,4 @@
-//! Work queues and memory of a device, for the engine.
+//! The engine's access to a device's work queues and memory.
 
 use card::frontend::HostContext;
 use card::memory::GuestMemory;
@@ -14,7 +14,7 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 
 impl Resources {
-    /// Whether a QP has a posted receive request. Always true for a QP with an SRQ.
+    /// Whether a receive request is posted for a QP. Always true for a QP with an SRQ.
     pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return false };

@@ -1,8 +1,8 @@
-//! Limits that QUERY_DEV_LIM advertises, as configured.
+//! The configured limits that QUERY_DEV_LIM advertises.
 //!
-//! Software follows only some of these limits. It sizes its tables of QPs, CQs and MPT entries by module parameters,
-//! which the device accepts up to the bounds of INIT_HCA (section 12, T17). Lengths of CQs and SRQs are checked against
-//! the advertised limits.
+//! Software follows only some of these limits. The driver's module parameters determine the sizes of the QP, CQ and MPT
+//! tables. The device accepts any sizes up to the bounds of INIT_HCA (section 12, T17). The lengths of CQs and SRQs are
+//! checked against the advertised limits.
 //!
 //! # Spec
 //! mthca interface, section 3.4.
@@ -19,7 +19,7 @@ use thiserror::Error;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// Returns the contents of QUERY_DEV_LIM.
+    /// Returns the limits in the form that QUERY_DEV_LIM reports.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
@@ -111,7 +111,7 @@ impl Default for LimitsEntry {
     }
 }
 
-/// Error for a list length that does not fit in a WQE, or is too short for the driver's management datagrams.
+/// Error for a list length that is too large for a WQE, or too small for the driver's management datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {sges} is not between 4 and 30")]
 pub struct LimitsError {

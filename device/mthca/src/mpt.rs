@@ -9,7 +9,7 @@ use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-/// Maximum number of pages of one region. All regions together have the same limit.
+/// Maximum number of pages in one region. The total for all regions has the same limit.
 const MAX_PAGES: u64 = 1 << 24;
 
 /// MTT entries of a region.
@@ -20,7 +20,7 @@ pub struct PageEntries {
     pub count: usize,
 }
 
-/// Returns the region of an entry, and its MTT entries if it has pages.
+/// Returns the region that an MPT entry describes, and the region's MTT entries if it has pages.
 ///
 /// # Errors
 /// - BAD_INDEX for the key that terminates scatter lists.

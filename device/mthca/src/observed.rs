@@ -14,12 +14,12 @@ use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::srq::SharedReceiveQueue;
 
-/// A decision of the device, with the objects that it concerns.
+/// A decision made by the device, with the objects concerned.
 ///
-/// An object is mutable if it holds data of the observers: its counters, or the events that strict mode
-/// tracks.
+/// An object is mutable if observers keep data in it: its counters, or the events tracked by strict mode.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived and has no effect yet. `qp` is the QP that the doorbell names, and `state` its state.
+    /// A send doorbell arrived and has no effect yet. `qp` is the QP named by the doorbell, and `state` is the QP's
+    /// state.
     SendDoorbell {
         qp: Option<&'a QueuePair>,
         state: Option<State>,
@@ -29,7 +29,7 @@ pub(super) enum Observed<'a> {
     },
     /// The record of a send queue has advanced while doorbells are mapped. There is no doorbell to check.
     SendRecord { qp: &'a QueuePair, record: Record },
-    /// An arm doorbell arrived and has no effect yet. `cq` is the CQ that the doorbell names.
+    /// An arm doorbell arrived and has no effect yet. `cq` is the CQ named by the doorbell.
     ArmDoorbell {
         cq: Option<&'a mut CompletionQueue>,
         eqs: &'a EventQueues,
@@ -39,7 +39,7 @@ pub(super) enum Observed<'a> {
     },
     /// The arm record of a CQ has changed while doorbells are mapped.
     ArmRecord { cq: &'a mut CompletionQueue, eqs: &'a EventQueues, arm: &'a ArmCq },
-    /// The device is about to take the next WQE of a send queue, if one is posted.
+    /// The device is about to take the next WQE from a send queue, if one is posted.
     SendQueue { qp: &'a QueuePair, memory: DeviceMemory<'a> },
     /// Result of taking a send WQE.
     SendWqe { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
@@ -58,7 +58,7 @@ pub(super) enum Observed<'a> {
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
     /// The device is about to write the next entry of an EQ.
     EqSlot { eqn: Eqn, queue: &'a EventQueue, memory: DeviceMemory<'a> },
-    /// An event was written to this EQ at this free-running position, or lost. `place` is `None` if no EQ receives the
-    /// event.
+    /// An event was written, or lost. `place` is the EQ and the free-running position in it, or `None` if no EQ
+    /// receives the event.
     Eqe { place: Option<(Eqn, u32)>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

@@ -42,12 +42,12 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// Counters since the QP left RESET.
     pub counters: QpCounters,
-    /// Producer counter of the latest doorbell, modulo 2^16, even if the doorbell was not accepted.
+    /// Producer counter from the latest doorbell, modulo 2^16. It is updated even if the doorbell is not accepted.
     pub announced: u16,
 }
 
 impl QueuePair {
-    /// Creates a QP with empty queues from the context of RST2INIT.
+    /// Creates a QP with empty queues from the context in RST2INIT.
     pub fn new(qpn: Qpn, service: Service, kind: QpKind, qpc: Qpc) -> Self {
         let queue = |base, geometry| WorkQueue { pd: qpc.pd, lkey: qpc.wqe_lkey, base, geometry };
         Self {
@@ -105,7 +105,7 @@ impl QueuePair {
         }
         let mut ud = None;
         if let Operation::Datagram { to, .. } = &wqe.operation {
-            // Section 6.8: the address vector must be in the protection domain of the QP.
+            // Section 6.8: the address vector must be in the QP's protection domain.
             if to.vector.pd != self.qpc.pd {
                 return Err(Status::LocalQpOperation);
             }
@@ -128,8 +128,7 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram, whose headers software has built. The values in the headers of the frame come
-    /// from the headers that software built.
+    /// Converts a management datagram. The values in the frame's headers come from the headers that software has built.
     fn management(
         &self,
         wr_id: u64,
@@ -170,7 +169,7 @@ impl QueuePair {
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // RC and UC cannot enter RTR without a valid code. T46: the MTU of UD QPs is always 2048.
+            // RC and UC QPs cannot enter RTR without a valid MTU code. T46: the MTU of UD QPs is always 2048.
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
@@ -203,7 +202,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the modification that the engine applies for a command. `self` has the context after the command.
+    /// Returns the modification that the engine applies for a command. `self` contains the context after the command.
     pub fn modification(
         &self,
         transition: Transition,
@@ -260,7 +259,7 @@ impl QueuePair {
     }
 }
 
-/// Returns the transport service of a QP. `None` for a management QP that has not been declared as QP0 or QP1.
+/// Returns the transport service of a QP, or `None` for a management QP that has not been declared as QP0 or QP1.
 pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Option<Service> {
     Some(match kind {
         QpKind::Service(ServiceType::Rc) => Service::Rc,
@@ -272,7 +271,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Returns the timeout for an ACK timeout code. Code 0 means an infinite timeout, for which the result is `None`.
+/// Returns the timeout for an ACK timeout code. Code 0 means an infinite timeout, which is returned as `None`.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

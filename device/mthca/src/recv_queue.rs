@@ -1,7 +1,7 @@
 //! The receive queue of a QP: a ring of slots.
 //!
-//! There is no doorbell. The producer counter is in the doorbell record, which the device reads whenever it has taken
-//! all requests that the last record announced.
+//! There is no doorbell. The producer counter is in the doorbell record. The device reads the record whenever it has
+//! taken all requests announced so far.
 //!
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.
@@ -43,7 +43,8 @@ impl RecvQueue {
         self.counters.waiting() > 0
     }
 
-    /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.
+    /// Takes the next WQE, if one is posted. The request's `wr_id` is the WQE's offset. `record` reads the doorbell
+    /// record.
     pub fn take(
         &mut self,
         mem: &impl QueueMemory,
@@ -78,7 +79,7 @@ pub(super) fn request(offset: u32, slot: &[u8]) -> Fetch<RecvRequest> {
     }
 }
 
-/// Converts an element of a scatter or gather list for the engine.
+/// Converts a scatter or gather list element for the engine.
 pub(super) fn sge(data: &DataSegment) -> Sge {
     Sge { va: data.va, lkey: data.lkey, len: data.len }
 }

@@ -1,4 +1,4 @@
-//! Memory regions and their keys, their page table entries, and doorbell records in ICM.
+//! Memory regions with their keys and page table entries, and doorbell records in ICM.
 //!
 //! # Spec
 //! mthca interface, sections 4 and 5.4.
@@ -23,7 +23,7 @@ use super::mpt::{PageEntries, region};
 pub struct Regions {
     pub icm: PageMap,
     pub keys: KeyTable,
-    /// MTT entries of regions, as copied by SW2HW_MPT. Entries are numbered from ICM address 0.
+    /// MTT entries of regions, copied from ICM by SW2HW_MPT. Entries are numbered from ICM address 0.
     pub mtt: Mtt,
 }
 
@@ -42,12 +42,12 @@ impl Regions {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
 
-    /// Makes an MPT entry valid, and copies the MTT entries of its pages.
+    /// Makes an MPT entry valid, and copies the MTT entries of the region's pages.
     ///
     /// # Errors
     /// - BAD_RES_STATE if the entry is already valid.
-    /// - BAD_PARAM if its MTT entries are not in mapped ICM.
-    /// - EXCEED_LIM for more regions or pages than the device supports.
+    /// - BAD_PARAM if the region's MTT entries are not in mapped ICM.
+    /// - EXCEED_LIM if there would be more regions or pages than the device supports.
     pub fn validate(&mut self, dma: &GuestMemory, mpt: &Mpt) -> Result<(), CmdError> {
         let index = self.keys.index(mpt.key);
         if self.keys.get(index).is_some() {
@@ -81,14 +81,14 @@ impl Regions {
         self.keys.remove(index).ok_or(not_valid)
     }
 
-    /// Reads a doorbell record. `None` if its memory is not accessible.
+    /// Reads a doorbell record. Returns `None` if the record is not accessible.
     pub fn whole_record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<Record> {
         let mut record = [0; RECORD_LEN];
         self.icm.read(dma, layout.record(page, index), &mut record).ok()?;
         Some(Record::parse(record))
     }
 
-    /// Reads the counter in the first half of a doorbell record. `None` if the memory of the record is not accessible.
+    /// Reads the counter in the first half of a doorbell record. Returns `None` if the record is not accessible.
     pub fn record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<u32> {
         let mut counter = [0; 4];
         self.icm.read(dma, layout.record(page, index), &mut counter).ok()?;
@@ -130,10 +130,10 @@ impl Regions {
     }
 }
 
-/// Guest memory as the queues of the device access it.
+/// Guest memory as accessed by the device's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory<'a> {
-    /// Table layout of INIT_HCA.
+    /// Table layout set by INIT_HCA.
     pub layout: &'a InitHca,
     pub regions: &'a Regions,
     /// Guest memory that is mapped for DMA.
@@ -146,12 +146,12 @@ impl<'a> DeviceMemory<'a> {
         self.regions.access(self.dma)
     }
 
-    /// Reads a doorbell record. `None` if its memory is not accessible.
+    /// Reads a doorbell record. Returns `None` if the record is not accessible.
     pub fn whole_record(self, page: u32, index: u32) -> Option<Record> {
         self.regions.whole_record(self.layout, self.dma, page, index)
     }
 
-    /// Reads the counter in a doorbell record. `None` if its memory is not accessible.
+    /// Reads the counter in a doorbell record. Returns `None` if the record is not accessible.
     pub fn record(self, page: u32, index: u32) -> Option<u32> {
         self.regions.record(self.layout, self.dma, page, index)
     }

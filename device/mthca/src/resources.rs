@@ -1,11 +1,11 @@
 //! Objects of an initialised device: keys, translations, queues and QPs. INIT_HCA creates them and CLOSE_HCA removes
 //! them.
 //!
-//! Contexts are kept here instead of in ICM. Of the memory that software maps, the device reads only page table entries
-//! and doorbell records (section 4.1).
+//! Contexts are kept here instead of in ICM. The device reads only page table entries and doorbell records from the
+//! memory that software maps (section 4.1).
 //!
 //! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
-//! the objects of this module use:
+//! this module's objects use:
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -47,7 +47,7 @@ const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
 #[derive(Debug)]
 pub enum DeviceState {
-    /// The state before INIT_HCA or after CLOSE_HCA, with the ICM pages.
+    /// The state before INIT_HCA or after CLOSE_HCA. Only ICM pages may be mapped.
     Closed(PageMap),
     Open(Box<Resources>),
 }
@@ -70,7 +70,7 @@ impl DeviceState {
         *self = Self::Closed(std::mem::take(self.icm()));
     }
 
-    /// Returns the resources; `None` unless initialised.
+    /// Returns the resources, or `None` unless the device is initialised.
     pub fn resources(&self) -> Option<&Resources> {
         match self {
             Self::Closed(_) => None,
@@ -78,7 +78,7 @@ impl DeviceState {
         }
     }
 
-    /// Returns the resources; `None` unless initialised.
+    /// Returns the resources, or `None` unless the device is initialised.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Closed(_) => None,
@@ -125,7 +125,7 @@ impl DeviceState {
 /// Objects of an initialised device.
 #[derive(Debug)]
 pub struct Resources {
-    /// Table layout of INIT_HCA.
+    /// Table layout set by INIT_HCA.
     pub layout: InitHca,
     pub regions: Regions,
     pub eqs: EventQueues,
@@ -137,7 +137,7 @@ pub struct Resources {
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
     /// Queues by UAR page.
     pub uar: UarQueues,
-    /// SRQs that fell below their limit in this turn. They are reported at its end.
+    /// SRQs that have fallen below their limit in this turn. They are reported at the end of the turn.
     pub low_srqs: Vec<Srqn>,
     pub groups: Groups,
 }
@@ -157,12 +157,12 @@ impl Resources {
         }
     }
 
-    /// Returns the table index of a QP, whose number also contains a generation.
+    /// Returns the table index of a QP. A QPN also contains a generation.
     pub fn qp_index(&self, qpn: Qpn) -> u32 {
         self.layout.qpc.index(qpn.get())
     }
 
-    /// Returns the table index of a CQ, whose number also contains a generation.
+    /// Returns the table index of a CQ. A CQN also contains a generation.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.layout.cqc.index(cqn.get())
     }

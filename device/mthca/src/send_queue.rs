@@ -1,8 +1,8 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size and fence. These are in the WQE of the preceding slot, where software
-//! adds them when it posts the next WQE. A doorbell repeats them for its first WQE. Each WQE is copied from guest
-//! memory once. If the next WQE is already posted, the link to it comes from the same copy.
+//! A WQE does not contain its own opcode, size and fence bit. Software writes them to the preceding slot when it posts
+//! the WQE. A doorbell repeats them for the first WQE that it announces. Each WQE is copied from guest memory once. If
+//! the next WQE is already posted, the link to the next WQE comes from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
@@ -48,7 +48,7 @@ pub struct SendQueue {
     /// Whether all requests are signalled.
     signal_all: bool,
     counters: Counters,
-    /// Link to the next WQE, if known.
+    /// The link to the next WQE, if it is known.
     next: Option<Link>,
 }
 
@@ -87,8 +87,8 @@ impl SendQueue {
         self.queue.offset(count)
     }
 
-    /// Returns the offset of the next WQE and the link to it, without taking the WQE. `None` if no WQE is pending or
-    /// the link cannot be read.
+    /// Returns the offset of the next WQE and the link to it, without taking the WQE. Returns `None` if no WQE is
+    /// pending or the link cannot be read.
     pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
         let count = self.counters.taken;
         let link = || self.next.or_else(|| self.read_link(count, mem).ok());
@@ -103,18 +103,20 @@ impl SendQueue {
         self.queue.read(mem, offset, out)
     }
 
-    /// Handles a doorbell, together with the current doorbell record. Section 5.2: stores to UAR pages are posted, so
-    /// the record is often ahead of the doorbell. Returns whether the doorbell or the record announces new requests.
+    /// Handles a doorbell, together with the current contents of the doorbell record. Section 5.2: stores to UAR pages
+    /// are posted, so the record is often ahead of the doorbell. Returns whether the doorbell or the record announces
+    /// new requests.
     ///
     /// # Errors
-    /// The doorbell announces more requests than the queue has slots, and is lost.
+    /// The doorbell is lost if it announces more requests than the queue has slots.
     pub fn accept_doorbell(
         &mut self,
         doorbell: &SendDoorbell,
         record: Option<u32>,
     ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
-        // Section 5.2: the doorbell describes its first WQE. Each further WQE is described in the slot before it.
+        // Section 5.2: the doorbell describes the first WQE that it announces. The slot before each later WQE describes
+        // that WQE.
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;
             self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });

@@ -44,7 +44,7 @@ impl Objects for Resources {
     }
 }
 
-/// Returns the mapped ICM ranges, which may exist before INIT_HCA.
+/// Returns the mapped ICM ranges. ICM may be mapped before INIT_HCA.
 pub(super) fn icm_rows(icm: &PageMap, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
     icm.ranges_from(from).map(|(first, range)| (first, icm_row(IcmTable::All, &range)))
 }

@@ -21,7 +21,7 @@ pub struct SharedReceiveQueue {
     counters: Counters,
     /// Offset of the next WQE.
     next: u32,
-    /// Whether the event for a queue that cannot be read has been sent.
+    /// Whether the event for an unreadable queue has been raised.
     pub reported_broken: bool,
 }
 
@@ -47,7 +47,7 @@ impl SharedReceiveQueue {
         self.context.lkey
     }
 
-    /// Returns the number of slots. Software always leaves one of them unused.
+    /// Returns the number of slots, including the one that software always leaves unused.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }
@@ -67,14 +67,15 @@ impl SharedReceiveQueue {
         self.next
     }
 
-    /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.
+    /// Takes the next WQE, if one is posted. The request's `wr_id` is the WQE's offset. `record` reads the doorbell
+    /// record.
     pub fn take(
         &mut self,
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to all requests that are pending now. Read the record again if the requests known so far
-        // would fall below the limit.
+        // The limit applies to the number of requests that are actually pending. Read the record again if the number
+        // known so far would fall below the limit.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -89,14 +90,14 @@ impl SharedReceiveQueue {
         request(offset, &slot)
     }
 
-    /// Sets the limit. If fewer requests than the limit are pending, an event is raised once. A limit of 0 disables the
-    /// event.
+    /// Sets the limit. An event is raised once when the number of pending requests is below the limit. A limit of 0
+    /// disables the event.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;
     }
 
-    /// Returns whether to raise the limit event because fewer requests are pending than the limit. Returns
-    /// true only once per arming.
+    /// Returns whether to raise the limit event because the number of pending requests is below the limit. Returns true
+    /// only once each time the limit is set.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {

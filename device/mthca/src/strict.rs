@@ -1,11 +1,11 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
 //! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
-//! status.
+//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already
+//! returns an error status.
 //!
-//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only values in
-//! memory that are older than the doorbell are violations.
+//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. A value in memory is
+//! a violation only if it is older than the doorbell.
 //!
 //! # Spec
 //! mthca interface; [`rules`] cites the sections.
@@ -38,7 +38,7 @@ pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page and register with an outstanding first half of a doorbell.
+    /// UAR page and register in which only the first half of a doorbell has been written.
     half: Option<(u64, UarRegister)>,
     bring_up: BringUp,
 }

@@ -45,10 +45,10 @@ const MTT: u64 = 0x2000_0000;
 /// Bus address of the first MTT entry (section 13.3).
 const MTT_BUS: u64 = 0x1234_0000;
 
-/// Bus addresses of the buffers of the completion, async and command EQs, by EQ number.
+/// Bus addresses of the completion, async and command EQ buffers, by EQ number.
 const EQ_BUFFERS: [u64; 4] = [0, 0x200_0000, 0x300_0000, 0x300_2000];
 
-/// Returns the EQ for command completions. The first command has this token.
+/// Returns the EQ for command completions. `token` is the token of the first command.
 const fn command_events(token: u16) -> Option<CommandEvents> {
     Some(CommandEvents { buffer: EQ_BUFFERS[3], token, read: 0 })
 }
@@ -90,14 +90,14 @@ fn initialised() -> Driver {
     driver
 }
 
-/// Like [`initialised`], but with the port open and its event consumed.
+/// Like [`initialised`], but with the port open and the port event consumed.
 fn with_port() -> Driver {
     let mut driver = initialised();
     open_port(&mut driver);
     driver
 }
 
-/// Issues INIT_IB and consumes its event.
+/// Issues INIT_IB and consumes the resulting event.
 fn open_port(driver: &mut Driver) {
     const PORT_CHANGE: u64 = 1 << 9;
     const UNMAP: u32 = 1 << 31;
@@ -107,7 +107,7 @@ fn open_port(driver: &mut Driver) {
     driver.settle();
 }
 
-/// Access to event queues in the memory of the guest.
+/// Access to event queues in guest memory.
 trait EventQueues {
     /// Reads entry `number` of an EQ.
     fn eqe(&mut self, eqn: usize, number: u64) -> Vec<u8>;

@@ -89,7 +89,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
     }
 }
 
-/// Describes parameters and mailboxes of a command.
+/// Describes the parameters and mailboxes of a command.
 pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(pending.command.op());
     describe_parameters(pending, to);

@@ -1,11 +1,10 @@
-//! Doorbells in UAR pages that are mapped into the guest, so that stores do not trap.
+//! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
 //! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In a mapped
-//! page, that store is just a word in memory. The device finds the word later, or not at all if the doorbell of another
-//! queue overwrites it. A word that is found therefore only shows which page has been used. The device polls the
-//! doorbell record of the queue that the word names, and then, in rounds, those of all other queues of the page. It
-//! ignores everything else in the word. A 32-bit guest stores the word in two halves, and the device may find only one
-//! of them.
+//! page, that store just writes a word in memory. The device finds the word later, or not at all if the doorbell of
+//! another queue has overwritten it. A 32-bit guest stores the word in two halves, of which the device may find only
+//! one. A word therefore only shows that its page has been used. The device polls the doorbell record of the queue that
+//! the word names, and then, in a round, the records of all queues of the page. The rest of the word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -26,32 +25,32 @@ use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
 
-/// Bound: number of records polled as soon as a word is found. If the page has at most this number of queues, all of
-/// them are served within the turn.
+/// Bound: number of records polled as soon as a word is found. If the page has no more queues than that, all are served
+/// in the same turn.
 const POLLS_AT_ONCE: usize = 16;
 /// Bound: number of records polled at the end of a turn.
 const POLLS_PER_TURN: usize = 256;
 
-/// A UAR page and one of its registers, which together have their own set of queues.
+/// A register in a UAR page. Each slot has its own set of queues.
 type UarSlot = (u32, UarRegister);
 
 /// The queues of each UAR page.
 #[derive(Debug, Default)]
 pub struct UarQueues {
     places: BTreeMap<UarSlot, Queues>,
-    /// Slots with an active round. May also contain slots whose round has already ended.
+    /// Slots with an active round, and possibly slots whose round has already ended.
     rounds: VecDeque<UarSlot>,
 }
 
-/// Queues of one kind, and the progress of a round over them.
+/// The queues of one slot, and the progress of the current round.
 #[derive(Debug, Default)]
 struct Queues {
     all: BTreeSet<u32>,
     /// Whether a round is active.
     round: bool,
-    /// The last queue polled in this round; `None` at its start.
+    /// The last queue polled in this round, or `None` at the start of the round.
     last: Option<u32>,
-    /// Whether another word was found during the round, so that the queues polled before are polled again.
+    /// Whether another word was found during the round. If so, all queues are polled again.
     again: bool,
 }
 
@@ -77,7 +76,7 @@ impl UarQueues {
         words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
     }
 
-    /// Starts a round over all queues of a slot. Does nothing if its only queue is `seen`, which has just been polled.
+    /// Starts a round over all queues of a slot, unless the only queue is `seen`, which has just been polled.
     fn begin(&mut self, place: UarSlot, seen: Option<u32>) {
         let Some(queues) = self.places.get_mut(&place) else { return };
         if queues.round {
@@ -88,7 +87,7 @@ impl UarQueues {
         }
     }
 
-    /// Returns the next queue to poll. `None` if the round has ended.
+    /// Returns the next queue to poll, or `None` if the round has ended.
     fn next(&mut self, place: UarSlot) -> Option<u32> {
         let queues = self.places.get_mut(&place).filter(|queues| queues.round)?;
         let from = queues.last.map_or(Unbounded, Excluded);
@@ -138,7 +137,7 @@ impl Resources {
                 None => drop(self.uar.rounds.pop_front()),
             }
         }
-        // Rotate the slots. The next turn then starts with a different slot.
+        // Rotate the slots, so that the next turn starts with a different one.
         if self.uar.rounds.len() > 1 {
             self.uar.rounds.rotate_left(1);
         }

@@ -8,16 +8,16 @@ use engine::AccessError;
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::ids::{Lkey, Pdn};
 
-/// Maximum log2 of the number of slots. With more slots, 16-bit counters could not distinguish a full queue from an
-/// empty one, or a new counter from a stale one.
+/// Log2 of the maximum number of slots. With more slots, 16-bit counters could not distinguish a full queue from an
+/// empty one, or a new counter value from a stale one.
 const MAX_LOG_SLOTS: u8 = 15;
 
 /// Location of a queue's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkQueue {
-    /// Protection domain of the buffer and the data.
+    /// Protection domain for accesses to the buffer and the data.
     pub pd: Pdn,
-    /// Region of the buffer.
+    /// Memory region that contains the buffer.
     pub lkey: Lkey,
     /// Offset of slot 0 in the region.
     pub base: u32,
@@ -64,7 +64,7 @@ pub struct Counters {
 pub enum Advance {
     /// New requests are posted.
     More,
-    /// No new requests are posted, because the counter has not changed or is older.
+    /// No new requests are posted, because the counter is unchanged or stale.
     Nothing,
     /// The counter is ignored, because it announces more requests than the queue has slots.
     TooMany,
@@ -83,7 +83,7 @@ impl Counters {
     }
 
     /// Updates the producer counter. Section 5.2: the counter never moves backwards, since a doorbell may arrive after
-    /// the device has read a record that already includes it.
+    /// the device has read the same or a newer counter from the doorbell record.
     pub fn advance(&mut self, posted: u16, slots: u16) -> Advance {
         const OLDER: u16 = 1 << 15;
         match posted.wrapping_sub(self.posted) {

@@ -1,4 +1,4 @@
-//! Options that describe one device and replace a configuration file.
+//! Options that describe a single device, in place of a configuration file.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, ConfigError};
 use crate::interfaces;
 
-/// Name of a configuration without a file in error messages.
+/// Name that error messages use for a configuration that is not from a file.
 pub const COMMAND_LINE: &str = "command line";
 
 /// Heading of these options in the help text.
@@ -57,7 +57,7 @@ fn frontend_help() -> String {
     format!("Device interface to emulate: {}", interfaces::keys())
 }
 
-/// An entry of `peers`.
+/// An entry for the `peers` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PeerArg(Map<String, Value>);
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_invalid_value_names_its_option() {
+    fn invalid_value_error_names_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (

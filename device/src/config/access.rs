@@ -1,4 +1,4 @@
-//! Access to the socket of a device: its mode and group.
+//! Access to a device's socket: the socket's mode and group.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,8 +48,8 @@ impl SocketsEntry {
 }
 
 impl AccessEntry<'_> {
-    /// Checks the settings. By default, the mode permits access by the owner and, if a group is set, by the
-    /// group. `key` is the prefix of the keys in messages.
+    /// Checks the settings. By default, the mode permits access by the owner and, if a group is set, by the group.
+    /// `key` is the prefix of the configuration keys in messages.
     pub(super) fn check(self, key: &str) -> Result<Access, ConfigError> {
         let group = self.group.map(|entry| gid(entry, &format!("{key}socket_group"))).transpose()?;
         let mode = match (self.mode, group) {
@@ -60,7 +60,7 @@ impl AccessEntry<'_> {
         Ok(Access { mode, group })
     }
 
-    /// Returns these settings. Missing ones are taken from `other`.
+    /// Returns these settings, with missing ones taken from `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self { mode: self.mode.or(other.mode), group: self.group.or(other.group) }
     }

@@ -204,7 +204,7 @@ pub struct PeerEntry {
 pub struct DeviceConfig {
     /// Addresses of the device.
     pub identity: Identity,
-    /// Destination of packets if neither the work request nor the QP context specifies one.
+    /// Destination of packets for which neither the work request nor the QP context specifies one.
     pub default_peer: Option<Identity>,
     /// Other devices whose addresses are not derived from their LIDs.
     pub peers: Vec<Identity>,
@@ -226,7 +226,7 @@ pub struct DeviceConfig {
     pub trace_max_bytes: u64,
     /// Strict mode: report driver violations.
     pub strict: bool,
-    /// Time for which the device's thread busy-polls before it sleeps.
+    /// Time for which the device's thread busy-polls before sleeping.
     pub linger: Duration,
     /// Time for which the device coalesces messages from the VMM.
     pub coalesce: Duration,
@@ -246,8 +246,8 @@ pub struct DeviceConfig {
     pub said: Map<String, Value>,
 }
 
-/// Returns the default maximum size of a capture file. It holds several seconds at full rate without filling
-/// the disk.
+/// Returns the default maximum size of a capture file. A file of this size holds several seconds of traffic at full
+/// rate, but does not fill the disk.
 const fn default_capture_max_bytes() -> u64 {
     4 << 30
 }
@@ -256,13 +256,13 @@ const fn one_file() -> u16 {
     1
 }
 
-/// Returns the default maximum size of a session record. It holds several seconds at full rate without
-/// filling the disk.
+/// Returns the default maximum size of a session record. A record of this size holds several seconds of traffic at full
+/// rate, but does not fill the disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30
 }
 
-/// Returns the default maximum size of a trace file. It holds about ten million entries.
+/// Returns the default maximum size of a trace file. A file of this size holds about ten million entries.
 const fn default_trace_max_bytes() -> u64 {
     1 << 30
 }
@@ -373,8 +373,8 @@ impl DeviceConfig {
         })
     }
 
-    /// Creates the configuration of a device that is added at run time, from an entry in the format of the file.
-    /// `sockets` contains the defaults for its socket.
+    /// Creates the configuration of a device that is added at run time. `entry` has the same format as in the file, and
+    /// `sockets` contains the default socket settings.
     ///
     /// # Errors
     /// Fails if the entry is invalid. Conflicts with other devices are not checked.
@@ -403,7 +403,7 @@ impl DeviceConfig {
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
         OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
-        // Store the MTU of the interface at start-up.
+        // Store the MTU that the interface had at start-up.
         if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
             && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
         {
@@ -420,7 +420,8 @@ impl DeviceConfig {
         self.entry = entry;
     }
 
-    /// Returns whether the entries are equal. In this case the running device need not be recreated.
+    /// Returns whether both configurations have the same entry and socket. If so, the running device need not be
+    /// re-created.
     pub fn says_as(&self, other: &Self) -> bool {
         self.said == other.said
             && self.socket_path == other.socket_path
@@ -442,11 +443,11 @@ impl DeviceConfig {
     }
 }
 
-/// Key of an added device in messages.
+/// Configuration key that messages use for a device added at run time.
 pub const ADDED: &str = "device";
 
-/// Returns the destination of a trace or capture, if one is configured. Error messages contain the keys, which are
-/// those of the file, the in-memory ring and the number of files.
+/// Returns the destination of a trace or capture, if one is configured. The keys of the file, the in-memory ring and
+/// the number of files are for error messages.
 fn keep(
     (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
     [file_key, ring_key, files_key]: [String; 3],

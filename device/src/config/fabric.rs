@@ -89,7 +89,7 @@ pub enum FabricConfig {
     Udp {
         /// Local address and port on which the device receives frames.
         bind: SocketAddr,
-        /// Peers that the configuration lists.
+        /// Peers listed in the configuration.
         peers: Vec<UdpPeer>,
     },
     Local {
@@ -145,8 +145,8 @@ pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigErro
 }
 
 impl FabricConfig {
-    /// Checks the fabric configuration. `own` is the MAC of the HCA. `key` is the fabric's configuration key,
-    /// which error messages contain.
+    /// Checks the fabric configuration. `own` is the MAC of the HCA. `key` is the fabric's configuration key, for error
+    /// messages.
     pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
@@ -195,7 +195,7 @@ impl FabricConfig {
                 return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
             }
             let peer = check_peer(&entry, &key)?;
-            // A socket bound to the unspecified address receives on loopback addresses too.
+            // A socket bound to the unspecified address also receives on loopback addresses.
             let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
             if is_bound && addr.port() == bind.port() {
                 return wrong("addr", format!("{addr} is this device's own address"));

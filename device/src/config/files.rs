@@ -21,8 +21,8 @@ pub(crate) enum Use {
 }
 
 impl DeviceConfig {
-    /// Creates the directory of the device's ring if it is missing. `name` is the device's configuration key,
-    /// which error messages contain.
+    /// Creates the directory of the device's ring if it is missing. `name` is the device's configuration key, for error
+    /// messages.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -36,8 +36,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Yields every path that is created for the device. Each comes with its configuration key, prefixed by
-    /// `name`.
+    /// Yields every path that is created for the device, with its configuration key prefixed by `name`.
     pub(crate) fn paths_of(&self, name: &str) -> impl Iterator<Item = (String, PathBuf, Use)> {
         self.paths().map(move |(key, path, used)| (format!("{name}.{key}"), path, used))
     }
@@ -108,13 +107,13 @@ impl Config {
         }
     }
 
-    /// Returns whether any device uses a ring, or a device added later may use one.
+    /// Returns whether any device uses a ring, or a device added later is allowed to use one.
     pub(crate) fn may_have_rings(&self) -> bool {
         self.confinement.ring
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }))
     }
 
-    /// Returns whether any device uses UDP, or a device added later may use it.
+    /// Returns whether any device uses UDP, or a device added later is allowed to use it.
     pub(crate) fn may_have_udp(&self) -> bool {
         self.confinement.udp
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
@@ -154,7 +153,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     let mut users: HashMap<PathBuf, String> = HashMap::new();
     for (key, path, _) in paths {
         let path = path.as_path();
-        // /dev/null may be used several times.
+        // Character devices, such as /dev/null, may be used several times.
         if fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device()) {
             continue;
         }
@@ -166,7 +165,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     Ok(())
 }
 
-/// Returns the path with its existing part in canonical form.
+/// Returns the path, with the part that exists converted to canonical form.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(resolved) = path.canonicalize() {
         return resolved;

@@ -16,7 +16,7 @@ impl Config {
     /// Checks for missing directories, interfaces and permissions.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for the first one missing.
+    /// [`ConfigError::Value`] for the first requirement that is not met.
     pub fn check_host(&self) -> Result<(), ConfigError> {
         let made = self.made_folders();
         for (index, device) in self.devices.iter().enumerate() {
@@ -30,11 +30,11 @@ impl Config {
 }
 
 impl DeviceConfig {
-    /// Checks for directories, interfaces and permissions that the device lacks. `name` is the device's
-    /// configuration key, which error messages contain. `made` lists directories that hcad will create.
+    /// Checks for directories, interfaces and permissions that the device lacks. `name` is the device's configuration
+    /// key, for error messages. `made` lists directories that hcad will create.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for the first one missing.
+    /// [`ConfigError::Value`] for the first requirement that is not met.
     pub fn check_host(&self, name: &str, made: &[PathBuf]) -> Result<(), ConfigError> {
         for (key, path, used) in self.paths_of(name) {
             check_path(&path, used, made).map_err(|problem| value(&key, problem))?;
@@ -76,7 +76,7 @@ fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
         (Ok(there), Use::File) if there.is_dir() || there.file_type().is_socket() => {
             Err(format!("{} exists but is not a regular file", path.display()))
         }
-        // A stale socket is replaced. Startup checks whether a server still uses it.
+        // A stale socket will be replaced. Whether a server still uses the socket is checked at startup.
         (Ok(_), Use::Socket) => writable(folder),
         (Ok(_), Use::File) => writable(path),
     }

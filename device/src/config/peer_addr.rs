@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use control_api::peer::PeerAddr;
 
-/// Resolves the peer for a socket bound to `bind`. A host name resolves to its first address of the same
-/// IP version, or to its previous address if it can no longer be resolved.
+/// Resolves the peer for a socket bound to `bind`. A host name resolves to its first address with the same IP version
+/// as `bind`, or to its previous address if the name can no longer be resolved.
 pub(super) fn resolve(peer: &PeerAddr, bind: SocketAddr) -> Result<SocketAddr, String> {
     let (host, port) = match peer {
         PeerAddr::Address(addr) => return Ok(*addr),

@@ -130,8 +130,7 @@ const OLD_NAMES: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_NAMES: &[i64] = &[];
 
-/// Operations of `fcntl` on descriptor flags, duplicates, the seals of memory files, and the capacity of
-/// pipes.
+/// `fcntl` operations for descriptor flags, duplicate descriptors, memory file seals and pipe capacities.
 const FCNTL: &[i32] = &[
     libc::F_GETFD,
     libc::F_SETFD,
@@ -148,8 +147,8 @@ const FCNTL: &[i32] = &[
     clippy::cast_possible_truncation,
     reason = "requests are of 32 bits, whatever type a libc gives them"
 )]
-/// Requests of `ioctl` for the blocking mode and inheritance of descriptors, for libc's queries about
-/// standard streams, and for tap interfaces.
+/// `ioctl` requests for the blocking mode and inheritance of descriptors, for libc's queries about standard streams,
+/// and for tap interfaces.
 const IOCTL: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
@@ -160,15 +159,15 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// Operations of `prctl` on the names of threads and memory, the auxiliary vector of the process (which
-/// contains the page size, for example), and the timer slack of a thread.
+/// `prctl` operations for thread and memory names, for the auxiliary vector (which contains, for example, the page
+/// size), and for a thread's timer slack.
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
 /// Value from `linux/prctl.h`, which the libc crate does not define.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Settings that determine which further calls are permitted.
+/// Settings that determine which additional calls are permitted.
 #[derive(Clone, Debug)]
 pub(super) struct Permitted {
     /// Groups to which sockets may be assigned.
@@ -246,7 +245,7 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
     // The upper bits of a socket type are flags.
     let socket = |family, kind| vec![masked(0, -1, family), masked(1, 0xf, kind)];
-    // Created files may be readable and writable by their owner only. They are neither executable nor setuid.
+    // Created files may be readable and writable only by their owner, and may be neither executable nor setuid.
     let open = |flags, mode| {
         let made = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
         vec![vec![masked(flags, made, 0)], vec![masked(mode, !0o600, 0)]]
@@ -282,12 +281,12 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         // filter cannot inspect. clone3 is therefore not listed, so a libc that tries it first falls back to
         // clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
-        // Only signals to this process, and only its own limits.
+        // Signals may be sent only to this process, and only this process's own limits may be accessed.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
     if let Some(probe) = through.probe {
-        // The probe's descriptor must not be closed or replaced, because `connect` is permitted for its
+        // The probe's descriptor must not be closed or replaced, because `connect` is permitted for that descriptor
         // number.
         let other = |argument| {
             let value = probe.cast_unsigned();

@@ -114,8 +114,8 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if let Some(folder) = config.own_folder() {
         match runtime_folder::make_own(&folder) {
-            // Needed to remove files that have already been created if a later file in a group of files
-            // cannot be created.
+            // Removal is needed for cleanup: if one file of a group cannot be created, the files created before it are
+            // removed.
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
@@ -131,8 +131,8 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     for (_, path, used) in config.paths() {
         let path = path.as_path();
         if used == Use::File && !path.exists() {
-            // Landlock can only permit access to an existing file. If this file cannot be created, its later
-            // use reports why.
+            // Landlock can only permit access to an existing file. If this file cannot be created, the later use of its
+            // path reports why.
             let _ = file::append(path);
         }
         let _ = match (used, path.canonicalize()) {
@@ -155,7 +155,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
         let _ = grant(Path::new("/proc/self/statm"), READ);
         let _ = grant(Path::new("/proc/self/fd"), AccessFs::ReadDir.into());
     }
-    // Read for the symbol names in the backtrace of a panic.
+    // Read for the symbol names in panic backtraces.
     let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
     Ok(grants)
 }
@@ -200,8 +200,8 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     }
 }
 
-/// Applies all restrictions that landlock supports: no TCP except for listening on `port`, no signals to
-/// other processes, and no connections to their abstract sockets.
+/// Applies all restrictions that landlock supports: no TCP except for listening on `port`, no signals to other
+/// processes, and no connections to other processes' abstract sockets.
 fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(WRITTEN_FOR))?

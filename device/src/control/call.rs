@@ -21,16 +21,16 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls of a device, and of calls answered between two turns. Equals the number of
-/// control clients, because each waits for one answer at a time.
+/// Maximum number of pending calls to a device, and of calls answered between two turns. It equals the maximum number
+/// of control clients, because each client waits for one answer at a time.
 const CALLS: usize = 16;
 
 /// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this
 /// hangs or gets no CPU time.
 pub const ANSWER: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. Failing to deliver the answer is not an
-/// error if the caller has disconnected.
+/// A call to a device's thread, with the channel for the answer. If the caller has disconnected, failing to deliver the
+/// answer is not an error.
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
@@ -63,8 +63,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. In this case the caller has already received an error, so the
-    /// call must not be executed.
+    /// Returns whether the caller has stopped waiting. If so, the caller has already received an error, and the call
+    /// must not be executed.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -98,8 +98,8 @@ pub struct Status {
     pub record: Option<PathBuf>,
 }
 
-/// Result of starting a record. On success, contains the previous record, if there was one. On failure,
-/// contains the unused new record, and the reason why it did not begin.
+/// Result of starting a record. On success, it contains the previous record, if there was one. On failure, it contains
+/// the unused new record and the reason why recording did not begin.
 pub type Begun = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
 /// Why a record did not begin.
@@ -110,7 +110,7 @@ pub enum StartRecordError {
         "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
     )]
     HasClient,
-    /// The device cannot be created again.
+    /// The device cannot be re-created.
     #[error("cannot restart the device: {0}")]
     NotMade(String),
 }
@@ -129,7 +129,7 @@ pub enum CallError {
 /// State of a device, as seen by other threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// The device is serving, as far as known.
+    /// The device is serving, and no failure has been reported.
     Running,
     /// The device has failed and will restart.
     Restarting(String),
@@ -283,7 +283,7 @@ impl Mailbox {
 
     /// Sets whether a VMM is connected.
     pub fn set_connected(&self, connected: bool) {
-        // Load first, because a store would take the cache line from its readers.
+        // Load first, because a store would take the cache line away from the threads that read it.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }

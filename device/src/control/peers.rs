@@ -12,7 +12,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// A request about peers to a device's thread, with the channel for the answer.
+/// A request to a device's thread concerning peers, with the channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.
@@ -57,9 +57,9 @@ impl PeerCall {
         }
     }
 
-    /// Executes the request and answers it. If the peer has a configured MAC, the addresses derived from it
-    /// are added to the port or removed from it, as at start-up. An error from `send` means that the
-    /// requester has disconnected.
+    /// Executes the request and answers it. If the peer has a configured MAC, the addresses derived from that MAC are
+    /// added to the port or removed from the port, as at start-up. An error from `send` means that the requester has
+    /// disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {

@@ -11,14 +11,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::call::Handle;
 
-/// Maximum number of pending changes. Equals the number of control clients, because each waits for one change
-/// at a time.
+/// Maximum number of pending changes. It equals the maximum number of control clients, because each client waits for
+/// one change at a time.
 const CHANGES: usize = 16;
 
 #[derive(Debug)]
 pub struct Device {
     pub id: u16,
-    /// Device interface, by its key in the configuration.
+    /// Configuration key of the device interface.
     pub interface: &'static str,
     /// Interface name in captures.
     pub name: String,
@@ -43,11 +43,11 @@ pub type Devices = Arc<[Arc<Device>]>;
 /// The current set of devices.
 pub type DeviceRegistry = watch::Receiver<Devices>;
 
-/// A request that changes the set of devices. Requests are executed one after another. A request that fails
-/// has changed nothing, and its error is one line of text.
+/// A request that changes the set of devices. Requests are executed one after another. A failed request changes nothing
+/// and returns a one-line error.
 #[derive(Debug)]
 pub enum Change {
-    /// Adds a device from its configuration entry. Returns its ID and socket path.
+    /// Adds a device from its configuration entry. Returns the device's ID and socket path.
     Add(Map<String, Value>, oneshot::Sender<Result<(u16, Option<PathBuf>), String>>),
     Remove(u16, oneshot::Sender<Result<(), String>>),
     /// Applies a configuration text.

@@ -34,8 +34,8 @@ use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
 
-/// Maximum number of concurrent clients. A further client replaces the one that has been idle the longest, if
-/// its idle time exceeds [`IDLE_LIMIT`]. Otherwise the new client receives an error.
+/// Maximum number of concurrent clients. When it is reached, a new client replaces the client that has been idle the
+/// longest, if that client's idle time exceeds [`IDLE_LIMIT`]. If not, the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
 /// Time for which an idle client keeps its slot when all slots are taken.
@@ -48,7 +48,7 @@ const MAX_REQUEST_LEN: u64 = 4 << 20;
 /// Size of the request buffer that a client keeps between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// Time for which no client is accepted after `accept` has failed, which means that no descriptors are left.
+/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The resources with which the control server answers requests.
@@ -380,7 +380,8 @@ async fn change<T>(
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 
-/// Returns the response for the end of a capture, trace or recording, which may have stopped earlier.
+/// Returns the response to a request to stop a capture, trace or recording. `before` has the path and the reason if it
+/// had already stopped by itself.
 fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, RequestError> {
     match before {
         Some((path, why)) => Err(RequestError::Ended { what, path: path.to_owned(), why: why.to_owned() }),
@@ -496,7 +497,7 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> 
         Ok(_) => Ok(()),
         Err((record, why)) => {
             drop(record);
-            // The file does not contain any data of the device yet.
+            // The file does not contain any device data yet.
             let _ = fs::remove_file(path);
             Err(why.into())
         }

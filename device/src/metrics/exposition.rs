@@ -1,8 +1,8 @@
-//! The Prometheus text format, from typed metric families.
+//! Writes typed metric families in the Prometheus text format.
 //!
-//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, in which the TYPE line of a
-//! counter lacks the `_total` of its samples. A parser for this format would therefore consider the samples
-//! untyped.
+//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, in which the TYPE line of a counter lacks
+//! the `_total` suffix that the counter's samples have. A parser for the Prometheus text format would therefore
+//! consider those samples untyped.
 //!
 //! # Spec
 //! Prometheus, "Exposition formats", text format version 0.0.4.
@@ -17,11 +17,11 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only increases, until it restarts at zero. The name of a counter ends in `_total`.
+    /// A value that only increases, until it restarts at zero. The name of a counter ends in `_total`.
     Counter,
-    /// Can increase and decrease.
+    /// A value that can increase and decrease.
     Gauge,
-    /// Counts values in buckets with upper bounds.
+    /// Counts of values in buckets with upper bounds.
     Histogram,
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares the output with a golden text, which contains escapes in label values and cumulative buckets.
+    /// Compares the output with a golden text, which covers cumulative buckets and escapes in label values.
     #[test]
     fn metric_families_follow_prometheus_text_format() {
         let mut durations = Durations::default();

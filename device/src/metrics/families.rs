@@ -14,7 +14,7 @@ use crate::control::call::{Health, Status};
 #[derive(Debug)]
 pub struct Reading {
     pub id: u16,
-    /// Device interface, by its key in the configuration.
+    /// Configuration key of the device interface.
     pub interface: &'static str,
     /// Whether a VMM is connected.
     pub connected: bool,

@@ -81,8 +81,7 @@ impl Process {
     fn open_descriptors(&mut self) -> Option<u64> {
         let folder = self.descriptors.as_mut()?;
         folder.rewind();
-        // The number of entries is bounded by the kernel's limit on descriptors. Two entries are `.` and
-        // `..`.
+        // The number of entries is bounded by the kernel's limit on descriptors. Two of the entries are `.` and `..`.
         let entries = folder.by_ref().take_while(Result::is_ok).count() as u64;
         entries.checked_sub(2)
     }

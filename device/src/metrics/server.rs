@@ -33,7 +33,7 @@ use crate::control::call::{self, Answer, Call, CallError, Status};
 use crate::control::registry::{Device, DeviceRegistry};
 use crate::descriptors::Reserve;
 
-/// Maximum number of concurrent clients. A further client causes the oldest client to be disconnected.
+/// Maximum number of concurrent clients. When it is reached, a new client replaces the oldest one.
 const MAX_CLIENTS: usize = 8;
 
 /// Maximum length of a request's head in bytes. The head of a Prometheus request has about 300 bytes.
@@ -45,10 +45,10 @@ const MAX_BUFFER_LEN: usize = 8192;
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time limit for a client to send its request, and again to receive the response.
+/// Time limit for a client to send its request. The same limit applies separately to receiving the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for which the text is reused for further scrapes.
+/// Time for which the text of a scrape is reused for later scrapes.
 pub const FRESH: Duration = Duration::from_millis(500);
 
 /// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
@@ -210,7 +210,7 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // hyper limits how long a head may take, but not how long a response may take, so both limits are set here.
+    // hyper can limit the time for a head, but not the time for a response, so both limits are set here.
     let head = async {
         tokio::select! {
             ended = &mut connection => Some(ended),
@@ -317,7 +317,7 @@ mod tests {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         ours.write_all(request.as_bytes()).await.unwrap();
         ours.shutdown().await.unwrap();
-        // The error of a malformed request is only logged.
+        // An error caused by a malformed request is only logged.
         let _ = client(theirs, source).await;
         let mut response = String::new();
         ours.read_to_string(&mut response).await.unwrap();

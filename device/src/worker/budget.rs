@@ -4,8 +4,8 @@
 //! requests them. If processors are scarce, a client that repeats these requests without a pause takes processor time
 //! from the devices of other clients. All devices of a process therefore share an allowance for this control work. The
 //! allowance is a small part of the processor time. No device is limited until the shared allowance is used up. From
-//! then on, each device gets an equal part of the allowance. A device that has used up its part lets the messages of
-//! its client wait, like a device with slow firmware. It still serves packets and timers.
+//! then on, each device gets an equal part of the allowance. A device that has used up its part makes its client's
+//! messages wait, like a device with slow firmware, but still serves packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
 //! data is added to the device's part.
@@ -15,17 +15,16 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// The part of the time of all processors that the devices of a process may spend on control work in the long
-/// run.
+/// Fraction of the total processor time that a process's devices may spend on control work in the long run.
 const SHARE: f64 = 0.05;
 
-/// Seconds of processor time that all devices together can save up.
+/// Seconds of processor time that all devices can save up together.
 const SHARED_SAVINGS: f64 = 2.0;
 /// Seconds of processor time that each device can save up for itself.
 const OWN_SAVINGS: f64 = 0.25;
 
-/// Length of the intervals that are accounted at once, because reading the thread's processor time is a
-/// system call.
+/// Length of an accounting interval. Turns are not accounted one by one, because reading the thread's processor time
+/// takes a system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Interval at which a paused device checks whether it may continue.
@@ -34,7 +33,7 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// The allowance of the devices of this process. The devices are threads of the process.
+/// The allowance shared by all devices of this process, each of which is a thread.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
 /// The remaining allowance of all devices of a process.
@@ -65,7 +64,7 @@ pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
     /// Seconds of processor time per second for all devices.
     rate: f64,
-    /// Seconds of processor time left of the device's own part. Negative after overspending.
+    /// Seconds of processor time left in the device's own part. Negative after overspending.
     left: f64,
     /// Start of the interval.
     since: Instant,
@@ -130,11 +129,11 @@ impl ControlBudget {
         let interval = now.saturating_since(self.since).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Turns may have been preempted, so their elapsed times only show how the processor time is divided.
-        // Polling and calls of operators are outside of turns.
+        // Turns may have been preempted, so their elapsed times only show how the processor time was divided. Polling
+        // and operator calls happen outside turns.
         let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
         let (on_data, on_control) = (processor * data / turns, processor * control / turns);
-        // Control work that takes no more time than moving data needs no allowance.
+        // Control work needs no allowance if it takes no more time than moving data.
         let beyond = (on_control - on_data).max(0.0);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.spend(now, self.rate, beyond);
@@ -244,7 +243,7 @@ mod tests {
             }
         }
         let spent: Vec<f64> = devices.iter().map(|device| device.processor.as_secs_f64()).collect();
-        // The devices may spend 10 s in 100 s, and all savings.
+        // The devices may spend 10 s in 100 s, plus all savings.
         let all: f64 = spent.iter().sum();
         assert!((10.0..20.0).contains(&all), "{spent:?}");
         let least = spent.iter().copied().fold(f64::MAX, f64::min);

@@ -2,26 +2,26 @@
 //!
 //! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
 //! on the thread that performs the wake-up. A wake-up costs as much as sending or receiving a batch of full packets.
-//! So, like a hypervisor that polls before it blocks a halted virtual CPU, a thread whose last sleep was short polls
-//! for a while. A thread whose last sleep was long blocks at once, so an idle HCA costs nothing.
+//! After a short sleep, a thread therefore polls for a while before it blocks again, like a hypervisor that polls
+//! before it blocks a halted virtual CPU. After a long sleep, the thread blocks at once, so an idle HCA costs nothing.
 //!
-//! Between polls the thread yields the CPU, usually to its own driver, which is about to submit work. Next to CPU-bound
-//! threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns to the yielding
-//! thread only when it preempts the CPU-bound threads. A thread that blocks and is woken runs before these threads. A
-//! 64-byte WRITE between emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. Therefore, after
-//! a slow yield, the thread stops yielding for some time, and each slow yield doubles that time. If yields were fast
-//! for at least that time before the slow yield, the host was only briefly busy, and the time returns to its initial
-//! value.
+//! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. If CPU-bound
+//! threads are running, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns to the
+//! yielding thread only when it preempts the CPU-bound threads. In contrast, a thread that blocks and is woken runs
+//! before the CPU-bound threads. A 64-byte WRITE between emulated guests takes 1.9 ms if the thread yields, and 30 us
+//! if it does not. Therefore, after a slow yield, the thread stops yielding for some time, and each slow yield doubles
+//! that time. If yields were fast for at least that time before the slow yield, the host was only briefly busy, and the
+//! time returns to its initial value.
 //!
-//! While it does not yield, the thread polls only during bulk transfers, and less and less often while
-//! polling finds nothing. If the awaited thread needs the same CPU, polling cannot find anything.
+//! While it is not yielding, the thread polls only during bulk transfers. If polling finds nothing, the thread polls
+//! less and less often. If the awaited thread needs the same CPU, polling cannot find anything.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Number of recently moved bytes from which on a transfer counts as bulk. The number is halved at each
-/// pause.
+/// A transfer counts as bulk if at least this number of bytes has been moved recently. The number of moved bytes is
+/// halved at each pause.
 const BULK: usize = 32 << 10;
 
 /// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes several
@@ -84,7 +84,7 @@ impl BusyPoll {
         }
     }
 
-    /// Records frames sent or received, in bytes.
+    /// Records the size of a frame sent or received.
     pub(super) fn moved(&mut self, bytes: usize) {
         self.moved = self.moved.saturating_add(bytes);
     }
@@ -162,8 +162,7 @@ mod tests {
         busy_poll
     }
 
-    /// Returns the number of successive sleeps, at most `pauses`, before which the thread polls while small
-    /// messages arrive.
+    /// Counts the successive sleeps, up to `pauses`, before which the thread polls while small messages arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let look = |_: &usize| {
             busy_poll.moved(64);
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer next to CPU-bound threads.
+    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer alongside CPU-bound threads.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);

@@ -1,16 +1,16 @@
 //! Doorbell coalescing: decides whether to let messages accumulate instead of waking up for each message.
 //!
-//! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang it, handles
-//! one message and blocks again. That costs two context switches per message, and most of a CPU. A driver
-//! that sends without waiting for completions would have rung the next doorbell in the meantime. As a NIC
-//! coalesces interrupts, the thread then sleeps for a fixed time in which nothing wakes it, and handles all
-//! messages that have accumulated.
+//! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang the doorbell, handles
+//! one message and blocks again. That costs two context switches per message, and most of a CPU. A driver that sends
+//! without waiting for completions would have rung the next doorbell in the meantime. The thread can instead sleep for
+//! a fixed time in which nothing wakes it, and then handle all messages that have accumulated, as a NIC does when it
+//! coalesces interrupts.
 //!
-//! A request-response load would only become slower, and it looks the same to this thread: one message, a short sleep,
-//! one message. Coalescing is therefore decided by a trial. After many short sleeps in a row, each for few messages,
-//! the thread coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise compares the
-//! message rates. If coalescing is not faster, the next trial waits for a while, twice as long each time. If coalescing
-//! is faster, the rates are compared again every second, since the load may have changed.
+//! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
+//! a short sleep, one message. Coalescing is therefore decided by a trial. After many short sleeps in a row, each for
+//! few messages, the thread coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise
+//! compares the message rates. If coalescing is not faster, the next trial waits for a while, twice as long each time.
+//! If coalescing is faster, the rates are compared again every second, since the load may have changed.
 
 use std::time::Duration;
 
@@ -88,9 +88,9 @@ impl Coalescing {
         }
     }
 
-    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns
-    /// the time to sleep without being woken, or `None` to block as usual. The total restarts at zero when
-    /// the device is created again.
+    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns the time to
+    /// sleep without being woken, or `None` to block as usual. The total restarts at zero when the device is
+    /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {
             return None;
@@ -171,8 +171,8 @@ mod tests {
             Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
         }
 
-        /// Sleeps `sleeps` times. `plain` and `coalesced` are the microseconds of a sleep and the messages
-        /// that follow. Returns the number of sleeps that were coalesced.
+        /// Sleeps `sleeps` times. `plain` and `coalesced` each contain the duration of a sleep in microseconds and the
+        /// number of messages that follow it. Returns the number of sleeps that were coalesced.
         fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
             let mut times = 0;
             for _ in 0..sleeps {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn coalescing_that_helps_is_compared_again_each_second() {
+    fn useful_coalescing_is_compared_again_each_second() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
         assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "80 us each are less than a second");

@@ -37,7 +37,7 @@ pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns every command on the pages that runs `program`.
+/// Returns all commands on the pages that run `program`.
 pub(crate) fn of(repository: &Path, program: &str) -> Vec<Printed> {
     let mut found = Vec::new();
     for path in pages(repository) {
@@ -57,7 +57,7 @@ pub(crate) fn of(repository: &Path, program: &str) -> Vec<Printed> {
     found
 }
 
-/// Yields code blocks: the line on which each starts, its language, and its text without indentation.
+/// Returns the code blocks, each with the number of its first line, its language, and its text without indentation.
 pub(crate) fn blocks(page: &str) -> Vec<(usize, &str, String)> {
     let mut found: Vec<(usize, &str, String)> = Vec::new();
     let mut in_code = false;

@@ -1,5 +1,5 @@
-//! Generates the reference of the configuration file. The reference has one table per object, under the object's path
-//! in the file.
+//! Generates the configuration file reference. It has one table per object, with the object's path in the file as its
+//! heading.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -97,7 +97,7 @@ fn row<'a>(page: &mut String, places: &mut Places<'a>, place: &str, member: &Mem
     let _ = writeln!(page, "| `{}` | {value} | {default} | {said} |", member.name);
 }
 
-/// Returns the type of a value and further remarks.
+/// Returns the type of a value, and additional remarks.
 fn value<'a>(places: &mut Places<'a>, place: String, node: Node<'a>) -> (String, String) {
     match node.shape() {
         Shape::Object(_) | Shape::OneOf(_) => {

@@ -8,7 +8,7 @@ use super::REPOSITORY;
 use super::commands;
 use super::links::{pages, text_lines};
 
-/// Maximum number of lines of a page.
+/// Maximum number of lines on a page.
 const LENGTHS: [(&str, usize); 3] =
     [("README.md", 150), ("device/ARCHITECTURE.md", 200), (".github/CONTRIBUTING.md", 130)];
 
@@ -33,7 +33,7 @@ fn pages_stay_within_length_limits() {
     }
 }
 
-/// Returns paragraphs, items and rows of a page as words, without code.
+/// Returns a page's paragraphs, list items and table rows as words, without code.
 fn paragraphs(page: &str) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     for line in text_lines(page) {
@@ -81,7 +81,7 @@ fn repetition_is_found_across_lines_and_markup() {
     assert_eq!(repetitions(&texts).len(), 1);
 }
 
-/// Collects the paths of all files and folders of the repository.
+/// Collects the paths of all files and folders in the repository.
 fn files(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -99,7 +99,7 @@ fn quoted(page: &str) -> Vec<String> {
     text_lines(page).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// A path such as `net/port.rs` may omit its first folders.
+/// A path such as `net/port.rs` may omit its leading folders.
 #[test]
 fn files_named_in_book_exist() {
     let mut all = BTreeSet::new();

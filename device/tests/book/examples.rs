@@ -95,7 +95,7 @@ fn configurations_printed_in_book_load() {
     assert!(count > 8, "only {count}");
 }
 
-/// `-device` of QEMU accepts JSON, in which an error would only show when QEMU starts.
+/// QEMU's `-device` option accepts JSON. An error in that JSON would only show when QEMU starts.
 #[test]
 fn qemu_device_options_printed_in_book_have_socket_path() {
     let printed = of(Path::new(REPOSITORY), "qemu-system-x86_64");

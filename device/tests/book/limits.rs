@@ -1,6 +1,6 @@
-//! Generates the tables of the limits that are reported to drivers, and of the limits of configurations and processes.
+//! Generates the tables of limits: those reported to drivers, and those of configurations and processes.
 //!
-//! Structures are destructured completely, so that a new limit does not compile until it is listed.
+//! Structures are destructured completely, so that the code does not compile until every new limit is listed.
 
 use std::fmt::{Display, Write as _};
 
@@ -21,13 +21,13 @@ if the limit is exceeded. If a device rejects a command, `hcad` also logs a mess
 in `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
 ";
 
-/// Completion of a failed control queue operation of the E810.
+/// Completion of a failed E810 control queue operation.
 const INVALID: &str = "major FFFFh, minor 2 (invalid)";
 const EXISTS: &str = "major FFFFh, minor 4 (exists)";
 const NO_ROOM: &str = "major FFFFh, minor 5 (no room)";
 /// Status of a failed admin command.
 const NO_SPACE: &str = "ENOSPC";
-/// The driver itself counts these objects and rejects further ones.
+/// The driver itself counts these objects and rejects any beyond the limit.
 const DRIVER: &str = "rejected by the driver";
 /// The limit belongs to a module parameter of the driver, not to the device.
 const MODULE_PARAMETER: &str = "ignored by the driver, which uses a module parameter";
@@ -64,7 +64,7 @@ impl Page {
         let _ = writeln!(self.0, "| {what} | {default} | {key} | {range} | {silicon} | {next} |");
     }
 
-    /// Adds a row for a count that a configuration key sets.
+    /// Adds a row for a count set by a configuration key.
     fn count<const MIN: u8, const MAX: u8>(
         &mut self,
         what: &str,

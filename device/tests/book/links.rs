@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::REPOSITORY;
 use super::markdown::anchor;
 
-/// Folders without pages of the project.
+/// Folders that contain no pages of this project.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -51,7 +51,7 @@ fn targets(page: &str) -> Vec<String> {
     found
 }
 
-/// Returns the text of a page with all included files.
+/// Returns the text of a page, with all inclusions expanded.
 fn with_inclusions(path: &Path) -> String {
     let page = fs::read_to_string(path).unwrap();
     let mut whole = String::new();

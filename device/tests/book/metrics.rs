@@ -1,4 +1,4 @@
-//! Generates the reference of metrics: the families that an endpoint without devices exposes.
+//! Generates the metrics reference, which lists the families exposed by an endpoint without devices.
 
 use std::fmt::Write as _;
 

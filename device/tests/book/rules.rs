@@ -1,4 +1,4 @@
-//! Generates the reference of strict rules.
+//! Generates the strict rule reference.
 
 use std::fmt::Write as _;
 

@@ -1,16 +1,16 @@
-//! The parts of a JSON Schema from schemars that the pages need.
+//! Reads the parts of a schemars JSON Schema that the pages need.
 
 use schemars::Schema;
 use serde_json::Value;
 
-/// Schema of a word that may replace an object with a key.
+/// Stands for a value that is the word alone, not an object with that word as its key.
 static BARE: Value = Value::Bool(true);
 
 /// A part of a schema with resolved references.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     root: &'a Schema,
-    /// The schema at the place of use. Its default takes precedence over the default of the type.
+    /// The schema at the place of use. Its default takes precedence over the type's default.
     place: &'a Value,
     value: &'a Value,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Shape<'a> {
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a str,
     pub(crate) required: bool,
-    /// Description of the member. It takes precedence over the description of the member's type.
+    /// Description of the member. It takes precedence over the description of the type.
     pub(crate) description: &'a str,
     pub(crate) node: Node<'a>,
 }

@@ -1,4 +1,4 @@
-//! Generates the reference of the syndromes of ConnectX commands.
+//! Generates the ConnectX command syndrome reference.
 
 use std::fmt::Write as _;
 

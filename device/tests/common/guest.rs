@@ -9,14 +9,14 @@ use rustix::io::{pread, pwrite};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A guest that serves as the bus of the drivers in the crate `drivers`.
+/// A guest that serves as the bus for the drivers in the crate `drivers`.
 pub(crate) struct Guest {
     pub(crate) client: Client,
     pub(crate) memory: OwnedFd,
 }
 
 impl Guest {
-    /// Connects to the device that listens on `socket`, and maps `len` bytes of memory from bus address 0 on.
+    /// Connects to the device that listens on `socket`, and maps `len` bytes of memory at bus address 0.
     pub(crate) fn attach(socket: &Path, len: u64) -> Self {
         let mut client = Client::new(socket).unwrap();
         let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();

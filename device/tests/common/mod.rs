@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 pub(crate) use guest::Guest;
 
-/// Time limit that only a defect exceeds.
+/// Time limit that is exceeded only if there is a bug.
 #[allow(dead_code, reason = "not every test waits")]
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,8 +32,9 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until a daemon uses at most `most` ticks of 10 ms of CPU time within a period of `length`. If the daemon still
-/// works for a client that has just connected, the wait only takes longer. If a thread busy-loops, the wait fails.
+/// Waits until a daemon uses at most `most` ticks (of 10 ms each) of CPU time within a period of `length`. If the
+/// daemon is still busy serving a client that has just connected, the wait just takes longer. If a thread busy-loops,
+/// the wait fails.
 #[allow(dead_code, reason = "not every test lets it rest")]
 #[track_caller]
 pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {
@@ -60,7 +61,7 @@ pub(crate) struct Daemon {
     pub(crate) log: BufReader<ChildStderr>,
 }
 
-/// Returns a configuration of one device, with `socket` if it is given.
+/// Writes a configuration of one device, whose socket is `socket` if given. Returns the path of the file.
 pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     let mut device = serde_json::json!({
         "id": 1,
@@ -75,8 +76,8 @@ pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     path
 }
 
-/// Writes a configuration of one device with a control socket, files in `folder`, and these further keys. Returns the
-/// file and its sockets.
+/// Writes a configuration of one device with a control socket, files in `folder` and the given extra keys. Returns the
+/// paths of the file, the device's socket and the control socket.
 #[allow(dead_code, reason = "not every test has a control socket")]
 pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) -> (PathBuf, PathBuf, PathBuf) {
     let (socket, control) = (folder.join("hca.sock"), folder.join("control.sock"));
@@ -98,7 +99,7 @@ pub(crate) fn hcad() -> Command {
     command
 }
 
-/// Returns the path of `hcactl`, a program of another package that Cargo puts next to `hcad`.
+/// Returns the path of `hcactl`. The program is from another package, but Cargo puts it next to `hcad`.
 pub(crate) fn hcactl_program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_hcad")).with_file_name("hcactl");
     assert!(program.exists(), "{} does not exist; run cargo build -p hcactl", program.display());
@@ -125,7 +126,7 @@ impl Daemon {
         daemon
     }
 
-    /// Wraps a daemon that was just started.
+    /// Wraps a daemon that has just been started.
     pub(crate) fn of(mut child: Child, folder: TempDir, socket: PathBuf) -> Self {
         let log = BufReader::new(child.stderr.take().unwrap());
         Self { child, folder, socket, log }

@@ -16,7 +16,7 @@ const FIRST: u32 = 16;
 /// Number of messages that each QP sends. In each round, all QPs have a message in flight.
 const ROUNDS: u32 = 4;
 
-/// Each QP has a page of guest memory, with these offsets.
+/// Offsets in the page of guest memory that each QP has.
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
@@ -26,13 +26,13 @@ const IN: u64 = 0xe00;
 const IN_LEN: u32 = 128;
 const LOG_CQES: u8 = 5;
 
-/// Key and first address of the region with all these pages.
+/// Key and first address of the region that contains all these pages.
 const DATA_KEY: u32 = 0x1_8000;
 const VA: u64 = 0x7f00_0000_0000;
 const SEND: u8 = 0x0a;
 const FIRST_PSN: u32 = 0xff_fffe;
 
-/// Returns the QP of the other side to which QP `n` of the first side is connected.
+/// Returns the QP on the second side to which QP `n` on the first side is connected.
 fn far(n: u32) -> u32 {
     // A step coprime to the count visits every number.
     (n * 7919 + 13) % QPS
@@ -46,7 +46,7 @@ fn page(n: u32) -> u64 {
     BUFFERS + u64::from(n) * PAGE
 }
 
-/// Returns the message of QP `n` of a side in a round. Its length and content are unique.
+/// Returns the message that QP `n` on a side sends in a round. No two messages are equal.
 fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     let len = 16 + (n * 5 + round) % (IN_LEN - 16);
     let head = [&[side, 0][..], &n.to_le_bytes(), &round.to_le_bytes()].concat();
@@ -107,8 +107,8 @@ fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
     }
 }
 
-/// Checks the messages that QP `n` received, and its completions. Each round has one completion of each
-/// queue, in either order.
+/// Checks the messages that QP `n` received, and its completions. Each round has one completion from each queue, in
+/// either order.
 fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
     for round in 0..ROUNDS {
         let expected = message(sender.0, sender.1, round);

@@ -1,4 +1,4 @@
-//! Tests a NIC whose driver makes errors for a long time. Its memory use must not grow over time.
+//! Tests a NIC whose driver makes errors for a long time. The device's memory use must not grow over time.
 
 use crate::{alone, own_memory, work_time};
 
@@ -6,8 +6,8 @@ use crate::{alone, own_memory, work_time};
 const OPERATIONS: usize = 20_000;
 const DAILY_OPERATIONS: usize = 1_000_000;
 
-/// Tolerated difference in memory use between two moments, in bytes. It covers what a guest can make the device store
-/// (see the `function` module of the E810), pending frames, and the allocator's reserve.
+/// Tolerated difference in memory use between two points in time, in bytes. It covers the objects that a guest can make
+/// the device store (see the `function` module of the E810), pending frames, and the allocator's reserve.
 const SLACK: u64 = 16 << 20;
 
 /// A deterministic random number generator (xorshift64).
@@ -37,7 +37,7 @@ fn hostile_driver_memory_use_stays_bounded() {
     let began = work_time();
     device_fuzz::e810::endure(operations, |bytes| {
         done += 1;
-        // By now, the device most likely stores the maximum number of all objects.
+        // By now, the device most likely stores the maximum number of objects of every kind.
         if done == operations / 4 {
             settled = own_memory();
         }

@@ -1,5 +1,5 @@
-//! Tests that commands can create as many objects as the public driver's default profile has, and measures the memory
-//! of the objects.
+//! Tests that commands can create as many objects as the public driver's default profile allows, and measures the
+//! memory that the objects use.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for --nocapture")]
 
@@ -42,7 +42,7 @@ fn work_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Creates objects with a number of commands, prints the cost, and checks the memory of each against a limit.
+/// Creates objects with a number of commands, prints the cost, and checks the memory per object against a limit.
 fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce()) {
     let (memory, began) = (own_memory(), work_time());
     make();
@@ -87,8 +87,8 @@ fn default_profile_allows_all_cqs() {
     machine.create_cq(&cqc(CQS, 1, 7));
 }
 
-/// JingZhao interface, section 7: when a CQ is created, the device checks that software has marked all its
-/// entries as owned by the device.
+/// JingZhao interface, section 7: when a CQ is created, the device checks that software has marked all entries of the
+/// CQ as owned by the device.
 #[test]
 fn largest_cq_is_initialized_in_one_command() {
     const LOG_CQES: u8 = 16;
@@ -119,7 +119,7 @@ fn default_profile_allows_all_regions() {
     assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
 }
 
-/// The test uses the last MTT entry: after a CQ is moved to the page of that entry, a CQE is written to it.
+/// To use the last MTT entry, the test moves a CQ to that entry's page and has a CQE written there.
 #[test]
 fn default_profile_allows_all_mtt_entries() {
     const MTTS: u64 = 1 << 20;
@@ -191,15 +191,15 @@ fn maximum_dma_ranges_map_and_unmap() {
     assert_eq!(memory.window_count() as u64, RANGES);
 }
 
-/// JingZhao interface, section 3.3: the largest tables, in which few entries are used.
+/// JingZhao interface, section 3.3: the largest tables, with only a few entries in use.
 #[test]
-fn memory_of_sparse_tables_depends_on_used_entries_only() {
+fn sparse_table_memory_depends_only_on_used_entries() {
     let _alone = alone();
     let mut machine = powered_on(1, Options::default());
     measured("the greatest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Each entry is 256 bytes long, so the entries of these QPs need 64 distant pages of ICM.
+    // Each entry is 256 bytes long, so the entries of these QPs are in 64 distant pages of ICM.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;

@@ -1,4 +1,4 @@
-//! JingZhao contexts, and the state changes of a QP context.
+//! Fuzzes JingZhao contexts, and the state changes of a QP context.
 
 use std::cell::Cell;
 
@@ -28,8 +28,8 @@ const TRANSITIONS: [Transition; 11] = [
 
 /// Reads the input as each kind of context, then as a sequence of QP state changes.
 ///
-/// The sequence consists of an image of 192 bytes and of operations of four bytes each. An operation either changes one
-/// byte of the image and passes the image to a command, or applies a change that the engine makes.
+/// The sequence consists of a 192-byte image followed by four-byte operations. An operation either changes one byte of
+/// the image and passes the image to a command, or applies a change that the engine would make.
 pub fn decode_context(input: &[u8]) {
     parse_contexts(input);
     let (image, operations) = input.split_at(input.len().min(qpc::LEN));
@@ -80,7 +80,7 @@ fn parse_contexts(input: &[u8]) {
     assert!(seen.0.get() > 0);
 }
 
-/// Runs a command and checks the rules of section 10.3 for live fields.
+/// Runs a command and checks the rules for live fields (section 10.3).
 fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     use Transition::{
         Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Rts, SqErr2Rts, Sqd2Rts, Sqd2Sqd, ToErr, ToRst,

@@ -1,4 +1,4 @@
-//! JingZhao queue entries, doorbells and mailboxes.
+//! Fuzzes JingZhao queue entries, doorbells and mailboxes.
 
 use protocol::hca::jingzhao::caps::{Adapter, DevLim};
 use protocol::hca::jingzhao::cmd::{COMMANDS, Op};
@@ -16,8 +16,9 @@ use protocol::hca::jingzhao::transition::Transition;
 use protocol::hca::jingzhao::wqe::{NextUnit, RecvWqe, SendWqe};
 use protocol::hca::jingzhao::{PAGE, icm};
 
-/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second byte is its service
-/// type, and the entry follows. Accepted input must have the same meaning after it is emitted and parsed again.
+/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second byte is the service
+/// type of its QP, and the entry follows. Accepted input must have the same meaning after it is emitted and parsed
+/// again.
 pub fn decode_wqe(input: &[u8]) {
     let [opcode, service, entry @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -136,7 +137,7 @@ fn read(op: Op, in_modifier: u32, mailbox: &[u8]) {
     }
 }
 
-/// Mailbox contents as a device reads them, padded with zeros.
+/// Returns mailbox contents as read by a device, padded with zeros.
 pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     let len = bytes.len().min(N);

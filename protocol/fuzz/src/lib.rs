@@ -30,7 +30,7 @@ pub const TARGETS: &[(&str, Target)] = &[
 /// Decodes a frame in every way that a port does. An accepted frame must have the same meaning after it is emitted and
 /// parsed again.
 ///
-/// The ICRC rejects almost all mutations, so the transport part is also decoded without the ICRC.
+/// The ICRC check rejects almost all mutations, so the transport part is also decoded without the ICRC.
 pub fn decode_frame(frame: &[u8]) {
     let _ = Packet::parse(frame.get(42..).unwrap_or_default());
     let _ = Packet::parse(frame);

@@ -1,4 +1,5 @@
-//! Layouts of the ConnectX interface: commands, contexts, queue entries, work requests, and QP state changes.
+//! Fuzzes the layouts of the ConnectX interface: commands, contexts, queue entries, work requests, and QP state
+//! changes.
 
 use protocol::hca::mlx5::capability::{AtomicCaps, GeneralCaps};
 use protocol::hca::mlx5::command::{Block, OutputHeader, Slot};
@@ -47,8 +48,8 @@ pub fn decode_mlx5_command(input: &[u8]) {
 
 /// Reads the input as every kind of context, as doorbells, and as a sequence of QP state changes.
 ///
-/// The sequence consists of two contexts and of operations of four bytes each. Each operation changes one byte of the
-/// second context, and passes that context to a command.
+/// The sequence consists of two contexts followed by four-byte operations. Each operation changes one byte of the
+/// second context and passes that context to a command.
 pub fn decode_mlx5_context(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(

@@ -1,4 +1,5 @@
-//! Layouts of the mthca interface: commands, mailboxes, WQEs and doorbells, and the state changes of a QP context.
+//! Fuzzes the layouts of the mthca interface (commands, mailboxes, WQEs and doorbells) and the state changes of a QP
+//! context.
 
 use protocol::hca::hcr::{CommandWord, PendingCommand};
 use protocol::hca::mthca::caps::{Adapter, DevLim, QueryFw};
@@ -24,7 +25,7 @@ use super::jingzhao::padded;
 /// Maximum number of mailbox bytes that are read.
 const PAGE: usize = 4096;
 
-/// Number of QPs in an entry of the multicast table.
+/// Number of QPs in a multicast table entry.
 const GROUP_QPS: usize = 56;
 
 /// Reads the input in every way that a device does. The first byte is an HCR opcode, the second is a WQE opcode, and
@@ -132,8 +133,8 @@ fn read_wqes(bytes: &[u8], opcode: u8, service: ServiceType) {
     assert!(arm.cqn.get() <= 0xff_ffff);
 }
 
-/// Runs QP commands. The input consists of the inbox of a QP command and of operations of four bytes each. Each
-/// operation changes one byte of the inbox, and passes the inbox to a command.
+/// Runs QP commands. The input consists of the inbox of a QP command followed by four-byte operations. Each operation
+/// changes one byte of the inbox and passes the inbox to a command.
 fn run_qp_commands(bytes: &[u8]) {
     let (inbox, operations) = bytes.split_at(bytes.len().min(ModifyQp::LEN));
     let mut inbox: [u8; ModifyQp::LEN] = padded(inbox);

@@ -1,5 +1,5 @@
-//! Invalid operations of a driver. About half of them are almost valid, because a device rejects most
-//! operations that are entirely random.
+//! Invalid operations by a driver. About half of them are almost valid, because a device rejects most operations that
+//! are entirely random.
 
 use drivers::Bus as _;
 use drivers::e810::{
@@ -26,7 +26,7 @@ type Guest = Driver<Machine<E810>>;
 /// Scheduler element above the leaf of the default tree.
 const PARENT: Teid = Teid::new(8);
 
-/// Executes an operation of the attacker's driver.
+/// Executes an operation by the attacker's driver.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation {
         2 | 3 | 24 | 32..36 => command(guest, input),
@@ -222,7 +222,7 @@ fn random(input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     (parameters, content.iter().copied().cycle().take(if content.is_empty() { 0 } else { len }).collect())
 }
 
-/// Returns a rule of the switch.
+/// Returns a rule for the switch.
 fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let kind = input.byte() % 8;
     let (number, count) = (small(input), u16::from(input.byte() % 5));
@@ -371,7 +371,7 @@ fn admin_ring(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Writes descriptors of a transmit ring and rings the doorbell.
+/// Writes descriptors to a transmit ring and rings the doorbell.
 fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     for _ in 0..=input.byte() % 16 {
         let choice = input.byte();

@@ -41,15 +41,15 @@ pub(super) const KEY: u32 = 0x0012_3401;
 /// Guest address of the message data.
 pub(super) const DATA: u64 = 0x1f0_0000;
 const DATA_LEN: u64 = 0x1_0000;
-/// Bus addresses of the memory for the RDMA half, which lies behind the read-only page.
+/// Bus addresses of the RDMA half's memory. It starts after the read-only page.
 const RANGE: std::ops::Range<u64> = 0x11_0000..0x200_0000;
 /// Bus address of contexts and shadow areas.
 const CONTEXTS: u64 = 0x11_0000;
 const HOST_CONTEXT: u64 = 0x40_0000;
 
-/// Number of entries of the control queue.
+/// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum numbers of objects for which there is no table.
+/// Maximum numbers of objects without a table of their own. [`ControlRow`] has the current numbers.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
@@ -166,14 +166,14 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits on objects for which there is no table.
+/// Checks the limits on objects without a table of their own.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
     }
 }
 
-/// Executes an operation of the driver, of its user processes or of its peers.
+/// Executes an operation by the driver, by one of its user processes, or by a peer.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation % 20 {
         0..5 => control(guest, input),
@@ -311,7 +311,7 @@ fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
     *words.map(u64::to_le_bytes).as_flattened().first_chunk().expect("eight words")
 }
 
-/// Posts a work request of any operation, with fragments inside or outside the data region.
+/// Posts a work request with an arbitrary opcode and with fragments inside or outside the data region.
 fn send(guest: &mut Guest, input: &mut Input<'_>) {
     let (qpn, choice, flags) = (qpn(input), input.byte(), input.byte());
     let opcode = if choice < 240 { u64::from(choice % 14) } else { u64::from(choice) & 0x3f };
@@ -385,7 +385,7 @@ fn scribble(guest: &mut Guest, input: &mut Input<'_>) {
     guest.poke(at, input.bytes(64));
 }
 
-/// Modifies a queue pair with a partly changed context, or creates it again.
+/// Modifies a queue pair with a partly changed context, or re-creates it.
 fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     let (qpn, flags) = (qpn(input), input.byte());
     let mut bytes = context(qpn).emit();

@@ -97,7 +97,7 @@ pub(crate) fn command(guest: &mut Guest, op: Op, op_modifier: u8, in_modifier: u
     guest.issue(INBOX, in_modifier, OUTBOX, hcr::word(op.spec().code, op_modifier));
 }
 
-/// Returns the queues of a QP for its doorbells. All QPs share the same memory.
+/// Returns the queues of a QP, for ringing its doorbells. All QPs share the same memory.
 pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }
@@ -135,8 +135,8 @@ fn options(bits: u16) -> Options {
     }
 }
 
-/// Returns a WQE with an operation on the data region and a link to another slot. It is well-formed except
-/// for the damage that `flags` selects.
+/// Returns a WQE with an operation on the data region and a link to another slot. The WQE is well-formed except for the
+/// damage selected by `flags`.
 pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     if flags & 1 != 0 {

@@ -63,7 +63,7 @@ const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA, ends: LIDS };
 
 const SLOTS: u16 = 16;
 
-/// Returns the send queue of a QP. The QP number determines its doorbell record.
+/// Returns the send queue of a QP. The QP number determines the queue's doorbell record.
 pub(crate) fn sq(qpn: u32) -> WorkQueue {
     WorkQueue { bus: SQ, offset: 0x1000, slot: 256, slots: SLOTS, record: record(sq_record(qpn)) }
 }
@@ -78,7 +78,7 @@ pub(crate) fn rq(qpn: u32) -> WorkQueue {
 const CQ_RECORD: u32 = 100;
 const SRQ_RECORD: u32 = 101;
 
-/// Returns the index of the doorbell record of a send queue. The record of the receive queue follows it.
+/// Returns the index of a send queue's doorbell record. The receive queue's record follows it.
 const fn sq_record(qpn: u32) -> u32 {
     2 * (qpn % 32)
 }
@@ -174,8 +174,8 @@ pub(crate) fn data(len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(VA) }
 }
 
-/// Returns a WQE with an operation on the data region. It is well-formed except for the damage that `flags`
-/// selects.
+/// Returns a WQE with an operation on the data region. The WQE is well-formed except for the damage selected by
+/// `flags`.
 pub(crate) fn wqe(opcode: u8, qpn: u32, len: u32, flags: u8) -> Vec<u8> {
     if matches!(qpn, SMI | GSI) {
         return management_wqe(len, flags);
@@ -294,7 +294,7 @@ pub(crate) fn number(op: Op, choice: u8) -> u32 {
     }
 }
 
-/// Returns the MPT entry of a key. It covers the pages of a queue or those of the data region.
+/// Returns the MPT entry for a key. The entry covers the pages of a queue or those of the data region.
 fn region(index: u32) -> Vec<u8> {
     let (flags, start, len, entry) = match index {
         CQ_KEY => (Mpt::LOCAL, 0, 0x1000, 0),

@@ -29,7 +29,7 @@ pub(super) fn mad_ifc(cx: &Context<'_>) -> Outbox {
     MadIfc { lid, link_up: state == LinkState::ACTIVE }.emit().to_vec()
 }
 
-/// Executes INIT_HCA. A second INIT_HCA discards all objects of the first.
+/// Executes INIT_HCA. A second INIT_HCA discards all existing objects.
 pub(super) fn init(
     state: &mut DeviceState,
     setup: &Setup,
@@ -43,7 +43,7 @@ pub(super) fn init(
     Ok(())
 }
 
-/// Executes CLOSE_HCA. The final contexts are written to guest memory before that memory returns to software.
+/// Executes CLOSE_HCA. The final contexts are written to guest memory before software gets that memory back.
 pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) {
     if let Some(resources) = &mut state.resources {
         resources.write_back_all(cx);

@@ -44,8 +44,8 @@ pub(super) fn modify(
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // Only RST2INIT requires the context's ICM page to be mapped. A transition from RESET to ERR has no context
-            // from software, so a failed write is ignored.
+            // Only RST2INIT requires the context's ICM page to be mapped. For a transition from RESET to ERR, software
+            // provides no context, so a failed write is ignored.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -101,7 +101,7 @@ fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros. No QP number is rejected.
+/// Executes QUERY_QP. Returns zeros for a QP that is in RESET or never existed. No QP number is rejected.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -1,4 +1,4 @@
-//! ceu_parser: requests of the command unit. They are executed one at a time, before all pending write-backs.
+//! ceu_parser: requests from the command unit. Requests are executed one at a time, ahead of all pending write-backs.
 //!
 //! # Spec
 //! CtxMgt document, section 3.1 (table 3.1) and section 5.1.
@@ -19,7 +19,7 @@ use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
 
 impl CtxMgt {
-    /// RD_QP_ALL: executes the pending write-backs of the QP, and returns its whole context.
+    /// RD_QP_ALL: executes the QP's pending write-backs and returns its whole context.
     pub fn rd_qp_all<'a>(&mut self, dma: &GuestMemory, index: u32, key: &'a mut KeyQpc) -> &'a StoredQpc {
         self.stats.ceu_parser.reads += 1;
         for writer in Writer::ALL {
@@ -30,7 +30,7 @@ impl CtxMgt {
         key.context()
     }
 
-    /// WR_QP_ALL: writes the whole context from its key data.
+    /// WR_QP_ALL: writes the whole context of a QP from its key data.
     ///
     /// # Errors
     /// The page of the context is not mapped in ICM, or is not accessible by DMA.
@@ -50,7 +50,7 @@ impl CtxMgt {
         self.wr_all(dma, entry, &cqc[..Cqc::STORED_LEN])
     }
 
-    /// WR_CQ_MODIFY: switches to another buffer.
+    /// WR_CQ_MODIFY: switches a CQ to another buffer.
     ///
     /// # Errors
     /// The page of the context is not mapped in ICM, or is not accessible by DMA.
@@ -68,7 +68,7 @@ impl CtxMgt {
     }
 
     /// Sets the status of a failed CQ in its context. The CtxMgt document has no message for this, because the device
-    /// that it describes does not detect these failures.
+    /// it describes does not detect such failures.
     pub fn wr_cq_status(&mut self, dma: &GuestMemory, cqn: Cqn, status: u8) {
         if let Ok(entry) = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn))) {
             // The status is the high nibble of the first byte; the low nibble is reserved.

@@ -1,6 +1,6 @@
 //! ctxmdata: the guest pages of the context tables.
 //!
-//! | table | entry | page of entry n | offset in it | document's RAM |
+//! | table | entry | page of entry n | offset in page | document's RAM |
 //! |---|---|---|---|---|
 //! | qpctxmdata | 256 bytes | `(n << 8)[..12]` | `(n << 8)[11:0]` | `[21:12]`, 1024 pages, 2^14 QPs |
 //! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
@@ -23,7 +23,7 @@ use protocol::hca::jingzhao::icm::MapEntry;
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova};
 
-/// Location of the context tables, in ICM and in guest memory.
+/// Locations of the context tables in ICM and in guest memory.
 #[derive(Debug)]
 pub struct CtxMdata {
     pub qpc: CtxTable,
@@ -45,14 +45,14 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // Software spaces the entries by the sizes that QUERY_DEV_LIM reports.
+    // Software lays out the entries according to the sizes that QUERY_DEV_LIM reports.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
 };
 
 impl CtxTable {
-    /// Returns the table index of an object number. The number may have high bits beyond the index.
+    /// Returns the table index for an object number. The number may have high bits above the index.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }

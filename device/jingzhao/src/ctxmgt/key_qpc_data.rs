@@ -13,9 +13,9 @@ use protocol::hca::jingzhao::modify::StoredQpc;
 use super::message::{ReadQp, WriteQp};
 use super::request_controller::Writer;
 
-/// The owner of the key data of all QPs.
+/// Access to the key data of each QP.
 pub trait KeyData {
-    /// Returns the key data of the QP at an index; `None` if it is in RESET.
+    /// Returns the key data of the QP at `index`, or `None` if the QP is in RESET.
     fn key(&mut self, index: u32) -> Option<&mut KeyQpc>;
 }
 
@@ -28,47 +28,47 @@ pub struct KeyQpc {
 }
 
 impl KeyQpc {
-    /// Creates the key data of a context from a command.
+    /// Creates key data from the context in a command.
     pub fn new(context: StoredQpc) -> Self {
         Self { context, dirty: 0 }
     }
 
-    /// Returns the whole context, for the command unit, strict checks and snapshots. The state and the PSNs are those
-    /// of the last [`CtxMgt::observe`](super::CtxMgt::observe).
+    /// Returns the whole context, for the command unit, strict checks and snapshots. The state and the PSNs are as of
+    /// the last [`CtxMgt::observe`](super::CtxMgt::observe).
     pub fn context(&self) -> &StoredQpc {
         &self.context
     }
 
-    /// Replaces the context (command unit).
+    /// Replaces the context, as requested by the command unit.
     pub fn load(&mut self, context: StoredQpc) {
         self.context = context;
     }
 
-    /// Answers a read request of a unit.
+    /// Answers a read request from a unit.
     pub fn read<M: ReadQp>(&self) -> M {
         M::of(&self.context)
     }
 
-    /// Applies a write request of a unit. Returns whether anything changed.
+    /// Applies a write request from a unit. Returns whether anything changed.
     pub(super) fn write<M: WriteQp>(&mut self, message: M) -> bool {
         message.apply(&mut self.context.image)
     }
 
-    /// Marks the changes of a writer as dirty. Returns whether the writer had no unwritten changes before.
+    /// Marks a writer's changes as dirty. Returns true if they were not already marked.
     pub(super) fn mark_dirty(&mut self, writer: Writer) -> bool {
         let newly_dirty = self.dirty & bit(writer) == 0;
         self.dirty |= bit(writer);
         newly_dirty
     }
 
-    /// Clears the dirty mark of a writer. Returns whether it was set.
+    /// Clears a writer's dirty mark. Returns whether the mark was set.
     pub(super) fn take_dirty(&mut self, writer: Writer) -> bool {
         let was_dirty = self.dirty & bit(writer) != 0;
         self.dirty &= !bit(writer);
         was_dirty
     }
 
-    /// Clears all dirty marks, after the whole context was written.
+    /// Clears all dirty marks, because the whole context is being written.
     pub(super) fn clear_dirty(&mut self) {
         self.dirty = 0;
     }

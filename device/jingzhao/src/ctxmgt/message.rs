@@ -10,11 +10,11 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here they contain
-//! only the CQN. The device looks up the rest when it writes an entry.
+//! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here, the
+//! responses contain only the CQN. The device looks up the rest when it writes a queue entry.
 //!
-//! Fields marked "Model" are not in that document's lists. They are part of the context, and the unit needs them to
-//! behave as the JingZhao interface document specifies.
+//! Fields marked "Model" are not in that document's lists. They are part of the context, and without them the unit
+//! could not behave as the JingZhao interface document specifies.
 //!
 //! # Spec
 //! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (access rights, table 3.2) and section 5.4.2; JingZhao
@@ -31,10 +31,10 @@ use protocol::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
 use super::request_controller::{Channel, Writer};
 
-/// ST code of reliable datagram, which is not supported.
+/// ST code for reliable datagram, which is not supported.
 const RELIABLE_DATAGRAM: u8 = 2;
 
-/// A request of a unit to read the key data of a QP.
+/// A unit's request to read a QP's key data.
 pub trait ReadQp {
     /// The unit that sends the request.
     const CHANNEL: Channel;
@@ -42,7 +42,7 @@ pub trait ReadQp {
     fn of(key: &StoredQpc) -> Self;
 }
 
-/// A request of a unit to change the key data of a QP: its state and one PSN.
+/// A unit's request to change the state and one PSN in a QP's key data.
 pub trait WriteQp {
     /// The unit that sends the request.
     const WRITER: Writer;
@@ -54,7 +54,7 @@ pub trait WriteQp {
 /// RD_QP_SST of Doorbell Processing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdQpSst {
-    /// ST (service type); `None` for a code that is not supported.
+    /// ST (service type), or `None` for an unsupported code.
     pub service: Option<ServiceType>,
     pub remote_qpn: Qpn,
     /// PMTU_MSGMAX, bits 7:5: 1 to 5 for 256 to 4096 bytes.
@@ -68,9 +68,9 @@ pub struct RdQpSst {
     pub log_sq_slot: u8,
     /// SQ_Length: length in bytes.
     pub sq_len: u32,
-    /// Model: UAR page; 0 means a QP of the kernel (J-08, J-12, J-13).
+    /// Model: UAR page; 0 means a kernel QP (J-08, J-12, J-13).
     pub usr_page: u32,
-    /// Model: Q_Key of datagrams whose WQE has none.
+    /// Model: Q_Key for datagrams whose WQE specifies none.
     pub qkey: Qkey,
 }
 
@@ -113,7 +113,7 @@ impl RdQpSst {
 /// RD_QP_STATE of the WQE Parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdQpState {
-    /// QP State; `None` for an undefined code.
+    /// QP State, or `None` for an undefined code.
     pub state: Option<QpState>,
     pub log_sq_slot: u8,
     pub sq_len: u32,
@@ -258,7 +258,7 @@ pub struct RdQpRst {
     /// CQN of the receive queue.
     pub recv_cqn: Cqn,
     pub rlid: Lid,
-    /// Model: UAR page; 0 means a QP of the kernel (J-08, J-23).
+    /// Model: UAR page; 0 means a kernel QP (J-08, J-23).
     pub usr_page: u32,
     /// Model: Q_Key that received datagrams must have.
     pub qkey: Qkey,

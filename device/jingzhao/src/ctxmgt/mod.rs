@@ -10,10 +10,10 @@
 //! | 5.3 ctxmdata: ICM pages | [`ctxmdata`] |
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
-//! A unit reads with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). There is no other
-//! way to read key data, so an access that the document does not grant does not compile. A write by a unit changes the
-//! key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A
-//! write-back always writes the latest value.
+//! A unit reads key data with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). There is
+//! no other way to read key data, so an access that the document does not permit does not compile. A write by a unit
+//! changes the key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]).
+//! A write-back always writes the latest value.
 //!
 //! ```text
 //!   command ---------------------------> key data, guest memory      at once
@@ -24,11 +24,11 @@
 //! # Differences
 //! - Units exchange typed values instead of words. For comparison with RTL, [`protocol::hca::jingzhao::ctxmgt`] has the
 //!   bit layouts of request headers and payloads: all headers of the command unit and of the engine, the responses to
-//!   Doorbell Processing, WQE Parser, Requester Trans Control (RTC) and Frame Encap, and the writes of RTC. It has no
-//!   layout for data that the document does not specify: the payloads of Requester Recv Control (RRC) and Execution
-//!   Engine (EE), and the PD, key and vector of the EQ in RTC's payload. It also omits messages between submodules and
-//!   to the DMA engine (J-51).
-//! - Key data of a CQ and its EQ is read when an entry is written; see [`message`].
+//!   Doorbell Processing, WQE Parser, Requester Trans Control (RTC) and Frame Encap, and the writes of RTC. That module
+//!   has no layout for data that the document does not specify: the payloads of Requester Recv Control (RRC) and
+//!   Execution Engine (EE), and the PD, key and vector of the EQ in RTC's payload. It also omits messages between
+//!   submodules, and messages to the DMA engine (J-51).
+//! - Key data of a CQ and its EQ is read when a queue entry is written; see [`message`].
 //! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
 //!   payload.
 //! - Channels have no queue depth: commands and reads are answered at once; see [`request_controller`].
@@ -106,7 +106,7 @@ impl CtxMgt {
         self.ctxmdata.cqc.index(cqn.get())
     }
 
-    /// Answers a read request of a unit. A QP in RESET has no key data.
+    /// Answers a read request from a unit. A QP in RESET has no key data.
     pub fn read<M: ReadQp>(&mut self, key: Option<&KeyQpc>) -> Option<M> {
         let Some(key) = key else {
             self.miss(M::CHANNEL);
@@ -115,7 +115,7 @@ impl CtxMgt {
         Some(self.read_of(key))
     }
 
-    /// Answers a read request of a unit for a QP outside RESET.
+    /// Answers a unit's read request for a QP outside RESET.
     pub fn read_of<M: ReadQp>(&mut self, key: &KeyQpc) -> M {
         self.stats.reads(M::CHANNEL).hits += 1;
         key.read()
@@ -126,8 +126,8 @@ impl CtxMgt {
         self.stats.reads(channel).misses += 1;
     }
 
-    /// Copies the state and the PSNs of a QP from the engine, as writes by the units. If only the state has changed,
-    /// the write comes from RTC, because the message that the document provides for a change of state is reserved.
+    /// Copies a QP's state and PSNs from the engine, as if the units had written them. If only the state has changed,
+    /// the write is attributed to RTC, because the document marks its message for state changes as reserved.
     pub fn observe(&mut self, index: u32, key: &mut KeyQpc, live: &QpSnapshot) {
         let state = state_of(live);
         let context = key.context();
@@ -141,7 +141,7 @@ impl CtxMgt {
         self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
     }
 
-    /// Applies a write request of a unit, and queues its write-back unless one is already queued.
+    /// Applies a write request from a unit. Queues a write-back unless one is already queued for this unit and QP.
     fn write<M: WriteQp>(&mut self, index: u32, key: &mut KeyQpc, message: M) {
         if !key.write(message) {
             return;
@@ -157,8 +157,8 @@ impl CtxMgt {
         self.controller.is_empty()
     }
 
-    /// Executes the next write-back. Returns `None` if none is queued. An obsolete write-back is skipped: the QP has
-    /// been destroyed, or a command has since written its whole context.
+    /// Executes the next write-back. Returns `None` if no write-back is queued. A write-back is obsolete, and skipped,
+    /// if the QP has been destroyed or a command has since written its whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

@@ -1,7 +1,7 @@
-//! The request controller: order of write-backs among the channels.
+//! The request controller: the order in which the channels' write-backs are executed.
 //!
-//! In the document, the command unit has priority, followed by the engine's units in turn. Here a command completes
-//! within the store that starts it, and reads are answered at once, so neither is ever queued. A command therefore
+//! In the document, the command unit has priority, followed by the engine's units in turn. Here, a command completes
+//! within the store that starts it, and a read is answered at once, so neither is ever queued. A command therefore
 //! always precedes the queued requests. Only writes by units are queued, because they reach guest memory at the end of
 //! a turn. The controller schedules these writes.
 //!
@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes, in channel order.
+/// A unit that writes key data. The variants are in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// The unit that writes NextPSN.
@@ -56,11 +56,11 @@ impl Writer {
     }
 }
 
-/// Queued write-backs of each writer, as indices of QPs.
+/// Queued write-backs of each writer, as QP indices.
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],
-    /// The last writer served. The search for a request starts at the writer after it.
+    /// The last writer served. The search for the next request starts at the writer after this one.
     last: Writer,
 }
 
@@ -71,7 +71,7 @@ impl Default for RequestController {
 }
 
 impl RequestController {
-    /// Queues a write-back of the values that a writer has changed in a QP.
+    /// Queues a write-back of the values that a writer has changed in a QP's key data.
     pub fn post(&mut self, writer: Writer, index: u32) {
         self.requests[writer as usize].push_back(index);
     }

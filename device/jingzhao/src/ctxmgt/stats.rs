@@ -7,7 +7,7 @@ use super::request_controller::{Channel, Writer};
 /// Requests to the context manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CtxStats {
-    /// Requests of the command unit.
+    /// Requests from the command unit.
     pub ceu_parser: CeuStats,
     /// Requests on the channel RD_QP_SST.
     pub doorbell_processing: ReadStats,
@@ -23,7 +23,7 @@ pub struct CtxStats {
     pub frame_encap: ReadStats,
 }
 
-/// Requests of the command unit.
+/// Requests from the command unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CeuStats {
     pub reads: u64,
@@ -33,7 +33,7 @@ pub struct CeuStats {
     pub maps: u64,
 }
 
-/// Requests of a unit that only reads.
+/// Requests from a unit that only reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadStats {
     /// Requests answered from the key data.
@@ -42,7 +42,7 @@ pub struct ReadStats {
     pub misses: u64,
 }
 
-/// Requests of a unit that also writes.
+/// Requests from a unit that also writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriterStats {
     #[serde(flatten)]

@@ -46,8 +46,8 @@ fn map(ctx: &mut CtxMgt, virt: u64, bus: u64, pages: u16) {
     ctx.map_icm_en(&[MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }]).unwrap();
 }
 
-/// A manager with pages for the first 32 QPs, and the key data of the QPs that a test creates. Their contexts are in
-/// guest memory.
+/// A manager with mapped pages for the first 32 QPs, and the key data of the QPs that a test creates. The contexts of
+/// these QPs are in guest memory.
 struct Bench {
     ctx: CtxMgt,
     dma: GuestMemory,
@@ -105,7 +105,7 @@ impl Bench {
     }
 }
 
-/// Section 4.2.1 lists the fields of the context. Sections 3.2 and 5.4.2 list the unit that reads each field.
+/// Section 4.2.1 lists the fields of the context. Sections 3.2 and 5.4.2 say which unit reads each field.
 #[test]
 fn each_unit_reads_context_fields_of_its_message_type() {
     let mut entry = [0; qpc::LEN];
@@ -211,8 +211,8 @@ fn each_unit_reads_context_fields_of_its_message_type() {
     assert_eq!(encap.payload().words(), words);
 }
 
-/// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and the low 12
-/// bits are the offset in the page. The test uses numbers that fit in the RAM and larger ones.
+/// Section 5.3.3.1: the QPN is shifted left by 8 bits. Bits 21:12 of the result are the RAM address, and the low 12
+/// bits are the offset in the page. Tests QPNs that fit in the RAM as well as larger ones.
 #[test]
 fn qp_number_determines_context_address() {
     let mut ctx = manager();
@@ -272,7 +272,7 @@ fn cq_and_eq_contexts_are_written_and_zeroed() {
     dma.poke(0x5000, &[0xee; 256]);
     ctx.wr_cq_all(&dma, Cqn::new(1), &[0x11; 64]).unwrap();
     ctx.wr_eq_all(&dma, Eqn::new(2), &[0x22; 64]).unwrap();
-    // Section 5.1.3: a context has 64 bytes, of which 56 are significant for a CQ and 48 for an EQ.
+    // Section 5.1.3: a context has 64 bytes. In a CQ context, 56 bytes are significant; in an EQ context, 48.
     assert_eq!(dma.peek::<64>(0x4040), [[0x11; 56].as_slice(), &[0xee; 8]].concat()[..]);
     assert_eq!(dma.peek::<64>(0x5080), [[0x22; 48].as_slice(), &[0xee; 16]].concat()[..]);
     ctx.wr_cq_invalid(&dma, Cqn::new(1));
@@ -284,7 +284,7 @@ fn cq_and_eq_contexts_are_written_and_zeroed() {
 }
 
 /// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each. Interface, section 4.3
-/// (J-19): other fields of the same words do not change.
+/// (J-19): other fields in the same words do not change.
 #[test]
 fn each_unit_writes_state_and_its_own_psn() {
     for (writer, live, changed, psn) in [
@@ -309,7 +309,7 @@ fn each_unit_writes_state_and_its_own_psn() {
 }
 
 #[test]
-fn state_change_alone_is_written_by_transmitter() {
+fn state_change_alone_is_written_by_rtc() {
     let mut bench = Bench::new(&[3]);
     bench.observe(3, State::Sqe, 0x100, 0x100, 0x100);
     assert_eq!(bench.serve_all(), [(Rtc, 3)]);
@@ -355,7 +355,7 @@ fn command_precedes_write_backs_and_discards_those_of_its_qp() {
     assert_eq!((bench.word(1, 0x6c), bench.word(2, 0x6c)), (0x105, 0x200));
 }
 
-/// Section 3.1, RD_QP_ALL; interface, section 4.3: write-backs are complete before QUERY_QP answers.
+/// Section 3.1, RD_QP_ALL; interface, section 4.3: write-backs are complete before QUERY_QP returns.
 #[test]
 fn query_flushes_write_backs_of_its_qp() {
     let mut bench = Bench::new(&[1, 2]);

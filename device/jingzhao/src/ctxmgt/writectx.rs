@@ -1,4 +1,4 @@
-//! writectx: writes to guest memory either a whole context or the fields that one unit changes.
+//! writectx: writes a whole context, or only the fields changed by one unit, to guest memory.
 //!
 //! # Spec
 //! CtxMgt document, section 5.6; JingZhao interface, section 4.3 (J-19).

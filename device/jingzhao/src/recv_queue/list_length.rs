@@ -1,13 +1,13 @@
-//! The maximum number of elements in the receives of a queue, inferred from the slots of the queue.
+//! The maximum number of elements in a queue's receives, inferred from the contents of its slots.
 //!
-//! Software ends a list with a terminator if the list is shorter than the maximum of its queue. A list of maximum
-//! length has no terminator. The context does not contain the maximum. A list that has no terminator and does not fill
-//! its slot may therefore be incomplete. The first list that is known to be complete determines the maximum.
+//! Software ends a list with a terminator only if the list is shorter than the queue's maximum. The context does not
+//! contain that maximum, so a list that has no terminator and does not fill its slot may be incomplete. The first list
+//! that is known to be complete without a terminator determines the maximum.
 
 /// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaxListLength {
-    /// Lower bound of the length.
+    /// Lower bound for the maximum length.
     at_least: usize,
     /// The maximum, if it is known.
     exactly: Option<usize>,
@@ -34,7 +34,7 @@ impl MaxListLength {
         };
     }
 
-    /// Records that software continued a list after this number of elements.
+    /// Records that software continued a list beyond this number of elements.
     pub(super) fn more_than(&mut self, units: usize) {
         self.at_least = self.at_least.max(units + 1);
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_list_without_terminator_has_greatest_length() {
+    fn complete_list_without_terminator_has_maximum_length() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         longest.complete_with(3);

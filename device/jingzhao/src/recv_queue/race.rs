@@ -1,5 +1,5 @@
-//! Tests in which the user library and the device access one queue from two threads. The device must not take a receive
-//! before it is complete, no matter between which two stores the library is preempted.
+//! Tests in which the user library and the device access one queue from two threads. Wherever the library is preempted,
+//! the device must not take a receive before it is complete.
 //!
 //! HCAD_RACE_SECONDS=60 runs each case for a minute.
 
@@ -41,7 +41,7 @@ impl PageTable for NoPages {
 struct Case {
     slots: u64,
     longest: u64,
-    /// Whether every receive has `longest` elements. Otherwise the number varies from 0 to `longest`.
+    /// If set, every receive has `longest` elements; otherwise, the number varies from 0 to `longest`.
     full: bool,
 }
 
@@ -76,13 +76,13 @@ struct Library {
 }
 
 impl Library {
-    /// Performs one store in program order. The virtual CPU may be preempted after it.
+    /// Performs one store in program order. The virtual CPU may be preempted after the store.
     fn store(&mut self, at: u64, bytes: &[u8]) {
         self.dma.poke(RING + at, bytes);
         fence(Ordering::SeqCst);
         self.stores += 1;
         match scatter(self.stores) % 1024 {
-            // The pause is longer than all rereads together.
+            // This pause is longer than all the device's rereads together.
             0 => thread::sleep(Duration::from_micros(50)),
             1..16 => (0..scatter(self.stores) >> 12 & 0x3ff).for_each(|_| spin_loop()),
             _ => {}
@@ -130,9 +130,8 @@ impl Library {
     }
 }
 
-/// Returns the number of receives taken, and the number of those that differ from what was posted. With
-/// `keep_data_units`, the test restores the data units that the device overwrites, and the first difference ends the
-/// race.
+/// Returns how many receives were taken, and how many of them differ from what was posted. With `keep_data_units`, the
+/// test restores the data units that the device overwrites, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
     /// processors.

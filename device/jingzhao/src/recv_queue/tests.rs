@@ -8,7 +8,7 @@ use super::*;
 
 const NOW: Instant = Instant::ZERO;
 
-/// Returns the key data of a QP whose receive queue has four slots of 64 bytes.
+/// Returns the key data of a QP whose receive queue has four 64-byte slots.
 fn rst() -> RdQpRst {
     RdQpRst { pd: Pdn::new(3), rq_lkey: Lkey::new(0x21), rq_len: 256, log_rq_slot: 6, ..RdQpRst::default() }
 }
@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Returns the stores of a receive in the library's order, as offsets in the slot and bytes. A list shorter
-/// than the maximum ends with a terminator.
+/// Returns the stores with which the library posts a receive, in order. Each store is an offset in the slot and the
+/// bytes to write. A list shorter than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -267,8 +267,7 @@ fn receive_without_buffers_or_at_address_0_counts_as_posted() {
     }
 }
 
-/// These receives have the maximum length, so they have no terminator. A receive posted before RTR is known to be
-/// complete.
+/// Receives of maximum length have no terminator, but a receive posted before RTR is known to be complete.
 #[test]
 fn receive_posted_before_rtr_determines_list_length() {
     for longest in 0..=3usize {
@@ -362,8 +361,8 @@ fn ud_queue_and_queue_without_valid_bit_are_not_watched() {
     assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "no queue");
 }
 
-/// When the library links the next receive to a slot, it sets the valid bit of that slot again, even if the slot has
-/// been consumed.
+/// When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has been
+/// consumed.
 #[test]
 fn valid_bit_set_by_library_link_does_not_repost_slot() {
     let (mem, mut queue) = of_library();

@@ -29,7 +29,7 @@ pub(in super::super) struct Before<'a> {
     pub(in super::super) dma: &'a GuestMemory,
 }
 
-/// Checks a command before it is executed. The findings are reported if it succeeds.
+/// Checks a command before it is executed. The findings are reported if the command succeeds.
 pub(in super::super) fn examine(
     before: Before<'_>,
     pending: &PendingCommand,
@@ -131,8 +131,8 @@ fn parameters(command: &Command, found: &mut Findings) {
     }
 }
 
-/// Finds bits that are set in a mailbox but that the device does not read. The end of a QP mailbox is undefined and is
-/// not checked.
+/// Finds bits that are set in a mailbox but ignored by the device. The end of a QP mailbox is undefined and is not
+/// checked.
 fn ignored_bits(op: Op, inbox: &[u8], mailbox: &Mailbox, found: &mut Findings) {
     let read = mailbox.emit();
     let defined = if matches!(mailbox, Mailbox::Qpc(_)) { qpc::MEANINGFUL_LEN } else { inbox.len() };

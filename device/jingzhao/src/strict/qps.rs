@@ -1,4 +1,4 @@
-//! Checks of commands and doorbells of QPs.
+//! Checks of QP commands and doorbells.
 
 use std::fmt::Display;
 
@@ -20,8 +20,8 @@ use super::{Findings, View};
 use crate::qp::QueuePair;
 use crate::resources::Resources;
 
-/// Checks a doorbell before it takes effect. `qp` is the QP at the doorbell's index. Its state and counters are
-/// current.
+/// Checks a doorbell before it takes effect. `qp` is the QP at the doorbell's index. The QP's state and counters are up
+/// to date.
 pub(in super::super) fn doorbell(qp: Option<&QueuePair>, page: u32, doorbell: &SendDoorbell) -> Findings {
     let mut found = Findings::default();
     let number = doorbell.qpn;
@@ -126,7 +126,7 @@ fn attributes(
     }
 }
 
-/// Finds values that are set in the mailbox but that the command does not copy to the context. PSNs are not compared,
+/// Finds values that are set in the mailbox but not copied to the context by the command. PSNs are not compared,
 /// because they have their own rules. The state is not compared, because the mailbox does not determine it.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {

@@ -95,7 +95,7 @@ fn bar2(strict: &mut Strict, offset: u64, words: &[[u8; 4]], found: &mut Finding
     }
 }
 
-/// Reports ARM_CQ or ARM_EQ of a queue that is not valid.
+/// Reports ARM_CQ or ARM_EQ for a queue that is not valid.
 pub(in super::super) fn arm(queue: &str, number: u32) -> Findings {
     let mut found = Findings::default();
     found.add(&ARM_NOTHING, format!("arm doorbell for {queue} {number:#x}, which is not valid"));

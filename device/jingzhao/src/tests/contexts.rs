@@ -25,13 +25,13 @@ const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
 fn rtr() -> Vec<u8> {
-    // Bytes after the defined ones are undefined, since the driver reuses the mailbox.
+    // Bytes after the defined fields have arbitrary values, since the driver reuses the mailbox.
     let mut inbox = dump(RTR, 0xc0);
     inbox[0xa4..].fill(0xee);
     inbox
 }
 
-/// Returns the mailbox of the driver's transition from RESET to INIT: [`RTR`] without MTU, peer and PSN.
+/// Returns the driver's mailbox for the transition from RESET to INIT: [`RTR`] without MTU, peer and PSN.
 fn init() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x08] = 0x10;
@@ -84,7 +84,7 @@ fn published_qp_context_is_stored_and_returned_by_query_qp() {
 
     machine.ok(Op::Rtr2Rts, 0, QPN, &rts());
     expected[0x08] = 0x30;
-    // Section 10.6: defaults of values that software has not set.
+    // Section 10.6: defaults for values that software has not set.
     (expected[0x20], expected[0x24], expected[0x69]) = (7 << 5, 14 << 3, 7);
     expected[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
     expected[0x7d..0x80].copy_from_slice(&[0x65, 0x43, 0x21]);

@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: the reads and writes that the units of both sides make for one SEND.
+/// Section 5.4.2: the reads and writes made by the units on both sides for one SEND.
 #[test]
 fn message_uses_documented_reads_and_writes_of_units() {
     let (mut a, mut b) = pair();
@@ -33,8 +33,8 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Doorbell Processing reads once for the doorbell and once for the WQE. WQE Parser reads to check the state,
-    // Requester Trans Control reads for the WQE, and Requester Recv Control reads for the CQE.
+    // Doorbell Processing reads twice: for the doorbell and for the WQE. WQE Parser reads once to check the state,
+    // Requester Trans Control reads once for the WQE, and Requester Recv Control reads once for the CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -64,7 +64,8 @@ fn query_qp_during_turn_updates_psns_in_memory() {
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
 }
 
-/// Interface, section 5.4: the fields that a command has written are not overwritten by earlier changes of the engine.
+/// Interface, section 5.4: the fields that a command has written are not overwritten by earlier changes from the
+/// engine.
 #[test]
 fn write_back_of_earlier_qp_does_not_change_recreated_qp() {
     let (mut a, mut b) = pair();

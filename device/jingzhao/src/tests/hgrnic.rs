@@ -22,7 +22,7 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/hgrnic.
 /// Start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
 
-/// A device of the configuration.
+/// A device in the configuration.
 #[derive(Clone, Copy)]
 struct Configured {
     options: Options,
@@ -53,7 +53,7 @@ fn configured() -> [Configured; 2] {
     })
 }
 
-/// Returns the addresses that follow from an `id` of the configuration.
+/// Returns the addresses derived from an `id` in the configuration.
 fn identity(id: &Value) -> Identity {
     Identity::from_lid(Lid::new(id.as_u64().unwrap().try_into().unwrap()))
 }
@@ -83,7 +83,7 @@ fn pair(caps: Caps) -> (Program, Program) {
     (a, b)
 }
 
-/// Exchanges frames until both are idle.
+/// Exchanges frames until both programs are idle.
 fn settle(a: &mut Program, b: &mut Program) {
     exchange(a.machine(), b.machine());
 }
@@ -227,7 +227,7 @@ fn rc_sends_writes_and_reads_complete_intact_and_in_order() {
     assert_eq!(b.get(DATA, 5), b"HELLO");
     assert_eq!(polled(&mut a), (0x3000, 0, SEND, 1));
     assert_eq!(polled(&mut a), (5, 0x80, SEND_IMM, 1));
-    // The library reads only the low five bits of the opcode, which is that of the last packet.
+    // The opcode is that of the last packet. The library reads only the low five bits of the opcode.
     assert_eq!(polled(&mut b), (0x3000, 0, 0x02, 0));
     let entry = b.poll().unwrap();
     assert_eq!((done(&entry), &entry[0x10..0x14]), ((5, 0x80, 0x05, 0), &[0x11, 0x22, 0x33, 0x44][..]));
@@ -374,7 +374,7 @@ fn datagrams_to_shared_lid_reach_default_peer() {
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
 }
 
-/// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message length of half that size.
+/// The driver sets mtu_msgmax to ABh: a path MTU of 4096 bytes, and a maximum message length of half that size.
 #[test]
 fn datagram_length_is_limited_only_by_mtu() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
@@ -414,7 +414,7 @@ fn message_may_exceed_msgmax() {
 #[test]
 fn doorbell_heads_wrap_after_many_laps() {
     let (mut a, mut b) = pair(Caps::default());
-    // Two laps later, the head exceeds the 24 bits of the doorbell.
+    // Two laps later, the head no longer fits in the doorbell's 24 bits.
     a.age((1 << 21) - 8);
     for lap in 0..20_u32 {
         let slot = lap % 4 * 128;
@@ -459,7 +459,7 @@ fn receive_without_valid_bit_is_not_ready() {
     b.connect(a.qpn);
     while a.poll().is_some() {}
 
-    // Stale receives are still in the queue, without their valid bits.
+    // Stale receives are still in the queue, but their valid bits are clear.
     b.put(DATA, &[0; 128]);
     a.post_send(&[inline(b"third")]);
     settle(&mut a, &mut b);
@@ -595,7 +595,7 @@ fn page_tables_beyond_508_entries_are_complete() {
     let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);
     let first = u64::from_be_bytes(a.machine().peek(entry + 0x2c, 8).try_into().unwrap());
     for page in [1, 508, 509, 512, 513, 1020, 1021, 1024, 1025, 1033] {
-        // Four bytes on each side of a page boundary.
+        // These are the four bytes on each side of a page boundary.
         let va = base + page * 0x1000 - 4;
         let stored = a.driver.icm(TPT, MTT + (first + page) * 8);
         assert_eq!(a.machine().peek(stored, 8), region.buffer.bus(va + 4).to_be_bytes());
@@ -624,7 +624,7 @@ fn library_queue_and_slot_sizes_are_used() {
 }
 
 #[test]
-fn unsignalled_requests_complete_too_without_honour_c() {
+fn unsignalled_requests_complete_unless_honour_c_is_set() {
     let (mut a, mut b) = pair(Caps::default());
     let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
     a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);

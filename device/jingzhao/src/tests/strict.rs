@@ -20,7 +20,7 @@ const EQ: u32 = 1;
 const QP: u32 = 5;
 /// UAR page of the QP.
 const PAGE: u32 = 2;
-/// Bus addresses of buffers, one page each, in the order of their MTT entries and of their keys, which start at 1.
+/// Bus addresses of one-page buffers. Their MTT entries and keys are in the same order. The keys start at 1.
 const CQ_BUFFER: u64 = 0x20_0000;
 const SQ_BUFFER: u64 = 0x20_1000;
 const RQ_BUFFER: u64 = 0x20_2000;

@@ -133,8 +133,8 @@ fn send_completes_on_both_sides() {
     assert_eq!(cqe(&mut b, 1), [0x80; 32]);
 }
 
-/// A peer may use the whole QPN, or the number in the context, from which the public driver omits the high bits. A
-/// packet with the number of an earlier QP at the same index is not accepted (section 4.3).
+/// With the public driver, the QPN in the context lacks the high bits. A peer may send to that QPN or to the whole QPN.
+/// A packet sent to an earlier QP with the same index is not accepted (section 4.3).
 #[test]
 fn connection_accepts_full_qpn_and_qpn_without_high_bits() {
     let successor = QPN + 0x1_0000;
@@ -274,7 +274,7 @@ fn full_cq_raises_event_and_fails_qp() {
         0x40,
     );
     a.ok(Op::Sw2HwEq, 0, 0, &eqc);
-    // Select CQ_ERROR. The mask of MAP_EQ is in the command itself, not in a mailbox.
+    // Select CQ_ERROR. The mask for MAP_EQ is in the command itself, not in a mailbox.
     assert_eq!(a.command_at(1 << 4, Op::MapEq, 0, 0), 0);
     for slot in 0..4 {
         send(&mut a, slot, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);

@@ -24,7 +24,7 @@ pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
     Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
-/// Returns the error of commands about local memory. After any other error, the driver gives up (T14).
+/// Returns the error for commands that concern local memory. After any other error, the driver gives up (T14).
 pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }
@@ -48,7 +48,7 @@ pub(super) fn set_icm_size(setup: &Setup, command: &Command) -> Result<Answer, C
     Ok(Answer::Immediate(AUX_PAGES))
 }
 
-/// Executes INIT_HCA. A second INIT_HCA discards all objects of the first.
+/// Executes INIT_HCA. A second INIT_HCA discards all existing objects.
 pub(super) fn init(
     state: &mut DeviceState,
     setup: &Setup,

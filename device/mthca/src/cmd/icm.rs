@@ -1,4 +1,4 @@
-//! Memory that the guest provides: MAP_ICM and UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
+//! Memory provided by the guest: MAP_ICM and UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.3, 3.3.4 and 4.4.
@@ -29,7 +29,7 @@ pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer
     Ok(Answer::Nothing)
 }
 
-/// Executes MAP_FA and MAP_ICM_AUX. The device does not use the memory for firmware and auxiliary tables.
+/// Executes MAP_FA and MAP_ICM_AUX. The device does not use this memory, which is for firmware and auxiliary tables.
 pub(super) fn map_unused(inbox: &[u8]) -> Result<Answer, CmdError> {
     icm::parse(inbox)?;
     Ok(Answer::Nothing)

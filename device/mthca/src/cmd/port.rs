@@ -11,7 +11,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
 
-/// Bit of MAD_IFC's op_modifier that disables the check of the M_Key.
+/// Bit of MAD_IFC's op_modifier that disables the M_Key check.
 const IGNORE_M_KEY: u8 = 1;
 
 pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {

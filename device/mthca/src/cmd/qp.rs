@@ -75,7 +75,7 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
     Ok(())
 }
 
-/// Executes QUERY_QP. A QP that is in RESET or never existed reads as zeros. No QP number is rejected.
+/// Executes QUERY_QP. Returns zeros for a QP that is in RESET or never existed. No QP number is rejected.
 pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let qpn = command.qpn();
@@ -85,8 +85,8 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Mailbox(ModifyQp::outbox(&qpc).to_vec()))
 }
 
-/// Executes CONF_SPECIAL_QP, which declares the QP that acts as QP0 or QP1. The command contains the number of the
-/// first port's QP; 0 means none.
+/// Executes CONF_SPECIAL_QP, which declares the QP that acts as QP0 or QP1. The command contains the QPN for the first
+/// port; 0 means none.
 pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, .. } = call;
     const SMI: u8 = 0;

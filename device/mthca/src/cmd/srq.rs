@@ -44,7 +44,7 @@ pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
-    // Drop the limit event of this turn, since the SRQ no longer exists.
+    // Drop any limit event pending from this turn, since the SRQ no longer exists.
     resources.low_srqs.retain(|low| *low != srqn);
     Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }
@@ -54,7 +54,7 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     context(resources, cx, command)
 }
 
-/// Executes ARM_SRQ. Section 3.5: if fewer requests are pending than the limit, the event is raised at once.
+/// Executes ARM_SRQ. Section 3.5: if the number of pending requests is below the limit, the event is raised at once.
 pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;

@@ -14,7 +14,7 @@ fn queue(mem: &Region) -> CompletionQueue {
     queue_at(mem, 0)
 }
 
-/// Creates a queue of four entries that starts at this address within the region.
+/// Creates a four-entry queue that starts at this offset within the region.
 fn queue_at(mem: &Region, start: u64) -> CompletionQueue {
     let cqc = Cqc {
         start,

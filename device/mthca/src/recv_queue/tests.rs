@@ -5,7 +5,7 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// Creates a queue of four slots of 64 bytes.
+/// Creates a queue of four 64-byte slots.
 fn queue(mem: &Region) -> RecvQueue {
     let geometry = Geometry { log_slots: 2, log_slot: 6 };
     RecvQueue::new(WorkQueue { pd: mem.pd, lkey: mem.key, base: 0, geometry })

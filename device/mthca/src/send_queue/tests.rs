@@ -12,7 +12,7 @@ const BASE: u32 = 0x400;
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
-/// Creates a queue of four slots of 128 bytes, after a receive queue.
+/// Creates a queue of four 128-byte slots, which follows a receive queue.
 fn queue(mem: &Region, signal_all: bool) -> SendQueue {
     let geometry = Geometry { log_slots: 2, log_slot: 7 };
     let queue = WorkQueue { pd: mem.pd, lkey: mem.key, base: BASE, geometry };
@@ -92,7 +92,8 @@ fn record_may_be_ahead_of_doorbells() {
     }
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
-    // The doorbells of the second and third WQE arrive only now. The record may have been read before it was updated.
+    // The doorbells for the second and third WQE arrive only now. The contents of the record may be older than the
+    // doorbell.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
@@ -168,7 +169,7 @@ fn invalid_wqes_fail_and_queue_continues() {
         assert_eq!(WorkTag::from_bits(wr_id).wqe(), BASE);
         assert_eq!(drain(&mut queue, &mem), [(BASE + 128, SEND)]);
     };
-    // In order: an unknown opcode, a size of 0, more bytes than the slot has, and fewer bytes than the operation needs.
+    // In order: an unknown opcode, a size of 0, a WQE larger than the slot, and a WQE too small for the operation.
     refused(0x1f, 32);
     refused(SEND, 0);
     refused(SEND, 144);

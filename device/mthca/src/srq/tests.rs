@@ -56,12 +56,12 @@ fn each_request_links_to_next() {
 fn limit_event_is_raised_only_once() {
     let (mem, mut queue) = chain();
     queue.arm(2);
-    // The record announces the requests, but the device has not read it before.
+    // The record already announces the requests, but the device reads it only now.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two wait");
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
-    // Another request was posted meanwhile.
+    // Another request has been posted since.
     assert!(!queue.passes_limit(|| Some(4)));
     assert!(taken(queue.take(&mem, || Some(4))).is_some());
     assert!(queue.passes_limit(|| Some(4)), "one waits");

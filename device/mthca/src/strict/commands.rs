@@ -1,4 +1,4 @@
-//! Checks common to all commands, and checks of commands for the whole device.
+//! Checks common to all commands, and checks of device-wide commands.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -103,17 +103,17 @@ fn on_resources(view: View<'_>, command: &Command, mailbox: Option<&Mailbox>, fo
     }
 }
 
-/// Use of a parameter, according to the command table.
+/// How a command uses a parameter, according to the command table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Nothing,
     Value,
-    /// Address of a mailbox. It is 0 if the command does not use a mailbox.
+    /// The address of a mailbox, or 0 if no mailbox is provided.
     Mailbox,
 }
 
-/// Returns the row of the command table for an operation: the use of in_param and out_param, whether in_modifier is
-/// used, and the valid op_modifiers.
+/// Returns a command's row in the command table: how it uses in_param and out_param, whether it uses in_modifier, and
+/// which op_modifiers are valid.
 fn row(op: Op) -> (Use, Use, bool, &'static [u8]) {
     use Use::{Mailbox, Nothing, Value};
     match op {

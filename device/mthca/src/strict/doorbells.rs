@@ -19,7 +19,7 @@ const OLDER: u16 = 1 << 15;
 /// A 32-bit counter `a` is older than `b` if `a - b`, modulo 2^32, is at least this value.
 const LONG_OLDER: u32 = 1 << 31;
 
-/// Checks a send doorbell before it takes effect. `qp` is the QP that the doorbell names, and `state` its current
+/// Checks a send doorbell before it takes effect. `qp` is the QP named by the doorbell, and `state` is the QP's current
 /// state.
 pub(in super::super) fn send(
     qp: Option<&QueuePair>,
@@ -72,7 +72,8 @@ pub(in super::super) fn send(
         size: doorbell.size,
         fence: doorbell.fence,
     };
-    // The link is checked only if this WQE is the next to be taken. Otherwise the preceding slot may have been reused.
+    // The link is checked only if this WQE is the next one to be taken. If it is not, the preceding slot may have been
+    // reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
         && let Ok(link) = qp.send.read_link(first, &memory.access())
@@ -99,7 +100,7 @@ pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     found
 }
 
-/// Checks whether the counter of a doorbell or a record announces more requests than the queue has slots.
+/// Checks whether a counter in a doorbell or record announces more requests than the queue has slots.
 fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let ahead = |count: u16| count.wrapping_sub(qp.send.taken());
     let waiting = counts.into_iter().flatten().map(ahead).filter(|ahead| *ahead < OLDER).max();
@@ -150,7 +151,7 @@ fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }
 
-/// Checks an arm doorbell before it takes effect. `cq` is the CQ that the doorbell names.
+/// Checks an arm doorbell before it takes effect. `cq` is the CQ named by the doorbell.
 pub(in super::super) fn arm_cq(
     cq: Option<&mut CompletionQueue>,
     eqs: &EventQueues,
@@ -211,9 +212,9 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
             format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
-    // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
-    // are in the protection domain of its EQs. For the CQ of a user program, the driver may have read an event that the
-    // program has not received yet (section 11).
+    // The EQ's consumer index shows which events the driver has read. The index is used only for the driver's own CQs,
+    // which are in the same protection domain as its EQs. For a user program's CQ, the driver may have read an event
+    // that the program has not received yet (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd
     {

@@ -12,7 +12,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::event_queue::EventQueue;
 use crate::regions::DeviceMemory;
 
-/// Checks the next slot of a CQ, and its doorbell record.
+/// Checks the next slot of a CQ, and the CQ's doorbell record.
 pub(in super::super) fn cqe(cq: &CompletionQueue, memory: DeviceMemory<'_>) -> Findings {
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();
@@ -52,7 +52,7 @@ pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMem
     found
 }
 
-/// Whether hardware owns the next slot. A slot that cannot be read counts as owned by hardware.
+/// Whether hardware owns the next slot. An unreadable slot counts as owned by hardware.
 fn is_given(ring: &EntryRing, memory: &impl QueueMemory) -> bool {
     ring.owner(memory).is_none_or(|owner| owner & HARDWARE_OWNED != 0)
 }

@@ -1,4 +1,4 @@
-//! Checks of ICM mappings, and of contexts in them.
+//! Checks of ICM mappings, and of the contexts in mapped ICM.
 
 use std::ops::RangeInclusive;
 
@@ -64,7 +64,7 @@ impl Context {
     }
 }
 
-/// Checks that the page of a context is mapped before the device fills it.
+/// Checks that the page of a context is mapped before the device writes the context.
 pub(super) fn context(resources: &Resources, context: Context, object: &str, found: &mut Findings) {
     let place = context.place(&resources.layout);
     if resources.regions.icm.translate(place).is_none() {
@@ -98,8 +98,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object with a doorbell record for which `is` returns true. `is` takes a UAR page and an
-/// index.
+/// Returns the name of an object that has a doorbell record for which `is` returns true. The arguments of `is` are the
+/// record's UAR page and index.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {

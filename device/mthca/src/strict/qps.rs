@@ -69,7 +69,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
 /// Returns the optional attributes that a transition accepts.
 fn taken(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
-    // The scheduling queue is accepted, although it has no effect on this device.
+    // The scheduling queue is accepted although it has no effect on this device.
     let both = rights
         | QpAttributes::RNR_TIMER
         | QpAttributes::ALTERNATE_PATH
@@ -107,8 +107,8 @@ fn attributes(
     }
 }
 
-/// Finds values that software has set without the corresponding bit in opt_param_mask. Two sets of values need no bit:
-/// those that are always present, and those that the driver fills in regardless of its caller.
+/// Finds values that are set although their bit in opt_param_mask is clear. Two sets of values need no bit: those that
+/// are always present, and those that the driver fills in whether or not its caller requests them.
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [

@@ -110,7 +110,7 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     }
 }
 
-/// Checks a write to a register of the EQs, before it takes effect.
+/// Checks a write to an EQ register, before it takes effect.
 pub(in super::super) fn write_register(state: &DeviceState, offset: u64, value: u32) -> Findings {
     match Register::at(offset) {
         Some(Register::EqArm(first)) => arm_eqs(state, first, value),

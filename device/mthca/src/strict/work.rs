@@ -62,7 +62,7 @@ fn ordinary(
 ) {
     /// Length of the link to the next WQE. The link may be stale.
     const LINK_LEN: usize = 8;
-    /// Offset of the flags that request checksums and events, which the device does not offer.
+    /// Offset of the flags that request checksums and events. The device offers neither.
     const FLAGS: usize = 11;
     const KNOWN_FLAGS: u8 = 0x3f;
     /// Offset of the rate in an address vector. T45: libmthca may write any value to that byte.
@@ -177,8 +177,8 @@ pub(in super::super) fn shared_wqe(
     found
 }
 
-/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots that are in
-/// use without a pending request.
+/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots in use by requests
+/// that are not pending.
 fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, found: &mut Findings) {
     const OLDER: u16 = 1 << 15;
     let waiting = record.posted().wrapping_sub(taken);

@@ -1,4 +1,4 @@
-//! Status codes of rejected commands, which have no effect (sections 2.3 and 3).
+//! Sections 2.3 and 3: rejected commands return the right status code and have no effect.
 
 use super::*;
 

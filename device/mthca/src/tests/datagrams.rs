@@ -56,7 +56,7 @@ fn grh_of_datagram_is_written_to_grh_area() {
 }
 
 #[test]
-fn datagrams_with_other_qkey_qpn_or_lid_are_dropped() {
+fn datagrams_with_wrong_qkey_qpn_or_lid_are_dropped() {
     let (mut a, mut b) = User::pair(UD);
     b.post_recv(0, 240);
     a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
@@ -64,7 +64,7 @@ fn datagrams_with_other_qkey_qpn_or_lid_are_dropped() {
     a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
-    // A Q_Key whose highest bit is set selects the QP's own Q_Key.
+    // A Q_Key with the highest bit set selects the QP's own Q_Key.
     a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
@@ -138,7 +138,7 @@ fn multicast_datagram_reaches_members_on_every_port() {
         assert_eq!(user.get(0x128, 6), b"to all");
         let entries = user.reap();
         let received = entries.iter().find(|entry| entry[0x1d] == 0).expect("a receive");
-        // The source is LID 1 and QPN, by which the sender recognises its own datagram.
+        // The source is LID 1 and `QPN`. The sender recognises its own datagram by this source.
         assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
     }
     let index = CmdStatus::BadIndex.code();
@@ -172,8 +172,8 @@ fn management_datagram_uses_software_headers() {
     a.put(0, &HEADERS);
     a.put(0x100, &mad);
     b.post_recv(0x200, 296);
-    // The WQE requests a completion and has DLID 2. Its segments are the headers, two parts of the MAD, and
-    // room for the CRC.
+    // The WQE requests a completion and has DLID 2. Its segments contain the headers, two parts of the MAD, and space
+    // for the CRC.
     let segment = |offset, len| data(offset, len).emit_be();
     let wqe = [
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 2, 0, 0][..],
@@ -186,8 +186,8 @@ fn management_datagram_uses_software_headers() {
     a.ring_doorbell(&doorbell);
     let frames = a.settle();
     let [frame] = &frames[..] else { panic!("one frame") };
-    // BTH and DETH follow Ethernet, IPv4 and UDP. The byte with the migration bit is not compared, since that bit
-    // depends on the path.
+    // BTH and DETH follow Ethernet, IPv4 and UDP. The byte that contains the migration bit is not compared, since that
+    // bit depends on the path.
     assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
     assert_eq!(frame[54..62], HEADERS[20..28]);
     b.hca.handle_frame(frame);

@@ -4,7 +4,7 @@ use super::*;
 
 /// The event is the port event of section 13.3.
 #[test]
-fn port_change_event_goes_to_eq_that_map_eq_selected() {
+fn port_change_event_goes_to_eq_selected_by_map_eq() {
     let mut driver = with_port();
     driver.hca.set_link(false);
     driver.hca.set_link(true);
@@ -13,7 +13,8 @@ fn port_change_event_goes_to_eq_that_map_eq_selected() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // When the type is mapped to another queue, the event goes there. When it is unmapped, the event is dropped.
+    // When the event type is mapped to another queue, the event goes there. When the type is unmapped, the event is
+    // dropped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);
@@ -64,7 +65,7 @@ fn destroyed_eq_receives_no_events() {
     driver.ok(0x014, &[], 2);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
-    // After it is created again, the queue receives no events before MAP_EQ.
+    // A re-created queue receives no events before MAP_EQ.
     driver.ok(0x013, &eq_context(8, 1, 0x1200), 2);
     driver.hca.set_link(true);
     assert_eq!(driver.eqe(2, 0), [0; 32]);

@@ -1,4 +1,5 @@
-//! Guests with arbitrary memory contents, doorbells and commands: the device and its peer continue to work.
+//! Tests that the device and its peer continue to work with arbitrary memory contents, doorbells and commands from a
+//! guest.
 
 use card::frontend::testing::exchange;
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use super::*;
 /// An action of the guest.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Overwrites memory that the device reads, at one of the [`PLACES`].
+    /// Overwrites memory at one of the [`PLACES`], which the device reads.
     Poke { place: usize, offset: u64, bytes: Vec<u8> },
     /// Stores to a UAR page.
     Store { offset: u64, bytes: Vec<u8> },

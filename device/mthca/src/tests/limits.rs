@@ -1,12 +1,13 @@
-//! Tests of enforced limits, from both sides: the last object within a limit works, and the next one is rejected with
-//! its status, counted, and logged as one line (section 3.3.6).
+//! Tests of both sides of enforced limits. The last object within a limit works. The next one is rejected with the
+//! right status, counted, and logged in one line (section 3.3.6).
 
 use card::frontend::testing::logged;
 use drivers::mthca::{Cq, srq_context};
 
 use super::*;
 
-/// Issues a command that is rejected with this status. The only line of the log contains `line`.
+/// Issues a command and checks that it is rejected with this status, and that the log has a single line, which contains
+/// `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));
@@ -33,7 +34,7 @@ fn longest_shared_receive_queue_works_and_longer_is_rejected() {
     let limits = serde_json::from_str(r#"{"max_srq_wqes": 1024}"#).unwrap();
     let mut driver = powered_on_with(1, Options { limits, ..Options::default() });
     replay(&mut driver, probe::BRING_UP);
-    // A ring has one slot more than it has requests, and the number of slots is rounded up to a power of two.
+    // A ring needs one slot more than the number of requests, and the number of slots is rounded up to a power of two.
     driver.ok(0x035, &srq_context(0x50, [11, 2], 1, 0x1100, 2), 0x50);
     let next = srq_context(0x51, [12, 2], 1, 0x1100, 2);
     refused(&mut driver, 0x035, &next, 0x51, CmdStatus::ExceedLim, "SRQ");

@@ -27,7 +27,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Returns the number of events of the CQ, counted from the start of its EQ.
+/// Returns the number of the CQ's events in its EQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }
@@ -47,7 +47,7 @@ fn messages_complete_without_trapping_doorbell_stores() {
     }
 }
 
-/// A word that the device finds may be the last of two doorbells, one half of a doorbell from a 32-bit guest, or
+/// The word found by the device may be the later of two doorbells, one half of a doorbell from a 32-bit guest, or
 /// meaningless.
 #[test]
 fn any_word_polls_all_queues_of_page() {
@@ -127,7 +127,7 @@ fn doorbell_record_exceeding_queue_length_is_ignored() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Software clears the record of a QP between resetting it and moving it to INIT again.
+/// Software clears the doorbell record of a QP after resetting the QP and before moving it to INIT again.
 #[test]
 fn record_of_reset_qp_is_not_reused() {
     let (mut a, mut b) = pair();
@@ -163,7 +163,7 @@ fn cq_armed_by_record_raises_one_event() {
     exchange(&mut a, &mut b);
     assert_eq!(events(&mut b), 1, "once");
 
-    // The entry for which the CQ is armed is already present.
+    // The CQ is armed when an unread entry is already present.
     b.receive_event(1);
     b.arm(2);
     b.settle();
@@ -178,7 +178,7 @@ fn cq_armed_by_record_raises_one_event() {
     assert_eq!(b.eqe(1, 2)[4..8], CQN.to_be_bytes());
 }
 
-/// If software arms again before it has received the pending event, it gets only that one event.
+/// If software arms the CQ again before receiving the pending event, only that one event is raised.
 #[test]
 fn rearming_before_event_is_read_raises_no_second_event() {
     let (mut a, mut b) = pair();
@@ -189,7 +189,7 @@ fn rearming_before_event_is_read_raises_no_second_event() {
     b.arm(2);
     b.settle();
     assert_eq!(events(&mut b), 1);
-    // The doorbell of this CQ has been overwritten by the doorbell of another CQ.
+    // The doorbell of another CQ has overwritten the doorbell of this CQ.
     b.receive_event(1);
     b.reap();
     b.arm(2);

@@ -9,7 +9,7 @@ const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 
-/// Returns a Get as the driver issues it: with base version 1, this class, and class version 1.
+/// Returns a Get as issued by the driver, with base version 1, the given class, and class version 1.
 fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -18,7 +18,7 @@ fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues the Get that [`get`] returns. It must succeed. Returns the data after the header.
+/// Issues the Get that [`get`] returns, which must succeed. Returns the data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);
@@ -34,7 +34,7 @@ fn port_state(driver: &mut Driver) -> (u8, u8) {
 }
 
 #[test]
-fn queries_of_driver_registration_succeed_while_port_is_down() {
+fn driver_registration_queries_succeed_while_port_is_down() {
     let mut driver = initialised();
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn reset_enables_disabled_port_but_keeps_link_of_host_down() {
+fn reset_enables_port_but_does_not_bring_host_link_up() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());

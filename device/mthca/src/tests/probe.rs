@@ -1,11 +1,11 @@
-//! Commands of a successful probe and of the following unload (sections 14.3 and 14.4).
+//! The commands of a successful probe and of the subsequent unload (sections 14.3 and 14.4).
 
 use protocol::hca::mthca::init::InitHca;
 
 use super::*;
 
-/// Commands 1 to 33, all of which are polled. A line has the opcode, the op_modifier and the in_modifier. Some lines
-/// add in_param, or the values from which the inbox is built.
+/// Commands 1 to 33, all of which are polled. Each line has the opcode, the op_modifier and the in_modifier. Some lines
+/// also have in_param, or the values from which the inbox is built.
 pub(super) const BRING_UP: &str = "
     004 0 00
     ff8 0 00
@@ -94,7 +94,7 @@ pub(super) fn replay(driver: &mut Driver, list: &str) {
     }
 }
 
-/// Returns the contents of a command's inbox; empty if the command has none.
+/// Returns the contents of a command's inbox, which are empty if the command has none.
 fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Option<u64>) -> Vec<u8> {
     let log = u8::try_from(log.unwrap_or(0)).unwrap();
     match (op, in_modifier) {

@@ -1,9 +1,9 @@
-//! Keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2), tested by writing events to the buffers of event
-//! queues.
+//! Tests of keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2). The device accesses regions by writing events
+//! to event queue buffers.
 
 use super::*;
 
-/// Makes the region of EQ 4 valid, in MPT slot 0x14. Returns the status.
+/// Makes the region for EQ 4 valid, in MPT slot 0x14. Returns the status.
 fn queue(driver: &mut Driver, mpt: &Mpt) -> u8 {
     driver.with_inbox(0x00d, &mpt.bytes(), 0x14)
 }

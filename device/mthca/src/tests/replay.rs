@@ -68,7 +68,7 @@ fn replay_produces_trace_of_session() {
     hca.set_trace(Some(again.trace(TraceFormat::Text)));
     assert_same(&mut hca, &records[0]);
     hca.flush();
-    // The trace of the session starts only after the bring-up, so compare from the end.
+    // The session's trace starts only after the bring-up, so compare the traces from the end.
     let (first, whole) = (traced.text(), again.text());
     assert!(first.lines().count() > 100);
     for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {

@@ -62,14 +62,14 @@ fn srq_limit_event_is_raised_once() {
 }
 
 #[test]
-fn move_to_err_of_srq_qp_raises_last_wqe_reached() {
+fn moving_srq_qp_to_err_raises_last_wqe_reached() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_shared(0, 64));
     b.ok(0x01e, &[], QPN);
     exchange(&mut a, &mut b);
     assert!(b.reap().is_empty());
     assert_eq!(b.events(), [(0x13, QPN)]);
-    // Another QP takes the requests that remain in the SRQ.
+    // Another QP takes the remaining requests from the SRQ.
     b.ok(0x021, &[], QPN);
     let mut shared = qpc(RC, 1);
     shared.responder.set_srq(true);

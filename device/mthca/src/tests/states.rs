@@ -1,4 +1,4 @@
-//! QP states: transitions, their attributes, and their effect on requests (sections 6.5 and 7.5).
+//! Tests of QP state transitions, their attributes, and their effect on requests (sections 6.5 and 7.5).
 
 use card::frontend::testing::exchange;
 use protocol::hca::mthca::modify::QpAttributes;
@@ -169,7 +169,7 @@ fn read_depth_zero_forbids_reads_and_atomics() {
     }
 }
 
-/// Remote access requires the permission of the QP as well as that of the key.
+/// Remote access must be permitted by both the QP and the key.
 #[test]
 fn disabled_remote_operation_fails_as_invalid_request() {
     let (mut a, mut b) = (User::new(1), User::new(2));

@@ -29,8 +29,8 @@ const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
-/// Returns the commands with which `ib_mthca` moves a QP from RESET to RTS. Each command has the attributes that its
-/// mask selects, and a context.
+/// Returns the commands that `ib_mthca` uses to move a QP from RESET to RTS. Each command has the attributes selected
+/// by its mask, and a context.
 fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {
@@ -70,7 +70,7 @@ fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     [(RST2INIT, init | rights, image), (INIT2RTR, ready, rtr), (RTR2RTS, sending, rts)]
 }
 
-/// Resets the QP, creates it again and moves it to RTS.
+/// Resets the QP, re-creates it and moves it to RTS.
 fn connect(user: &mut User, qpc: &Qpc) {
     user.ok(TO_RST, &[], QPN);
     user.clear_records();
@@ -153,7 +153,7 @@ fn firmware(user: &mut User) {
     replay(user, "fff 0 01 0 0\nff6 0 00");
 }
 
-/// A rule, and accesses of software that violate it. The second user is the peer of the first.
+/// A rule, and a function that violates it. The second user is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// At least one case per rule.
@@ -410,7 +410,7 @@ fn unmap(user: &mut User, start: u64, pages: u32) {
     assert_eq!(user.command(0xff9, start, pages).0, 0);
 }
 
-/// Creates the QP again, so that it receives from the SRQ.
+/// Re-creates the QP so that it receives from the SRQ.
 fn share(user: &mut User) {
     let base = qpc(RC, 2);
     connect(user, &Qpc { responder: base.responder.with_srq(true), ..base });
@@ -433,7 +433,8 @@ fn correct_driver_is_not_reported() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Software posts several requests and updates the record before it rings their doorbells, so the record is ahead.
+    // Software posts several requests and updates the doorbell record before ringing the doorbells, so the record is
+    // ahead of the doorbells.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));

@@ -1,5 +1,5 @@
-//! Tests of command traces. They cover the commands of a probe (section 14.3), the commands for the objects of a
-//! program, and rejected commands.
+//! Tests of command traces. They cover the commands of a probe (section 14.3), the commands for a program's objects,
+//! and rejected commands.
 
 use card::frontend::testing::assert_golden;
 use card::telemetry::testing::Written;

@@ -27,7 +27,7 @@ fn send_completes_receive_of_peer() {
             0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
         ];
         assert_eq!(a.reap(), [sent]);
-        // 1000 bytes take four packets, so the opcode of the last packet is SEND last.
+        // 1000 bytes take four packets, so the last packet is a SEND Last.
         let opcode = if kind == RC { 0x02 } else { 0x22 };
         let received = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //
@@ -37,7 +37,8 @@ fn send_completes_receive_of_peer() {
     }
 }
 
-/// A QPN contains a table index in its low bits and a generation in its high bits, in packets too (section 6.5).
+/// Both in commands and in packets, a QPN contains a table index in its low bits and a generation in its high bits
+/// (section 6.5).
 #[test]
 fn message_for_destroyed_qp_does_not_reach_successor() {
     let successor = user::QPN + 0x1_0000;
@@ -153,7 +154,7 @@ fn unsignalled_requests_complete_without_entry() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// T51: the doorbell record may announce more requests than the doorbells that have arrived.
+/// T51: the doorbell record may be ahead of the doorbells, announcing requests whose doorbells have not arrived yet.
 #[test]
 fn doorbells_for_wqes_already_executed_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);
@@ -224,8 +225,8 @@ fn wrong_key_fails_request_and_flushes_rest() {
     a.ring_doorbell(&last);
     exchange(&mut a, &mut b);
     let entries = a.reap();
-    // A remote access error is followed by flushes, even of unsignalled requests: first the send queue, then the
-    // receive queue.
+    // After the remote access error, first the send queue and then the receive queue is flushed. Even unsignalled
+    // requests complete.
     assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
     assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0xff, 0xff, 0xff, 0xfe]);
     let failed = [
@@ -285,8 +286,7 @@ fn missing_receives_exhaust_rnr_retries() {
     a.post(&send(0, 8));
     wait(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x16]);
-    // A receive that is posted late still succeeds: the device reads the doorbell record again on each
-    // attempt.
+    // A receive that is posted late still succeeds, because the device reads the doorbell record on each attempt.
     let (mut a, mut b) = User::pair(RC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
@@ -296,7 +296,7 @@ fn missing_receives_exhaust_rnr_retries() {
 }
 
 #[test]
-fn cq_raises_event_on_arming_with_unread_entry_or_new_one() {
+fn armed_cq_raises_event_for_unread_or_new_entry() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);

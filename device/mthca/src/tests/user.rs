@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// QPN as software uses it, which is index 14h with a generation.
+/// QPN as software uses it: index 14h with a generation.
 pub(super) const QPN: u32 = 0x1_0014;
 pub(super) const CQN: u32 = 0x1_0011;
 pub(super) const SRQN: u32 = 0x11;
@@ -61,7 +61,7 @@ pub(super) struct User {
     shared: u16,
     /// Number of CQ entries read.
     reaped: u32,
-    /// Sequence number for arming, which is the number of CQ events received, plus one.
+    /// Sequence number for arming: the number of CQ events received, plus one.
     sequence: u8,
 }
 
@@ -103,7 +103,7 @@ pub(super) fn remote(offset: u64) -> RemoteAddress {
     RemoteAddress { va: Va::new(DATA_VA + offset), rkey: Rkey::new(DATA_KEY.rotate_left(8)) }
 }
 
-/// Returns a context connected to the QP with the same number at another LID.
+/// Returns a context connected to the QP with the same number at LID `dlid`.
 pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
     let base = driver::qpc(kind, QPN, dlid);
     Qpc {
@@ -200,7 +200,7 @@ impl User {
         self.driver.post_recv(&RQ, data(offset, len));
     }
 
-    /// Posts a receive to the SRQ. The chain of requests starts at slot 0 and runs backwards.
+    /// Posts a receive to the SRQ. The chain of requests starts at slot 0 and continues backwards from the last slot.
     pub(super) fn post_shared(&mut self, offset: u64, len: u32) {
         let slot = |count: u16| u32::from(SLOTS - count % SLOTS) % u32::from(SLOTS) * 64;
         let wqe = RecvWqe { successor: slot(self.shared + 1), data: smallvec![data(offset, len)] };
@@ -230,15 +230,14 @@ impl User {
         self.driver.store(Bar::Bar2, u64::from(UAR) * 4096 + 0x20, &doorbell);
     }
 
-    /// Reads an event of the CQ. `count` is the number of events read from the completion EQ so far, including this
-    /// one.
+    /// Reads an event of the CQ. `count` is the number of events read from the completion EQ, including this one.
     pub(super) fn receive_event(&mut self, count: u32) {
         self.poke(EQ_BUFFERS[1] + 32 * u64::from(count - 1) + 31, &[0x80]);
         self.driver.write(EQ_SET_CI + 8, count);
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Writes type and number to the doorbell records, as software does after creating the queues.
+    /// Writes the type and number to each doorbell record, as software does after creating the queues.
     pub(super) fn tag_records(&mut self) {
         for (index, kind, number) in
             [(CQ_RECORD, 1, CQN), (SQ_RECORD, 3, QPN), (RQ_RECORD, 4, QPN), (SRQ_RECORD, 5, SRQN)]
@@ -312,18 +311,18 @@ impl User {
     }
 }
 
-/// Returns a CQ of 16 entries that shares buffer and doorbell records with the existing one.
+/// Returns a 16-entry CQ that shares the buffer and doorbell records of the existing CQ.
 pub(super) fn cq(cqn: u32) -> Cq {
     let (record, arm_record) = (CQ_RECORD, ARM_RECORD);
     Cq { cqn, log_entries: 4, pd: PD, lkey: lkey(0x20).get(), record, arm_record }
 }
 
-/// Returns a CQ context with 16 entries.
+/// Returns the context of a 16-entry CQ.
 pub(super) fn cq_context() -> Vec<u8> {
     cq(CQN).bytes()
 }
 
-/// Returns an SRQ context with 8 slots of 64 bytes.
+/// Returns the context of an SRQ with eight 64-byte slots.
 pub(super) fn srq_context() -> Vec<u8> {
     driver::srq_context(SRQN, [3, 2], PD, lkey(0x23).get(), SRQ_RECORD)
 }
@@ -334,7 +333,7 @@ fn data_bus(offset: u64) -> u64 {
     0x500_3000 - (linear >> 12 << 12) + (linear & 0xfff)
 }
 
-/// Returns the syndrome of each entry; 0 for success.
+/// Returns the syndrome of each entry, which is 0 for success.
 pub(super) fn syndromes(entries: &[Vec<u8>]) -> Vec<u8> {
     entries.iter().map(|entry| drivers::syndrome(entry)).collect()
 }

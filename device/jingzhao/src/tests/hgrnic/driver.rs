@@ -79,7 +79,7 @@ struct Chunk {
 
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    /// Page counts of the fragments of a new chunk. There is more than one if memory is fragmented.
+    /// Page count of each fragment of a new chunk. If memory is fragmented, a chunk has more than one fragment.
     fragments: Vec<u64>,
     chunks: BTreeMap<(u32, u64), Chunk>,
     free_block: u64,
@@ -98,7 +98,7 @@ impl Driver {
         Self::probe_fragmented(machine, &[64])
     }
 
-    /// Like [`Driver::probe`], but free memory is in fragments of these page counts.
+    /// Like [`Driver::probe`], but free memory is in fragments with these page counts.
     pub(super) fn probe_fragmented(machine: Machine, fragments: &[u64]) -> Self {
         let mut driver = Self {
             machine,
@@ -258,7 +258,7 @@ impl Driver {
         self.chunks.insert((table, base), Chunk { users: 0, pieces });
     }
 
-    /// Allocates a page of a program. The pages of a program are not contiguous.
+    /// Allocates a page for a program. A program's pages are not contiguous.
     fn take_page(&mut self) -> u64 {
         self.free_page -= 0x2000;
         self.free_page

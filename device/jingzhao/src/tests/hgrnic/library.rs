@@ -63,7 +63,7 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// Whether the request is unsignalled: neither the request itself nor its QP requests a completion.
+    /// Whether neither the request itself nor its QP asks for a completion.
     pub(super) unsignalled: bool,
 }
 
@@ -179,7 +179,7 @@ impl Program {
         self.modify(0x1e, 6, None);
     }
 
-    /// Moves the QP to RESET and INIT. The library restarts its rings without clearing them.
+    /// Moves the QP to RESET and then to INIT. The library restarts its rings without clearing them.
     pub(super) fn restart(&mut self) {
         self.modify(0x21, 0, None);
         (self.sq.head, self.rq.head) = (0, 0);

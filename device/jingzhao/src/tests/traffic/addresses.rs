@@ -7,7 +7,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Creates two machines without configured peers. They learn the address of the peer only from the QP context, `image`.
+/// Creates two machines without configured peers. Each one learns its peer's address only from the QP context, `image`.
 fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
@@ -25,7 +25,7 @@ fn identities() -> [Identity; 2] {
     })
 }
 
-/// Transfers data in both directions. Returns the frames that `a` sends before and right after the first answer from
+/// Transfers data in both directions. Returns the frames that `a` sends before and right after the first reply from
 /// `b`.
 fn write_and_read(a: &mut Machine, b: &mut Machine) -> Vec<Vec<u8>> {
     let data = pattern(0x1900, 7);

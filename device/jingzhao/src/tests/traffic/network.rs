@@ -24,7 +24,7 @@ fn rc_connection_is_undisturbed_by_nic_on_same_network() {
     put_data(&mut a, 0, &data);
     post_recv(&mut b, 0, 0x1000, 0x400);
     send(&mut a, 0, 0x0a, &[data_unit(0, 300)]);
-    // In the meantime, the NIC sends frames to one of the HCAs and to an unknown address.
+    // Before the SEND completes, the NIC sends frames to one of the HCAs and to an unknown address.
     for dst in [MacAddr::from_lid(Lid::new(2)), MacAddr([0x52, 0x54, 0, 0, 0, 1])] {
         let mut batch = TxBatch::of_nic();
         batch.buffer().extend([&dst.0[..], &[2, 0, 0, 0, 0, 3], &[0x88; 48]].concat());

@@ -1,5 +1,5 @@
-//! Tests that compare the effect of each option with its default. Options that affect only work queues are tested with
-//! the queues.
+//! Tests that compare the effect of each option with the default. Options that affect only work queues are tested with
+//! those queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -75,7 +75,7 @@ fn defaults_match_document() {
     assert_eq!((rnr_timer_table, uar_pages.bar_len()), (RnrTimerTable::Ibta, 8 << 20));
 }
 
-/// Tests the option of decision J-02.
+/// Tests the option for decision J-02.
 #[test]
 fn uar_pages_sets_bar2_length() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
@@ -87,7 +87,7 @@ fn uar_pages_sets_bar2_length() {
     }
 }
 
-/// Tests the option of decision J-21.
+/// Tests the option for decision J-21.
 #[test]
 fn honour_c_suppresses_unsignalled_completions() {
     for (json, completions) in [("{}", 2), (r#"{"queues": {"honour_c": true}}"#, 1)] {
@@ -124,7 +124,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     (timer, b.peek(OUTBOX + 0x84, 1)[0])
 }
 
-/// Tests the option of decision J-42.
+/// Tests the option for decision J-42.
 #[test]
 fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
@@ -153,7 +153,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// Tests the option of decision J-47.
+/// Tests the option for decision J-47.
 #[test]
 fn qp_access_option_forbids_operation_regardless_of_region() {
     const WRITE: u8 = 0x08;
@@ -180,7 +180,7 @@ fn qp_access_option_forbids_operation_regardless_of_region() {
     }
 }
 
-/// Tests the options of decision J-47 for READs and atomics.
+/// Tests the option for decision J-47 that limits outstanding READs and atomics.
 #[test]
 fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
@@ -199,7 +199,7 @@ fn max_rd_atomic_limits_outstanding_reads() {
     }
 }
 
-/// Tests the option of decision J-33.
+/// Tests the option for decision J-33.
 #[test]
 fn qpn_check_rejects_stale_doorbells() {
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
@@ -216,7 +216,7 @@ fn qpn_check_rejects_stale_doorbells() {
     }
 }
 
-/// Tests the option of decision J-30.
+/// Tests the option for decision J-30.
 #[test]
 fn ud_grh_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {
@@ -250,7 +250,7 @@ fn ud_addresses_option_off_uses_lid_instead_of_stale_addresses() {
     assert_eq!((frames.len(), &frames[0][..6]), (1, &of_the_lid[..]));
 }
 
-/// The command is described in section 3.2.
+/// Section 3.2 describes the command.
 #[test]
 fn query_adapter_returns_board_id() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {
